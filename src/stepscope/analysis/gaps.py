@@ -1,0 +1,276 @@
+"""Why the device was idle: every gap split over causes, exactly.
+
+A gap is explained by what delayed the *enqueueing* of the operation that ended it. If the
+enqueueing call began after the device went idle, the host was late, and the gap is split by what
+the host did from then on (:mod:`stepscope.analysis.host`). If the call began before, the
+operation waited for something on the device.
+
+The host is also late because it lost its lead: after a synchronisation has drained the queue,
+every launch is late until the lead is regained. Those small gaps look like launch overhead but
+are the synchronisation's doing. They are charged to it up to the time it made the host wait, for
+that is how far ahead the host would otherwise have been.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis import host as h
+from stepscope.analysis.host import HostTimeline
+from stepscope.analysis.lanes import Lane
+from stepscope.analysis.silence import explain_silences
+from stepscope.intervals import complement, overlap_per_window
+from stepscope.trace.frame import Frame, IntArray
+
+CAUSES: Final = (
+    "input_starvation",
+    "host_sync",
+    "host_compute",
+    "launch_bound",
+    "blocking_copy",
+    "allocator_churn",
+    "compilation_or_warmup",
+    "profiler_overhead",
+    "small_kernels",
+    "unexplained",
+)
+"""Causes that idle time is split over (public ids, and what cannot be explained)."""
+
+_CODE: Final = {cause: code for code, cause in enumerate(CAUSES)}
+_OF_LABEL: Final = {
+    h.INPUT: "input_starvation",
+    h.SYNC: "host_sync",
+    h.COPY: "blocking_copy",
+    h.ALLOCATION: "allocator_churn",
+    h.MODULE: "compilation_or_warmup",
+    h.OVERHEAD: "profiler_overhead",
+    h.DISPATCH: "launch_bound",
+    h.SILENCE: "host_compute",
+}
+
+TURNAROUND_NS = 20_000
+"""An operation that was enqueued in time starts within this time after its predecessor: the
+device's own turnaround from one kernel to the next takes 1 to 2 us, 10 us and more where streams
+or graphs change. Longer waits need another explanation."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Idle time of a device inside a window, split over causes.
+
+    Attributes:
+        segments: columns ``start_ns``, ``end_ns``, ``cause`` (index into ``CAUSES``), ``op`` (row
+            of ``lane.ops`` that ended the gap; -1 at the window's end), ``evidence`` (index into
+            ``silence.EVIDENCE`` for silences, else -1). In time order; lengths sum to the idle
+            time exactly.
+        waited_sync_ns: how long synchronisations made the host wait for a busy device.
+        waited_copy_ns: how long blocking copies did.
+    """
+
+    segments: Frame
+    waited_sync_ns: int
+    waited_copy_ns: int
+
+    def by_cause(self) -> dict[str, int]:
+        """Idle ns by cause; causes without any are left out."""
+        sums = np.zeros(len(CAUSES), np.int64)
+        np.add.at(sums, self.segments["cause"],
+                  self.segments["end_ns"] - self.segments["start_ns"])  # fmt: skip
+        return {cause: int(ns) for cause, ns in zip(CAUSES, sums, strict=True) if ns}
+
+
+def explain_gaps(
+    lane: Lane,
+    timeline: HostTimeline,
+    begin_ns: int,
+    end_ns: int,
+    *,
+    step_label: str = "",
+    profiler_ns: int = 0,
+) -> Gaps:
+    """Split the idle time of ``[begin_ns, end_ns)`` over causes.
+
+    Args:
+        lane: the device.
+        timeline: what the host did; must cover the window.
+        begin_ns: begin of the window.
+        end_ns: end of the window.
+        step_label: name of the ranges that mark steps.
+        profiler_ns: estimate of how long the capturing tool itself held up the launching
+            threads inside the window, for tools that do not record it event by event.
+    """
+    start, end = complement(lane.busy, begin_ns, end_ns)
+    op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
+    op[end >= end_ns] = -1  # nothing ended it inside the window
+    call = np.where(op >= 0, lane.call[np.minimum(op, len(lane.call) - 1)], -1)
+    api = lane.host.api
+    known = call >= 0
+    row = np.maximum(call, 0)
+    no_time = np.iinfo(np.int64).min
+    call_start = np.where(known, api["start_ns"][row], no_time) if len(api) else np.full(
+        len(start), no_time
+    )  # fmt: skip
+    call_end = np.where(known, api["end_ns"][row], no_time) if len(api) else call_start
+    queued = known & (call_start < start)
+
+    late = _split_by_host(start[~queued], end[~queued], op[~queued], timeline)
+    cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
+    late_frame = {
+        "start_ns": late["start_ns"],
+        "end_ns": late["end_ns"],
+        "cause": cause,
+        "op": late["op"],
+        "evidence": evidence,
+    }
+    length = end[queued] - start[queued]
+    in_flight = call_end[queued] > start[queued]
+    waiting = np.where(
+        length <= TURNAROUND_NS,
+        _CODE["small_kernels"],
+        np.where(in_flight, _CODE["launch_bound"], _CODE["unexplained"]),
+    )
+    waiting = _blocked_call(lane, call[queued], waiting, in_flight)
+    queued_frame = {
+        "start_ns": start[queued],
+        "end_ns": end[queued],
+        "cause": waiting,
+        "op": op[queued],
+        "evidence": np.full(len(length), -1, np.int64),
+    }
+    joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
+    order = np.argsort(joined["start_ns"], kind="stable")
+    columns = {k: v[order] for k, v in joined.items()}
+    columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns)
+    if profiler_ns > 0:
+        columns = _charge_profiler(columns, profiler_ns)
+    return Gaps(Frame(columns), waited_sync, waited_copy)
+
+
+def _split_by_host(
+    start: IntArray, end: IntArray, op: IntArray, timeline: HostTimeline
+) -> dict[str, IntArray]:
+    """Cut each gap at the boundaries of the host timeline, which covers all of them."""
+    first = np.searchsorted(timeline.end_ns, start, side="right")
+    last = np.searchsorted(timeline.start_ns, end, side="left")
+    counts = np.maximum(last - first, 0)
+    gap = np.repeat(np.arange(len(start)), counts)
+    piece = np.repeat(first, counts) + (
+        np.arange(len(gap)) - np.repeat(np.cumsum(counts) - counts, counts)
+    )
+    return {
+        "start_ns": np.maximum(start[gap], timeline.start_ns[piece]),
+        "end_ns": np.minimum(end[gap], timeline.end_ns[piece]),
+        "label": timeline.label[piece],
+        "op": op[gap],
+    }
+
+
+def _causes_of_labels(
+    lane: Lane, timeline: HostTimeline, pieces: dict[str, IntArray], step_label: str
+) -> tuple[IntArray, IntArray]:
+    """Cause and evidence of each host-late piece."""
+    translate = np.array([_CODE[_OF_LABEL[label]] for label in h.LABELS])
+    cause = translate[pieces["label"]]
+    evidence = np.full(len(cause), -1, np.int64)
+    silent = np.flatnonzero(pieces["label"] == h.LABELS.index(h.SILENCE))
+    if len(silent):
+        is_input, why = explain_silences(lane, timeline.quiet, step_label)
+        which = np.searchsorted(timeline.quiet[1], pieces["start_ns"][silent], side="right")
+        which = np.minimum(which, len(is_input) - 1)
+        evidence[silent] = why[which]
+        cause[silent[is_input[which]]] = _CODE["input_starvation"]
+    return cause, evidence
+
+
+def _blocked_call(lane: Lane, call: IntArray, cause: IntArray, in_flight: np.ndarray) -> IntArray:
+    """Gaps inside a call that was still running: a blocking copy stages its data meanwhile."""
+    api = lane.host.api
+    if not len(call) or not len(api):
+        return cause
+    copies = lane.ops.equals("kind", "memcpy")
+    is_copy_call = np.zeros(len(api), bool)
+    linked = lane.call[copies]
+    is_copy_call[linked[linked >= 0]] = True
+    staged = is_copy_call[np.maximum(call, 0)] & (call >= 0) & in_flight
+    return np.where(staged, _CODE["blocking_copy"], cause)
+
+
+def _charge_lost_lead(
+    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray]
+) -> tuple[dict[str, IntArray], int, int]:
+    """Charge late launches to the waits that took the host's lead.
+
+    The lead that removing the waits would have left is a running balance: a wait adds its length,
+    a late launch uses up its own, and the balance never falls below zero. With ``x`` the signed
+    amounts and ``X`` their running sum, what could not be covered so far is ``-min(0, min X)``.
+    """
+    api = lane.host.api
+    blocking = timeline.blocking
+    if not len(blocking.call):
+        return columns, 0, 0
+    wait_start = api["start_ns"][blocking.call]
+    wait_end = api["end_ns"][blocking.call]
+    begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
+    inside = (wait_end > begin) & (wait_start < stop)
+    wait_start, wait_end = np.maximum(wait_start[inside], begin), np.minimum(wait_end[inside], stop)
+    is_copy = blocking.is_copy[inside]
+    waited = overlap_per_window(lane.busy, wait_start, wait_end)
+    late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
+    length = columns["end_ns"][late] - columns["start_ns"][late]
+    time = np.concatenate((wait_end, columns["start_ns"][late]))
+    amount = np.concatenate((waited, -length))
+    order = np.lexsort((amount < 0, time))
+    balance = np.cumsum(amount[order])
+    uncovered = -np.minimum(0, np.minimum.accumulate(balance)) if len(balance) else balance
+    grown = np.diff(uncovered, prepend=0)
+    grown_of = np.empty(len(order), np.int64)
+    grown_of[order] = grown
+    covered = length - grown_of[len(waited) :]
+    waited_sync, waited_copy = int(waited[~is_copy].sum()), int(waited[is_copy].sum())
+    real = np.flatnonzero(waited > 0)
+    if not len(real) or not len(late):
+        return columns, waited_sync, waited_copy
+    by_end = real[np.argsort(wait_end[real], kind="stable")]
+    latest = np.searchsorted(wait_end[by_end], columns["start_ns"][late], side="right") - 1
+    charged_to = np.where(
+        is_copy[by_end[np.maximum(latest, 0)]], _CODE["blocking_copy"], _CODE["host_sync"]
+    )
+    take = np.where(latest >= 0, covered, 0)
+    return _move(columns, late, take, charged_to), waited_sync, waited_copy
+
+
+def _charge_profiler(columns: dict[str, IntArray], profiler_ns: int) -> dict[str, IntArray]:
+    """Charge late launches evenly to the capturing tool, up to its estimated cost."""
+    late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
+    length = columns["end_ns"][late] - columns["start_ns"][late]
+    total = int(length.sum())
+    if not total:
+        return columns
+    share = min(1.0, profiler_ns / total)
+    upto = np.floor(np.cumsum(length) * share).astype(np.int64)
+    take = np.minimum(np.diff(upto, prepend=0), length)
+    return _move(columns, late, take, np.full(len(late), _CODE["profiler_overhead"]))
+
+
+def _move(
+    columns: dict[str, IntArray], rows: IntArray, take: IntArray, cause: IntArray
+) -> dict[str, IntArray]:
+    """Give the first ``take`` ns of some segments another cause, splitting where it is a part."""
+    columns = {k: v.copy() for k, v in columns.items()}
+    length = columns["end_ns"][rows] - columns["start_ns"][rows]
+    whole, part = take >= length, (take > 0) & (take < length)
+    columns["cause"][rows[whole]] = cause[whole]
+    if not part.any():
+        return columns
+    split = rows[part]
+    extra = {k: v[split].copy() for k, v in columns.items()}
+    cut = columns["start_ns"][split] + take[part]
+    extra["end_ns"] = cut
+    extra["cause"] = cause[part]
+    columns["start_ns"][split] = cut
+    joined = {k: np.concatenate((columns[k], extra[k])) for k in columns}
+    order = np.argsort(joined["start_ns"], kind="stable")
+    return {k: v[order] for k, v in joined.items()}

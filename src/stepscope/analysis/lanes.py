@@ -1,0 +1,181 @@
+"""The parts of a trace that belong together: one process with its host side and its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.launch import launching_calls
+from stepscope.intervals import union
+from stepscope.intervals.algebra import Intervals
+from stepscope.trace.frame import BoolArray, Frame, IntArray
+
+GPU_COLUMNS = (
+    "id",
+    "kind",
+    "process_id",
+    "device",
+    "stream",
+    "correlation_id",
+    "start_ns",
+    "end_ns",
+    "name",
+    "bytes",
+    "copy_kind",
+    "src_memory",
+    "dst_memory",
+    "graph_id",
+)
+API_COLUMNS = (
+    "id",
+    "api",
+    "process_id",
+    "thread_id",
+    "start_ns",
+    "end_ns",
+    "name",
+    "correlation_id",
+)
+RANGE_COLUMNS = (
+    "id",
+    "kind",
+    "process_id",
+    "thread_id",
+    "start_ns",
+    "end_ns",
+    "name",
+    "domain",
+)
+
+Reader = Callable[..., Frame]
+"""``(table, *columns) -> Frame``: how an analysis gets its tables."""
+
+
+@dataclass(frozen=True)
+class HostSide:
+    """What one process did on its CPU threads.
+
+    Attributes:
+        process_id: the process.
+        api: its CUDA runtime and driver calls, sorted by start.
+        os_calls: its operating-system runtime calls, sorted by start.
+        ranges: its annotations (push/pop, start/end, user annotations), sorted by start.
+        overhead: intervals that the capturing tool says it spent itself.
+        launch_threads: threads that enqueued work on a GPU, most operations first.
+    """
+
+    process_id: int
+    api: Frame
+    os_calls: Frame
+    ranges: Frame
+    overhead: Frame
+    launch_threads: list[int]
+
+    @cached_property
+    def main_thread(self) -> int:
+        """The thread that drives training: the one that opens ranges, else the busiest launcher.
+
+        Backward kernels are launched by autograd's own thread, so launching most is not enough:
+        the thread whose id equals the process id is the main thread where it launches at all.
+        """
+        if self.process_id in self.launch_threads:
+            return self.process_id
+        return self.launch_threads[0] if self.launch_threads else -1
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One GPU as one process uses it.
+
+    Attributes:
+        process_id: the process.
+        device: CUDA device ordinal inside the process.
+        ops: its GPU operations, sorted by start.
+        call: row of ``host.api`` that enqueued each operation; -1 where unknown.
+        host: the process's host side.
+    """
+
+    process_id: int
+    device: int
+    ops: Frame
+    call: IntArray
+    host: HostSide
+
+    @cached_property
+    def is_kernel(self) -> BoolArray:
+        """Kernels and whole graphs."""
+        return self.ops.equals("kind", "kernel", "graph")
+
+    @cached_property
+    def is_communication(self) -> BoolArray:
+        """Kernels that move data between GPUs."""
+        return self.is_kernel & self.ops.matches("name", words.COMMUNICATION_KERNEL)
+
+    @cached_property
+    def is_compute(self) -> BoolArray:
+        """Kernels that are not communication."""
+        return self.is_kernel & ~self.is_communication
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When the device executed anything."""
+        return union(self.ops["start_ns"], self.ops["end_ns"])
+
+    def union_of(self, mask: BoolArray) -> Intervals:
+        """When the device executed any of the selected operations."""
+        return union(self.ops["start_ns"][mask], self.ops["end_ns"][mask])
+
+
+def lanes(read: Reader) -> list[Lane]:
+    """All (process, device) pairs that executed GPU work, busiest process first.
+
+    Args:
+        read: gives tables as frames, for example ``Trace.frame``.
+    """
+    gpu = read("gpu_op", *GPU_COLUMNS)
+    if not len(gpu):
+        return []
+    api = read("api_call", *API_COLUMNS)
+    ranges = read("range", *RANGE_COLUMNS)
+    overhead = read("overhead", "process_id", "thread_id", "start_ns", "end_ns")
+    is_cuda = api.equals("api", "runtime", "driver")
+    is_os = api.equals("api", "osrt")
+    cuda, os_calls = api.take(is_cuda), api.take(is_os)
+    call = launching_calls(gpu, cuda)
+    processes, counts = np.unique(gpu["process_id"], return_counts=True)
+    found: list[Lane] = []
+    for process_id in processes[np.argsort(-counts, kind="stable")].tolist():
+        mine = gpu["process_id"] == process_id
+        in_cuda = np.flatnonzero(cuda["process_id"] == process_id)
+        local = np.full(len(cuda) + 1, -1, np.int64)
+        local[in_cuda] = np.arange(len(in_cuda))
+        own_api = cuda.take(in_cuda) if len(in_cuda) < len(cuda) else cuda
+        own_call = local[call]
+        linked = own_call[mine]
+        linked = linked[linked >= 0]
+        threads, launches = np.unique(own_api["thread_id"][linked], return_counts=True)
+        host = HostSide(
+            process_id=process_id,
+            api=own_api,
+            os_calls=_of(os_calls, process_id),
+            ranges=_of(ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation")),
+                       process_id),
+            overhead=overhead.take(
+                (overhead["process_id"] == process_id) | (overhead["process_id"] < 0)
+            ),
+            launch_threads=threads[np.argsort(-launches, kind="stable")].tolist(),
+        )  # fmt: skip
+        for device in np.unique(gpu["device"][mine]).tolist():
+            rows = mine & (gpu["device"] == device)
+            ops = gpu if rows.all() else gpu.take(rows)
+            found.append(Lane(process_id, device, ops, own_call[rows], host))
+    return found
+
+
+def _of(frame: Frame, process_id: int) -> Frame:
+    mine = frame["process_id"] == process_id
+    return frame if mine.all() else frame.take(mine)

@@ -1,0 +1,144 @@
+"""Find the period of a training loop in the sequence of operations it enqueues.
+
+A training step enqueues nearly the same operations each time. An operation that occurs once a
+step therefore marks the steps; one that occurs once a layer marks layers. Every number of
+occurrences is a hypothesis, and the right one cuts the sequence into segments that look alike:
+segments of single layers do not, because one of them also holds the loss and the optimizer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.trace.frame import BoolArray, IntArray
+
+_SAMPLE = 250_000
+_MIN_REPEATS = 3
+_MAX_HYPOTHESES = 16
+_MIN_SIMILARITY = 0.75
+_TIE = 0.015
+
+
+def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> IntArray | None:
+    """Positions in the sequence at which the steps begin.
+
+    Args:
+        token: what each operation is, in the order they were enqueued.
+        optimizer: which operations update parameters.
+        upload: which operations copy from host to device.
+
+    Returns:
+        Ascending positions, one a step; None when nothing repeats at least three times.
+    """
+    sample = slice(0, min(len(token), _SAMPLE))
+    codes, compact = np.unique(token, return_inverse=True)
+    repeats = _best_marker(compact[sample], optimizer[sample])
+    if repeats is None and len(token) > _SAMPLE:
+        sample = slice(0, len(token))
+        repeats = _best_marker(compact, optimizer)
+    if repeats is None:
+        return None
+    marker, count = repeats
+    anchors = _phase(compact, optimizer, upload, np.flatnonzero(compact == marker))
+    del codes, count
+    return anchors
+
+
+def _best_marker(token: IntArray, optimizer: BoolArray) -> tuple[int, int] | None:
+    """The token that occurs once a step, and how often it does."""
+    counts = np.bincount(token)
+    order = np.argsort(token, kind="stable")
+    first = np.concatenate(([0], np.cumsum(counts)))
+    hypotheses: list[tuple[float, int, int]] = []
+    values, distinct = np.unique(counts[counts >= _MIN_REPEATS], return_counts=True)
+    likely = values[np.argsort(-distinct, kind="stable")][:_MAX_HYPOTHESES]
+    bursts = _bursts(optimizer)
+    if bursts >= _MIN_REPEATS:
+        near = values[np.abs(values - bursts) <= 1]
+        likely = np.union1d(likely, near)
+    for count in likely.tolist():
+        marker = _most_regular(token, counts, order, first, count)
+        if marker is None:
+            continue
+        anchors = order[first[marker] : first[marker + 1]]
+        hypotheses.append((_similarity(token, anchors), count, marker))
+    good = [h for h in hypotheses if h[0] >= _MIN_SIMILARITY]
+    if not good:
+        return None
+    best = max(h[0] for h in good)
+    tied = [h for h in good if h[0] >= best - _TIE]
+    # Micro-batches look alike; the optimizer runs once a step.
+    per_optimizer = [h for h in tied if abs(h[1] - bursts) <= 1]
+    chosen = max(per_optimizer or tied, key=lambda h: (h[1], h[0]))
+    return chosen[2], chosen[1]
+
+
+def _most_regular(
+    token: IntArray, counts: IntArray, order: IntArray, first: IntArray, count: int
+) -> int | None:
+    """Of the tokens with ``count`` occurrences, the one most evenly spaced."""
+    best: tuple[float, int] | None = None
+    for marker in np.flatnonzero(counts == count)[:64].tolist():
+        spacing = np.diff(order[first[marker] : first[marker + 1]])
+        middle = float(np.median(spacing))
+        if middle < 2:
+            continue
+        spread = float(np.mean(np.abs(spacing - middle))) / middle
+        if best is None or spread < best[0]:
+            best = (spread, marker)
+    return None if best is None or best[0] > 1.0 else best[1]
+
+
+def _bursts(optimizer: BoolArray) -> int:
+    """How many separate runs of optimizer operations there are.
+
+    Operations between two optimizer kernels that are few compared with the typical distance
+    between runs belong to the run (unfused optimizers interleave generic kernels).
+    """
+    at = np.flatnonzero(optimizer)
+    if len(at) < _MIN_REPEATS:
+        return 0
+    distance = np.diff(at)
+    far = max(8.0, 0.25 * float(distance.max()))
+    return int((distance > far).sum()) + 1
+
+
+def _similarity(token: IntArray, anchors: IntArray) -> float:
+    """How alike neighbouring segments are, as the share of operations they have in common."""
+    segment = np.searchsorted(anchors, np.arange(int(anchors[0]), int(anchors[-1])), "right") - 1
+    n = len(anchors) - 1
+    if n < 2:
+        return 0.0
+    inside = token[int(anchors[0]) : int(anchors[-1])]
+    width = int(token.max()) + 1
+    keys, amounts = np.unique(segment * width + inside, return_counts=True)
+    at, what = np.divmod(keys, width)
+    following = np.searchsorted(keys, (at + 1) * width + what)
+    following = np.minimum(following, len(keys) - 1)
+    same = keys[following] == (at + 1) * width + what
+    common = np.where(same, np.minimum(amounts, amounts[following]), 0).sum()
+    lengths = np.diff(anchors)
+    possible = np.maximum(lengths[1:], lengths[:-1]).sum()
+    return float(common) / float(possible)
+
+
+def _phase(
+    token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: IntArray
+) -> IntArray:
+    """Move the anchors to where a step naturally begins: its input copy, or after the optimizer."""
+    n = len(anchors)
+    uploads = np.flatnonzero(upload)
+    if len(uploads):
+        codes, counts = np.unique(token[uploads], return_counts=True)
+        once = codes[np.abs(counts - n) <= 1]
+        if len(once):
+            firsts = [np.flatnonzero(upload & (token == code)) for code in once.tolist()]
+            return min(firsts, key=lambda at: int(at[0]))
+    at = np.flatnonzero(optimizer)
+    if len(at) >= _MIN_REPEATS:
+        distance = np.diff(at)
+        breaks = np.flatnonzero(distance > max(8.0, 0.25 * float(distance.max())))
+        ends = at[breaks] + 1
+        if abs(len(ends) + 1 - n) <= 1:
+            return np.concatenate(([0], ends)) if ends[0] > 0 else ends
+    return anchors

@@ -1,0 +1,157 @@
+"""Tell what a long silence of the host was: waiting for input, or work of its own.
+
+A silence is a stretch without any CUDA call on the threads that enqueue work. The evidence, in
+the order it is trusted: an annotation or Python function that says so; a wait in the operating
+system; what the thread did with the batch right afterwards. Without evidence it is host work.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.lanes import HostSide, Lane, Reader
+from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
+from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.trace.frame import BoolArray, IntArray
+
+NO_EVIDENCE: Final = 0
+NAMED_INPUT: Final = 1
+NAMED_OTHER: Final = 2
+OS_WAIT: Final = 3
+BATCH_PINNED: Final = 4
+BATCH_ARRIVED: Final = 5
+
+EVIDENCE: Final = (
+    "nothing says what the host did",
+    "an annotation or Python function says that it was getting input",
+    "an annotation says that it was doing something else",
+    "the thread waited in the operating system",
+    "the thread pinned and copied a batch right afterwards",
+    "the loader's thread delivered a batch just before it ended",
+)
+"""What each evidence code means."""
+
+_PRECEDES_NS = 3_000_000
+"""A batch that a loader thread finished within this time before the silence ended, ended it."""
+
+_WAIT_SHARE = 0.6
+
+
+def input_hints(lane: Lane, read: Reader) -> Intervals:
+    """Intervals in which Python functions of the input pipeline ran on a launching thread."""
+    functions = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    if not len(functions):
+        return EMPTY
+    hits = (
+        functions.matches("name", words.INPUT_FUNCTION)
+        & (functions["process_id"] == lane.process_id)
+        & np.isin(functions["thread_id"], lane.host.launch_threads)
+    )
+    return union(functions["start_ns"][hits], functions["end_ns"][hits])
+
+
+def explain_silences(lane: Lane, quiet: Intervals, step_label: str) -> tuple[BoolArray, IntArray]:
+    """Which silences are waits for input, and by what evidence.
+
+    Args:
+        lane: the device.
+        quiet: the silences, a disjoint set.
+        step_label: name or stem of the ranges that mark steps; they say nothing about a part.
+
+    Returns:
+        Mask of the input waits, and an index into ``EVIDENCE``, one value a silence.
+    """
+    n = len(quiet[0])
+    evidence = np.full(n, NO_EVIDENCE, np.int64)
+    if not n:
+        return np.zeros(0, bool), evidence
+    host = lane.host
+    arrived, pinned = _batch_follows(lane, quiet)
+    evidence[arrived] = BATCH_ARRIVED
+    evidence[pinned] = BATCH_PINNED
+    waits = _os_waits(host, quiet)
+    evidence[waits] = OS_WAIT
+    named = _named(host, quiet, step_label)
+    evidence[named >= 0] = named[named >= 0]
+    is_input = np.isin(evidence, (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_ARRIVED))
+    return is_input, evidence
+
+
+def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
+    """NAMED_INPUT or NAMED_OTHER by the innermost telling range in mid-silence; -1 for none."""
+    n = len(quiet[0])
+    ranges = host.ranges
+    if not len(ranges):
+        return np.full(n, -1, np.int64)
+    texts = ranges.texts["name"]
+    telling = np.array(
+        [
+            not (
+                (step_label and text.startswith(step_label))
+                or words.PROFILER_STEP.match(text)
+                or words.EPOCH_RANGE.search(text)
+                or (words.STEP_RANGE.search(text) and not words.INPUT_RANGE.search(text)
+                    and not words.OPTIMIZER_RANGE.match(text))
+            )
+            for text in texts
+        ]
+    )  # fmt: skip
+    rows = np.flatnonzero(telling[ranges["name"]] & (ranges["thread_id"] == host.main_thread))
+    if not len(rows):
+        return np.full(n, -1, np.int64)
+    middle = (quiet[0] + quiet[1]) // 2
+    inner = stab_innermost(ranges["start_ns"][rows], ranges["end_ns"][rows], middle)
+    is_input = ranges.matches("name", words.INPUT_RANGE)[rows]
+    return np.where(inner < 0, -1, np.where(is_input[inner], NAMED_INPUT, NAMED_OTHER))
+
+
+def _os_waits(host: HostSide, quiet: Intervals) -> BoolArray:
+    calls = host.os_calls
+    if not len(calls):
+        return np.zeros(len(quiet[0]), bool)
+    waiting = calls.matches("name", words.WAIT_CALL) & (calls["thread_id"] == host.main_thread)
+    waits = union(calls["start_ns"][waiting], calls["end_ns"][waiting])
+    covered = overlap_per_window(intersect(waits, quiet), quiet[0], quiet[1])
+    return covered >= _WAIT_SHARE * (quiet[1] - quiet[0])
+
+
+def _batch_follows(lane: Lane, quiet: Intervals) -> tuple[BoolArray, BoolArray]:
+    """Silences that end with a batch: delivered by a loader thread, or pinned on this thread.
+
+    Both need an upload to the device among the next calls, before any kernel is launched.
+    """
+    api = lane.host.api
+    n = len(quiet[0])
+    none = np.zeros(n, bool)
+    if not len(api):
+        return none, none
+    mine = np.isin(api["thread_id"], lane.host.launch_threads)
+    is_upload = np.zeros(len(api), bool)
+    copies = lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
+    linked = lane.call[copies]
+    is_upload[linked[linked >= 0]] = True
+    is_launch = api.matches("name", words.LAUNCH_CALL) & mine
+    is_pinning = api.matches("name", words.PINNING_CALL)
+    starts = api["start_ns"]
+
+    def next_time(mask: BoolArray) -> IntArray:
+        at = starts[mask]
+        index = np.searchsorted(at, quiet[1])
+        padded = np.append(at, np.iinfo(np.int64).max)
+        return padded[index]
+
+    upload = next_time(is_upload & mine)
+    direct = (upload < next_time(is_launch)) & (upload - quiet[1] < _PRECEDES_NS)
+    first_call = next_time(mine)
+    pinning = next_time(is_pinning & mine)
+    pinned = direct & (pinning < upload) & (pinning == first_call)
+    ends = np.sort(api["end_ns"][is_pinning & ~mine])
+    if not len(ends):
+        return none, pinned
+    latest = np.searchsorted(ends, quiet[1], side="right") - 1
+    delivered = (latest >= 0) & (quiet[1] - ends[np.maximum(latest, 0)] < _PRECEDES_NS)
+    inside = ends[np.maximum(latest, 0)] > quiet[0]
+    return direct & delivered & inside, pinned

@@ -1,0 +1,251 @@
+"""Find the training steps of a process, on the host, and cut the device's time at them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.lanes import HostSide, Lane
+from stepscope.analysis.periodicity import find_period
+from stepscope.trace.frame import Frame, IntArray
+
+MIN_STEPS = 3
+_NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*\d+[\])]?(?:/\d+)?$")
+_COVERS_A_STEP = 0.5
+_COVERS_A_CYCLE = 0.8
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where the steps begin on the host.
+
+    Attributes:
+        begin_ns: begin of each step on the host, ascending.
+        end_ns: the host's end of the last step.
+        source: ``profiler_step``, ``numbered_range``, ``repeating_range``, ``kernel_sequence`` or
+            ``whole_capture``.
+        says: how the steps were found, in one sentence.
+        label: range name or stem that marks them; empty where none does.
+    """
+
+    begin_ns: IntArray
+    end_ns: int
+    source: str
+    says: str
+    label: str = ""
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+
+def find_steps(lane: Lane, window_end_ns: int) -> Steps:
+    """The training steps, from annotations where there are any, else from repeating GPU work.
+
+    In this order: ``ProfilerStep#`` annotations; numbered ranges of one stem (``step_0``,
+    ``iteration 7``); a range name that repeats and holds most of the time; a cycle of repeating
+    phases; the repeating sequence of enqueued GPU operations; else the whole capture as one step.
+
+    Args:
+        lane: the device whose operations the steps must hold.
+        window_end_ns: end of the capture, ns.
+    """
+    found = _from_ranges(lane) or _from_kernels(lane)
+    if found is not None:
+        return found
+    begin = _first_begin(lane)
+    return Steps(
+        np.array([begin], np.int64),
+        max(window_end_ns, int(lane.ops["end_ns"].max())),
+        "whole_capture",
+        "no repeating step was found, so the whole capture counts as one",
+    )
+
+
+def step_windows(lane: Lane, steps: Steps) -> IntArray:
+    """Boundaries of the steps on the device's timeline, ns; one more than there are steps.
+
+    Step i begins when the host has begun it *and* the device has finished what earlier steps
+    enqueued. A device that runs behind the host is thus charged to the step whose work it does,
+    and an idle wait for the next step's input to the step that waits.
+    """
+    enqueued = _enqueue_time(lane)
+    step_of = np.searchsorted(steps.begin_ns, enqueued, side="right") - 1
+    n = len(steps)
+    last_end = np.full(n + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last_end, step_of + 1, lane.ops["end_ns"])  # slot i: what step i-1 enqueued
+    finished = np.maximum.accumulate(last_end)
+    begin = np.maximum(steps.begin_ns, finished[:n])
+    end = max(steps.end_ns, int(finished[n]))
+    bounds = np.maximum.accumulate(np.append(begin, end))
+    return bounds.astype(np.int64)
+
+
+def steady_steps(duration_ns: IntArray) -> tuple[int, int, str]:
+    """First and last steady step, and what was set aside, in one sentence.
+
+    Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
+    compilation, autotuning, profiler start). A last step under half the median was cut by the end
+    of the capture. Odd steps in the middle stay: they are jitter, which is a finding of its own.
+    """
+    n = len(duration_ns)
+    if n < MIN_STEPS:
+        return 0, n - 1, "" if n > 1 else "only one step was found"
+    typical = float(np.median(duration_ns[n // 2 :]))
+    first, last = 0, n - 1
+    while first < n // 2 and duration_ns[first] > 1.3 * typical:
+        first += 1
+    if first == 0 and duration_ns[0] < 0.7 * typical:
+        first = 1  # the capture began inside it
+    if duration_ns[last] < 0.5 * typical:
+        last -= 1
+    parts = []
+    if first:
+        parts.append(f"the first {first} step{'s' * (first > 1)} set aside as warm-up")
+    if last < n - 1:
+        parts.append("the last step set aside as cut short")
+    return first, last, " and ".join(parts)
+
+
+def _enqueue_time(lane: Lane) -> IntArray:
+    """Begin of the launching call of each operation; its own start where none is known."""
+    if not len(lane.host.api):
+        return lane.ops["start_ns"]
+    return np.where(
+        lane.call >= 0, lane.host.api["start_ns"][np.maximum(lane.call, 0)], lane.ops["start_ns"]
+    )
+
+
+def _first_begin(lane: Lane) -> int:
+    return int(min(_enqueue_time(lane).min(), lane.ops["start_ns"].min()))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    begin: IntArray
+    end: IntArray
+    label: str
+    numbered: bool
+    coverage: float
+
+    @property
+    def named_step(self) -> bool:
+        return bool(words.STEP_RANGE.search(self.label))
+
+
+def _from_ranges(lane: Lane) -> Steps | None:
+    host = lane.host
+    enqueued = np.sort(_enqueue_time(lane))
+    candidates = [c for c in _candidates(host.ranges, enqueued)]
+    profiler = [c for c in candidates if c.label == "ProfilerStep"]
+    if profiler:
+        best = max(profiler, key=lambda c: len(c.begin))
+        return _steps(best, "profiler_step", "steps are torch.profiler's ProfilerStep annotations")
+    usable = [
+        c
+        for c in candidates
+        if len(c.begin) >= MIN_STEPS
+        and not words.EPOCH_RANGE.search(c.label)
+        and c.coverage >= (_COVERS_A_STEP if c.named_step or c.numbered else _COVERS_A_CYCLE)
+    ]
+    if usable:
+        # A range that calls itself a step, then the outermost (fewest) of those that cover most.
+        best = min(
+            usable, key=lambda c: (not c.named_step, -round(c.coverage, 1), len(c.begin))
+        )
+        if best.numbered:
+            return _steps(best, "numbered_range", f"steps are the ranges {best.label}N")
+        return _steps(best, "repeating_range", f"steps are the {best.label!r} ranges")
+    return _from_phases(candidates, enqueued)
+
+
+def _steps(candidate: _Candidate, source: str, says: str) -> Steps:
+    return Steps(candidate.begin, int(candidate.end[-1]), source, says, candidate.label)
+
+
+def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
+    """Groups of ranges of one thread and stem that follow one another without overlap."""
+    if not len(ranges):
+        return []
+    names = ranges.texts["name"]
+    stem_of: dict[str, int] = {}
+    stems: list[str] = []
+    numbered: list[bool] = []
+    code_of = np.empty(len(names), np.int64)
+    for code, name in enumerate(names):
+        match = _NUMBERED.match(name)
+        is_numbered = bool(match and match.group(1))
+        stem = match.group(1) if match and is_numbered else name
+        key = f"{is_numbered} {stem}"
+        if key not in stem_of:
+            stem_of[key] = len(stems)
+            stems.append(stem)
+            numbered.append(is_numbered)
+        code_of[code] = stem_of[key]
+    threads, thread_of = np.unique(ranges["thread_id"], return_inverse=True)
+    group = code_of[ranges["name"]] * len(threads) + thread_of
+    order = np.argsort(group, kind="stable")
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    found = []
+    for rows in np.split(order, bounds):
+        if len(rows) < 2:
+            continue
+        begin, end = ranges["start_ns"][rows], ranges["end_ns"][rows]
+        if (begin[1:] < end[:-1]).any():
+            continue  # nested or concurrent: not one step after another
+        stem = int(code_of[ranges["name"][rows[0]]])
+        inside = np.searchsorted(enqueued, end) - np.searchsorted(enqueued, begin)
+        coverage = float(inside.sum()) / max(len(enqueued), 1)
+        found.append(_Candidate(begin, end, stems[stem], numbered[stem], coverage))
+    return found
+
+
+def _from_phases(candidates: list[_Candidate], enqueued: IntArray) -> Steps | None:
+    """Steps from phases that repeat together (forward, backward, optimizer) without a step range."""
+    phases = [c for c in candidates if len(c.begin) >= MIN_STEPS and c.coverage > 0.02]
+    if not phases:
+        return None
+    counts = np.array([len(c.begin) for c in phases])
+    # Micro-batches repeat forward and backward within a step: the rarest big phase sets the pace.
+    weight = {n: sum(c.coverage for c in phases if len(c.begin) == n) for n in set(counts.tolist())}
+    pace = min((n for n, w in weight.items() if w > 0.05), default=0)
+    chosen = [c for c in phases if len(c.begin) == pace]
+    together = sum(c.coverage for c in phases)
+    if not chosen or together < _COVERS_A_STEP:
+        return None
+    first = min(chosen, key=lambda c: int(c.begin[0]))
+    end = max(int(c.end[-1]) for c in phases)
+    says = f"no range holds a whole step; steps begin at each {first.label!r} range"
+    return Steps(first.begin, end, "repeating_range", says, first.label)
+
+
+def _from_kernels(lane: Lane) -> Steps | None:
+    """Steps from the repeating sequence of enqueued operations, when nothing is annotated."""
+    if len(lane.ops) < 2 * MIN_STEPS:
+        return None
+    enqueued = _enqueue_time(lane)
+    order = np.lexsort((np.arange(len(enqueued)), enqueued))
+    ops = lane.ops
+    # A token is what an operation looks like from outside: its name; for copies also the size.
+    token = ops["name"].astype(np.int64) * 64
+    size = np.log2(np.maximum(ops["bytes"], 1)).astype(np.int64)
+    token = np.where(ops.equals("kind", "memcpy"), token + size, token)
+    optimizer = ops.matches("name", words.OPTIMIZER_KERNEL) & lane.is_kernel
+    upload = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
+    anchors = find_period(token[order], optimizer[order], upload[order])
+    if anchors is None or len(anchors) < MIN_STEPS - 1:
+        return None
+    begin = enqueued[order][anchors]
+    end = int(max(enqueued.max(), ops["end_ns"].max()))
+    says = (
+        f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "
+        "sequence of GPU operations"
+    )
+    return Steps(begin, end, "kernel_sequence", says)
+
+
+def hosts_of(all_lanes: list[Lane]) -> dict[int, HostSide]:
+    """The distinct host sides of some lanes, by process id."""
+    return {lane.process_id: lane.host for lane in all_lanes}

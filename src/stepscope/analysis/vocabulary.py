@@ -1,0 +1,104 @@
+"""Names by which CUDA calls, kernels and ranges are recognised. One place, so that all agree.
+
+Patterns are matched against distinct names only (a few hundred in a trace), never row by row.
+"""
+
+from __future__ import annotations
+
+import re
+
+SYNC_CALL = re.compile(
+    r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread|Context)Synchronize"
+    r"|^hipCtxSynchronize|^cudaStreamWaitValue"
+)
+"""Host calls that return only when queued GPU work has finished."""
+
+COPY_CALL = re.compile(r"^(cuda|cu|hip)Memcpy")
+"""Host calls that copy memory."""
+
+ASYNC_COPY_CALL = re.compile(r"Async")
+"""Copy calls that by name do not wait."""
+
+ALLOCATION_CALL = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemPool|MallocHost|FreeHost)"
+    r"|^cu(Mem(Alloc|Free|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess|HostAlloc"
+    r"|FreeHost|HostRegister))"
+)
+"""Host calls that allocate or release memory; several of them also synchronise the device."""
+
+MODULE_CALL = re.compile(
+    r"^cu(Module(Load|Unload)|Library(Load|Unload)|Link(Create|AddData|AddFile|Complete))"
+    r"|^nvrtc|^hipModuleLoad|^hiprtc|^cudaLibraryLoad"
+)
+"""Host calls that load or compile device code."""
+
+LAUNCH_CALL = re.compile(
+    r"LaunchKernel|GraphLaunch|LaunchCooperative|^hipExtLaunch|^cuLaunchGrid|^hipModuleLaunch"
+    r"|^hipExtModuleLaunch"
+)
+"""Host calls that launch kernels or graphs."""
+
+PINNING_CALL = re.compile(
+    r"HostAlloc|HostRegister|MallocHost|EventQuery|PointerGetAttribute|HostGetDevicePointer"
+)
+"""What PyTorch's pinned-memory allocator calls while it pins a batch."""
+
+COMMUNICATION_KERNEL = re.compile(
+    r"^(nccl|rccl|void nccl|msccl|mscclpp)|^ncclDevKernel|^ncclKernel|nvshmem|deep_ep|"
+    r"(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all).*(one_shot|two_shot|multimem|symm)"
+    r"|cross_device_reduce|(one|two)_shot_all_reduce|multimem_",
+    re.IGNORECASE,
+)
+"""Kernels that move data between GPUs."""
+
+OPTIMIZER_KERNEL = re.compile(
+    r"adam|sgd|lamb|lion|momentum|rmsprop|adagrad|multi_tensor|multitensor|FusedOptim|muon",
+    re.IGNORECASE,
+)
+"""Kernels that update parameters, as frameworks name them."""
+
+INPUT_RANGE = re.compile(
+    r"(?<![a-z])(data_?load(er|ing)?|load_?(data|batch)|get_?batch|next_?batch|fetch(_?data|_?batch)?"
+    r"|batch_?(load|fetch|prep)\w*|data_?(fetch|prep|iter|time|wait|next)\w*|dataset|input(_?pipeline"
+    r"|_?wait|s)?|prefetch\w*|collate\w*|tokeni[sz]\w*|augment\w*|preprocess\w*|decode_?(image|jpeg"
+    r"|video)\w*|read_?(data|batch|sample|image)\w*|sampl(e|er)_?batch|enumerate\(dataloader\)"
+    r"|data)(?![a-z])|dataloader|dataset|__next__",
+    re.IGNORECASE,
+)
+"""Range names that say the thread is getting the next batch."""
+
+INPUT_FUNCTION = re.compile(
+    r"torch/utils/data/|dataloader\.py|/datasets?/|torchvision/transforms|webdataset"
+    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data",
+    re.IGNORECASE,
+)
+"""Python functions, as file(line): name, that belong to the input pipeline."""
+
+COPY_RANGE = re.compile(
+    r"(?<![a-z0-9])(h2d|d2h|htod|dtoh|to_?device|to_?gpu|to_?cuda|copy_?(to|batch)\w*|transfer\w*"
+    r"|host_?to_?device|device_?to_?host)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Range names that say the thread is moving data to or from the device."""
+
+STEP_RANGE = re.compile(
+    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch|train_?batch)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Range names that usually hold one training step."""
+
+EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)
+"""Range names that hold something else than one training step."""
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
+"""The annotation of one step by torch.profiler's schedule."""
+
+OPTIMIZER_RANGE = re.compile(r"^Optimizer\.(step|zero_grad)#")
+"""Annotations that torch.optim makes by itself."""
+
+WAIT_CALL = re.compile(
+    r"^(poll|ppoll|select|pselect|epoll_|sem_|pthread_cond_|pthread_join|futex|read$|recv|accept"
+    r"|wait|nanosleep|clock_nanosleep|usleep|sleep|msgrcv|io_getevents|pthread_rwlock"
+    r"|pthread_mutex)"
+)
+"""Operating-system calls in which a thread waits."""

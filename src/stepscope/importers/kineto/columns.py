@@ -1,0 +1,212 @@
+"""Columns that grow piece by piece: numpy arrays and codes of interned texts, no Python objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.importers.kineto.events import MISSING, Args, Event
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.trace.store import TraceWriter
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Events = list[Event[Any]]
+
+ROWS_PER_BATCH = 1 << 17
+_LAST_NUMBER = re.compile(r"-?\d+(?!.*\d)", re.S)
+_MAX_US = 9.0e15  # beyond it, nanoseconds do not fit an int64
+_INT32 = np.iinfo(np.int32)
+
+
+class Texts:
+    """Distinct texts and their codes, in order of appearance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def codes(self, values: Sequence[str] | Sequence[bytes]) -> Codes:
+        """Codes of the values, new ones being added."""
+        known = self._codes
+        try:
+            return np.fromiter(map(known.__getitem__, values), np.int32, len(values))
+        except KeyError:
+            for value in values:
+                if value not in known:
+                    known[value] = len(known)
+            return np.fromiter(map(known.__getitem__, values), np.int32, len(values))
+
+    def values(self, start: int = 0) -> list[Any]:
+        """The distinct values from code ``start`` on."""
+        return list(self._codes)[start:]
+
+
+class Columns:
+    """Arrays that arrive in parts, by name."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {}
+        self.rows = 0
+
+    def add(self, **arrays: npt.NDArray[Any]) -> None:
+        """Append one part to every column; all of one length."""
+        for name, array in arrays.items():
+            self._parts.setdefault(name, []).append(array)
+        self.rows += len(array)
+
+    def pop(self, name: str) -> npt.NDArray[Any]:
+        """The whole column, released here."""
+        parts = self._parts.pop(name, [])
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def peek(self, name: str) -> npt.NDArray[Any]:
+        """The whole column, kept here as one part."""
+        if name in self._parts:
+            self._parts[name] = [np.concatenate(self._parts[name])]
+            return self._parts[name][0]
+        return np.empty(0, np.int64)
+
+
+def integers(values: Sequence[Any]) -> Ints:
+    """Values as int64; texts by the last number in them, what is no number as ``MISSING``."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.fromiter(map(_integer, values), np.int64, len(values))
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, str):
+        if value.startswith("0x"):
+            return MISSING
+        number = _LAST_NUMBER.search(value)
+        value = int(number.group()[:20]) if number else MISSING
+    if not isinstance(value, int) or not MISSING <= value < -MISSING:
+        return MISSING
+    return value
+
+
+def external_ids(args: list[Args]) -> Ints:
+    """The operator that an event belongs to; 0 and absent give ``MISSING``."""
+    found = integers([a.external_id for a in args])
+    if (found == MISSING).any():
+        found = np.where(found == MISSING, integers([a.old_external_id for a in args]), found)
+    return np.where(found <= 0, MISSING, found)
+
+
+def triples(values: Iterable[tuple[int, int, int] | None], count: int) -> npt.NDArray[np.int64]:
+    """Three columns of a list of triples."""
+    none = (MISSING, MISSING, MISSING)
+    flat = np.fromiter((n for v in values for n in v or none), np.int64, 3 * count)
+    return flat.reshape(count, 3)
+
+
+def nanoseconds(values: Sequence[float | Decimal]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Microseconds as integer nanoseconds, rounded, and which of them are times at all."""
+    if values and isinstance(values[0], Decimal):
+        return _decimal_nanoseconds(values)
+    times = np.fromiter(values, np.float64, len(values))
+    good = np.abs(times) < _MAX_US  # False for NaN
+    if not good.all():
+        times = np.where(good, times, 0.0)
+    whole = np.floor(times)
+    # the fraction is exact in binary, so this rounds once; times * 1000 would round twice
+    return whole.astype(np.int64) * 1000 + np.rint((times - whole) * 1000).astype(np.int64), good
+
+
+def _decimal_nanoseconds(
+    values: Sequence[float | Decimal],
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    good = np.array([abs(v) < _MAX_US for v in values], dtype=bool)
+    exact = (round(v * 1000) if ok else 0 for v, ok in zip(values, good, strict=True))
+    return np.fromiter(exact, np.int64, len(values)), good
+
+
+def runs(*columns: npt.NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
+    """Stretches of equal rows, in order: the row's values and the number of rows."""
+    rows = len(columns[0])
+    if not rows:
+        return []
+    changes = np.zeros(rows, dtype=bool)
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    changes[0] = True
+    first = np.flatnonzero(changes)
+    lengths = np.diff(np.append(first, rows)).tolist()
+    values = zip(*(column[first].tolist() for column in columns), strict=True)
+    return list(zip(values, lengths, strict=True))
+
+
+def nullable(values: Ints) -> Any:
+    """An Arrow array with nulls where values are ``MISSING``; the array itself where none is."""
+    import pyarrow as pa
+
+    missing = values == MISSING
+    return pa.array(values, mask=missing) if missing.any() else values
+
+
+def nullable32(values: Ints) -> pa.Array:
+    """The same as int32; what does not fit becomes null."""
+    import pyarrow as pa
+
+    missing = (values < _INT32.min) | (values > _INT32.max)
+    return pa.array(np.where(missing, 0, values).astype(np.int32), mask=missing)
+
+
+def dictionary(codes: Codes, texts: Sequence[str | None]) -> pa.Array:
+    """A dictionary array; texts that are None become null."""
+    import pyarrow as pa
+
+    used = np.zeros(len(texts) + 1, dtype=bool)
+    used[codes] = True  # code -1 marks the spare last place
+    used[-1] = False
+    kept = np.flatnonzero(used)
+    place = np.full(len(texts) + 1, -1, dtype=np.int32)
+    place[kept] = np.arange(len(kept), dtype=np.int32)
+    null = np.array([text is None for text in texts] + [True], dtype=bool)
+    mask = null[codes]
+    values = pa.array([texts[i] or "" for i in kept.tolist()], pa.string())
+    indices = pa.array(place[codes], mask=mask if mask.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, values)
+
+
+def constant(text: str | None, rows: int) -> pa.Array:
+    """A dictionary array that holds one text everywhere."""
+    return dictionary(np.zeros(rows, dtype=np.int32), [text])
+
+
+def write_sorted(
+    writer: TraceWriter, table: str, start: Ints, columns: dict[str, Any], rows: int
+) -> None:
+    """Write rows in the order of ``start``, in batches.
+
+    Args:
+        writer: the sink.
+        table: canonical table.
+        start: sort key of every row.
+        columns: name to either a numpy array or a function that makes the column from one (a
+            pair of array and function).
+        rows: number of rows.
+    """
+    in_order = bool((start[1:] >= start[:-1]).all())
+    order = None if in_order else np.argsort(start, kind="stable")
+    for first in range(0, rows, ROWS_PER_BATCH):
+        chosen = slice(first, min(first + ROWS_PER_BATCH, rows))
+        picked = chosen if order is None else order[chosen]
+        batch = {}
+        for name, column in columns.items():
+            array, make = column if isinstance(column, tuple) else (column, None)
+            part = array[picked]
+            batch[name] = make(part) if make else part
+        writer.append(table, batch)

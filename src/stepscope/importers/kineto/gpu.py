@@ -1,0 +1,216 @@
+"""GPU-side tables: kernels, copies, memory sets, synchronisations, communication."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.importers.kineto.collectives import Said, said
+from stepscope.importers.kineto.columns import (
+    Events,
+    Ints,
+    dictionary,
+    integers,
+    nullable,
+    nullable32,
+    runs,
+    triples,
+)
+from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
+from stepscope.importers.kineto.sinks import Context, Spans
+from stepscope.importers.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
+
+KERNEL, MEMCPY, MEMSET = range(3)
+_KINDS = ("kernel", "memcpy", "memset")
+_COPY = re.compile(r"Memcpy\s+(\S+)(?:\s+\(([^()]*?)\s*->\s*([^()]*?)\))?")
+_SET = re.compile(r"Memset\s+\(([^()]*)\)")
+_MEMORY = {
+    name.replace("_", " "): name
+    for name in ("pageable", "pinned", "device", "array", "managed")
+    + ("device_static", "managed_static")
+}
+_SYNC_KINDS = {
+    "Event Sync": "event",
+    "Stream Wait Event": "stream_wait_event",
+    "Stream Sync": "stream",
+    "Stream Synchronize": "stream",
+    "Context Sync": "context",
+    "Device Sync": "context",
+}
+_NO_ID = 2**32 - 1
+_INT32_MAX = 2**31 - 1
+
+
+def _memory(text: str | None) -> str:
+    return _MEMORY.get((text or "").strip().lower(), "unknown")
+
+
+def _small(values: Ints) -> npt.NDArray[np.int32]:
+    """As int32, with -1 for what is absent, negative or too large."""
+    return np.where((values < 0) | (values > _INT32_MAX), -1, values).astype(np.int32)
+
+
+def _positive(part: npt.NDArray[np.int32]) -> Any:
+    return nullable32(np.where(part < 0, MISSING, part))
+
+
+class GpuOperations(Spans):
+    """Kernels, copies and memory sets."""
+
+    table = "gpu_op"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kind = KERNEL
+        self.communications: list[Said] = []
+
+    def add_copies(self, events: Events) -> None:
+        """Take over memory copies."""
+        self._add_kind(events, MEMCPY)
+
+    def add_sets(self, events: Events) -> None:
+        """Take over memory sets."""
+        self._add_kind(events, MEMSET)
+
+    def _add_kind(self, events: Events, kind: int) -> None:
+        self._kind = kind
+        self.add(events)
+        self._kind = KERNEL
+
+    def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
+        """Where it ran, what launched it, how large it is."""
+        count = len(events)
+        device = _first_of([a.device for a in args], [a.in_device for a in args])
+        device = _first_of(device, [event.pid for event in events])
+        stream = _first_of([a.stream for a in args], [event.tid for event in events])
+        kernel = self._kind == KERNEL
+        grid = triples((a.grid for a in args), count) if kernel else _absent(count, 3)
+        block = triples((a.block for a in args), count) if kernel else _absent(count, 3)
+        correlation = integers([a.correlation for a in args])
+        if kernel:
+            for row, a in enumerate(args):
+                if a.collective is not NO_TEXT:
+                    external, columns = said(a)
+                    columns["device"] = max(int(device[row]), 0)
+                    if correlation[row] != MISSING:
+                        columns["correlation_id"] = int(correlation[row])
+                    self.communications.append((external, columns))
+        return {
+            "kind": np.full(count, self._kind, dtype=np.int32),
+            "name": self.names.codes([event.name for event in events]),
+            "device": _small(device),
+            "context": _small(_first_of([a.context for a in args], [a.in_context for a in args])),
+            "stream": stream,
+            "correlation": correlation,
+            "shape": _small(np.concatenate([grid, block], axis=1)),
+            "registers": _small(integers([a.registers for a in args])),
+            "shared": integers([a.shared_bytes for a in args]),
+            "bytes": integers([a.bytes for a in args]),
+            "graph": integers([a.graph_id for a in args]),
+            "node": integers([a.graph_node_id for a in args]),
+        }
+
+    def output(self, context: Context, start: Ints) -> dict[str, Any]:
+        """All columns; names of copies and sets as Nsight Systems writes them."""
+        code, names = self.columns.pop("name"), self.names.values()
+        copies = {name: m for name in names if (m := _COPY.match(name))}
+        sets = {name: m for name in names if (m := _SET.match(name))}
+        shown = [_shown(name, copies.get(name), name in sets) for name in names]
+        short = [None if n in copies or n in sets else short_kernel_name(n) for n in names]
+        source = [_memory(m[2]) if (m := copies.get(n) or None) else _set(sets, n) for n in names]
+        target = [_memory(m[3]) if (m := copies.get(n) or None) else None for n in names]
+        kinds = [m[1] if (m := copies.get(n)) and m[1] in COPY_LABELS else None for n in names]
+        kind = self.columns.pop("kind")
+        shape = self.columns.pop("shape")
+        graph = self.columns.pop("graph")
+        graph = np.where(graph <= 0, MISSING, graph)  # 0: launched outside of any graph
+        node = self.columns.pop("node")
+        device = self.columns.pop("device")
+        columns = {
+            "kind": (kind, lambda part: dictionary(part, _KINDS)),
+            "process_id": np.full(len(kind), context.process_id),
+            "device": np.maximum(device, 0),
+            "context": (self.columns.pop("context"), _positive),
+            "stream": np.maximum(self.columns.pop("stream"), 0),
+            "correlation_id": (self.columns.pop("correlation"), nullable),
+            "registers": (self.columns.pop("registers"), _positive),
+            "dynamic_shared_bytes": (self.columns.pop("shared"), nullable),
+            "bytes": (self.columns.pop("bytes"), nullable),
+            "graph_id": (graph, nullable),
+            "graph_node_id": (np.where(graph == MISSING, MISSING, node), nullable),
+        }
+        for column, texts in (
+            ("name", shown),
+            ("short_name", short),
+            ("copy_kind", kinds),
+            ("src_memory", source),
+            ("dst_memory", target),
+        ):
+            columns[column] = (code, lambda part, texts=texts: dictionary(part, texts))
+        for axis, column in enumerate(
+            ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+        ):
+            columns[column] = (shape[:, axis], _positive)
+        return columns
+
+    def streams(self) -> list[tuple[int, int, int]]:
+        """The distinct (device, context, stream); context -1 where unknown."""
+        place = (self.columns.peek(name) for name in ("device", "context", "stream"))
+        return sorted({(device, context, stream) for (device, context, stream), _ in runs(*place)})
+
+
+def _absent(count: int, width: int) -> Ints:
+    return np.full((count, width), MISSING)
+
+
+def _first_of(first: Any, second: list[Any]) -> Ints:
+    """Integers of ``first``, of ``second`` where absent."""
+    found = integers(first) if isinstance(first, list) else first
+    absent = found == MISSING
+    return np.where(absent, integers(second), found) if absent.any() else found
+
+
+def _shown(name: str, copy: re.Match[str] | None, is_set: bool) -> str:
+    if is_set:
+        return MEMSET_NAME
+    return copy_name(copy[1]) if copy else name
+
+
+def _set(sets: dict[str, re.Match[str]], name: str) -> str | None:
+    return _memory(sets[name][1]) if name in sets else None
+
+
+class Synchronisations(Spans):
+    """What streams, contexts and events were waited for (cuda_sync)."""
+
+    table = "sync"
+
+    def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
+        """What waited for what."""
+        stream = integers([a.stream for a in args])
+        event = integers([a.wait_on_event for a in args])
+        return {
+            "name": self.names.codes([event.name for event in events]),
+            "device": _first_of([a.device for a in args], [event.pid for event in events]),
+            "context": integers([a.context for a in args]),
+            "stream": np.where((stream < 0) | (stream == _NO_ID), MISSING, stream),
+            "correlation": integers([a.correlation for a in args]),
+            "event": np.where(event < 0, MISSING, event),
+        }
+
+    def output(self, context: Context, start: Ints) -> dict[str, Any]:
+        """All columns."""
+        kinds = [_SYNC_KINDS.get(name, "unknown") for name in self.names.values()]
+        device = self.columns.pop("device")
+        return {
+            "process_id": np.full(len(device), context.process_id),
+            "device": (np.where(device < 0, MISSING, device), nullable32),
+            "context": (self.columns.pop("context"), nullable32),
+            "stream": (self.columns.pop("stream"), nullable),
+            "correlation_id": (self.columns.pop("correlation"), nullable),
+            "kind": (self.columns.pop("name"), lambda part: dictionary(part, kinds)),
+            "event_id": (self.columns.pop("event"), nullable),
+        }

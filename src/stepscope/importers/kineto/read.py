@@ -1,0 +1,246 @@
+"""Read a whole trace: route events to their tables, then write them and the metadata."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stepscope.importers.kineto.absent import absent_tables
+from stepscope.importers.kineto.collectives import write_collectives
+from stepscope.importers.kineto.columns import Events, runs
+from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
+from stepscope.importers.kineto.header import (
+    describe,
+    parse_header,
+    write_communicators,
+    write_devices,
+    write_remarks,
+)
+from stepscope.importers.kineto.marks import Marks
+from stepscope.importers.kineto.pieces import EventReader
+from stepscope.importers.kineto.sinks import (
+    Allocations,
+    Calls,
+    Context,
+    Flows,
+    Operators,
+    Overheads,
+    PythonFunctions,
+    Ranges,
+    Spans,
+)
+from stepscope.importers.kineto.stream import open_text
+from stepscope.trace.meta import Meta
+from stepscope.trace.store import TraceWriter
+
+_EPOCH_NS = 10**18  # times beyond 2001 in ns can only count from 1970
+_RUNTIME = re.compile(r"(?:cuda|hip|xpu|mtia|glow|privateuse1|musa|hpu)?_?runtime\Z")
+_DRIVER = re.compile(r"(?:cuda|hip|xpu|mtia|privateuse1|musa|hpu)?_?driver\Z")
+
+Sink = Callable[[Events], None]
+
+
+class Tables:
+    """The tables of one trace while its events arrive."""
+
+    def __init__(self) -> None:
+        self.ranges = Ranges()
+        self.operators = Operators(self.ranges)
+        self.calls = Calls()
+        self.gpu = GpuOperations()
+        self.syncs = Synchronisations()
+        self.python = PythonFunctions()
+        self.overheads = Overheads()
+        self.allocations = Allocations()
+        self.flows = Flows()
+        self.marks = Marks()
+        self.unread: Counter[str] = Counter()
+        self._named: dict[str, Sink] = {
+            "cpu_op": self.operators.add,
+            "operator": self.operators.add,
+            "user_annotation": self.ranges.add,
+            "gpu_user_annotation": self.ranges.add_gpu,
+            "user": self.ranges.add_gpu,
+            "kernel": self.gpu.add,
+            "concurrent_kernel": self.gpu.add,
+            "gpu_memcpy": self.gpu.add_copies,
+            "memcpy": self.gpu.add_copies,
+            "gpu_memset": self.gpu.add_sets,
+            "memset": self.gpu.add_sets,
+            "cuda_sync": self.syncs.add,
+            "python_function": self.python.add,
+            "overhead": self.overheads.add,
+            "cpu_instant_event": self.allocations.add,
+            "fwdbwd": self.flows.add,
+            "fwd_bwd": self.flows.add,
+            "forward_backward": self.flows.add,
+            "trace": self.marks.add,
+            "": self._add_uncategorised,
+            "ac2g": _ignore,
+            "async": _ignore,
+            "async_cpu_to_gpu": _ignore,
+        }
+        self._routes: dict[str, Sink] = {}
+
+    def add(self, events: Events) -> None:
+        """Hand a list of events to the tables they belong to."""
+        groups = defaultdict(list)
+        for event in events:
+            groups[event.cat].append(event)
+        for category, group in groups.items():
+            sink = self._routes.get(category)
+            if sink is None:
+                sink = self._routes[category] = self._route(category)
+            sink(group)
+
+    def spans(self) -> list[Spans]:
+        """The tables that hold rows with times, in the order they are written."""
+        return [
+            self.operators,
+            self.ranges,
+            self.calls,
+            self.gpu,
+            self.syncs,
+            self.python,
+            self.allocations,
+            self.overheads,
+        ]
+
+    def _route(self, category: str) -> Sink:
+        name = category.lower()
+        if name in self._named:
+            return self._named[name]
+        if _RUNTIME.match(name):
+            return self.calls.add
+        if _DRIVER.match(name):
+            return self.calls.add_driver
+        return lambda events: self.unread.update({category: len(events)})
+
+    def _add_uncategorised(self, events: Events) -> None:
+        """Metadata, marks, and what exporters older than Kineto wrote without a category."""
+        self.allocations.add([e for e in events if e.ph == "i" and e.name == "[memory]"])
+        self.operators.add([e for e in events if e.ph == "X" and e.pid == "CPU functions"])
+        kept = [e for e in events if e.name != "[memory]" and e.ph != "X"]
+        other = sum(e.ph == "X" and e.pid != "CPU functions" for e in events)
+        if other:
+            self.unread["(none)"] += other
+        self.marks.add(kept)
+
+
+def _ignore(events: Events) -> None:
+    """Arrows from calls to GPU work say no more than the correlation ids."""
+
+
+def read(path: Path, writer: TraceWriter) -> Meta:
+    """Fill the tables from a trace file.
+
+    Args:
+        path: the trace.
+        writer: receives the tables; its ``problems`` count what was wrong.
+
+    Raises:
+        InputError: no trace, damaged, or cut short.
+    """
+    tables = Tables()
+    with open_text(path) as text, _no_collection():
+        events = EventReader(text, path)
+        for group in events:
+            tables.add(group)
+    found = parse_header(events.header, events.trailer, path)
+    meta = _meta(tables, found)
+    base = found.get("baseTimeNanoseconds")
+    window = tables.marks.window(tables.spans())
+    origin = window[0] // 1000 * 1000
+    meta.window_start_ns, meta.window_end_ns = window[0] - origin, window[1] - origin
+    if isinstance(base, int) and not isinstance(base, bool):
+        meta.origin_epoch_ns = base + origin
+    elif origin >= _EPOCH_NS:
+        meta.origin_epoch_ns = origin
+    _count_problems(writer, events, tables)
+    _write(writer, tables, found, meta, origin)
+    return meta
+
+
+def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
+    meta = Meta()
+    describe(meta, found)
+    meta.absent = absent_tables(
+        operators=tables.operators.columns.rows > 0,
+        shapes=tables.operators.has_shapes(),
+        gpu=tables.gpu.columns.rows > 0,
+        calls=tables.calls.columns.rows > 0,
+        python=tables.python.columns.rows > 0,
+        memory=tables.allocations.columns.rows > 0,
+        sync=tables.syncs.columns.rows > 0,
+        distributed=meta.world_size not in {None, 1},
+        collectives=bool(tables.gpu.communications or tables.operators.communications),
+    )
+    return meta
+
+
+def _write(
+    writer: TraceWriter, tables: Tables, found: dict[str, Any], meta: Meta, origin: int
+) -> None:
+    pids, threads = _threads(tables)
+    process = tables.marks.host(pids)
+    streams = tables.gpu.streams()
+    context = Context(writer, origin, process, tables.flows)
+    for spans in tables.spans():
+        spans.write(context)
+    write_collectives(writer, process, tables.gpu.communications, tables.operators.communications)
+    tables.marks.write(writer, process, threads, meta.rank)
+    if streams:
+        writer.append(
+            "stream",
+            {
+                "process_id": [process] * len(streams),
+                "device": [max(device, 0) for device, _, _ in streams],
+                "context": [None if c < 0 else c for _, c, _ in streams],
+                "stream": [max(stream, 0) for _, _, stream in streams],
+            },
+        )
+    write_devices(writer, process, found)
+    write_communicators(writer, found)
+    write_remarks(writer, process, found)
+
+
+def _threads(tables: Tables) -> tuple[Counter[int], set[tuple[int, int]]]:
+    """Processes of host events with their number of events, and their threads."""
+    pids: Counter[int] = Counter()
+    threads: set[tuple[int, int]] = set()
+    for spans in (tables.operators, tables.calls, tables.python):
+        for (pid, tid), count in runs(spans.columns.peek("pid"), spans.columns.peek("tid")):
+            pids[pid] += count
+            threads.add((pid, tid))
+    return pids, threads
+
+
+def _count_problems(writer: TraceWriter, events: EventReader, tables: Tables) -> None:
+    count = writer.problems.count
+    count("malformed_event", events.malformed, scope="operator", detail=events.first_malformed)
+    count("invalid_text", events.tolerant.invalid_text, scope="operator")
+    count("invalid_number", events.tolerant.invalid_number, scope="gpu_op")
+    count("bad_value", events.tolerant.bad_value, scope="gpu_op")
+    if tables.unread:
+        kinds = ", ".join(f"{name} ({n})" for name, n in tables.unread.most_common(5))
+        detail = f"events of categories that are not read: {kinds}"
+        total = sum(tables.unread.values())
+        count("unread_events", total, scope="range", detail=detail)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Switch the cyclic garbage collector off: events hold no cycles, scanning them is half the
+    time of a parse."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

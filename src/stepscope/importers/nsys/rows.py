@@ -1,0 +1,274 @@
+"""Typed rows of one exported table: values checked, nulls restored, misfits counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from stepscope.importers.nsys.source import Raw, Source, Where, find_table
+from stepscope.importers.nsys.text import clean_array
+from stepscope.trace.frame import NULL, BoolArray, IntArray
+from stepscope.trace.problems import ProblemLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FieldType = Literal["int64", "int32", "time", "float64", "text", "raw"]
+_RAW: dict[FieldType, Raw] = {
+    "int64": "int",
+    "int32": "int",
+    "time": "int",
+    "float64": "float",
+    "text": "text",
+    "raw": "text",
+}
+_LATEST_TIME_NS = 1 << 62  # 146 years: no capture, even in absolute time, has such a time
+_INT32 = 1 << 31
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column wanted from the source.
+
+    Attributes:
+        name: the source's column name.
+        type: what its values must fit; ``time`` is ns since the session's start, ``text`` is
+            cleaned, ``raw`` is text as stored (string or binary), for the caller to clean.
+        required: a row without a value is left out (and counted).
+        none: values that stand for null.
+        old_none: further values that stand for null where the column is declared NOT NULL, as in
+            exports up to 2021.5, which wrote defaults instead of nulls.
+    """
+
+    name: str
+    type: FieldType = "int64"
+    required: bool = False
+    none: tuple[int, ...] = ()
+    old_none: tuple[int, ...] = (0, -1)
+
+
+def must(name: str, kind: FieldType = "int64") -> Field:
+    """A required field."""
+    return Field(name, kind, required=True, old_none=())
+
+
+def may(name: str, kind: FieldType = "int64", none: tuple[int, ...] = ()) -> Field:
+    """An optional field, null where the source has no value."""
+    return Field(name, kind, none=none)
+
+
+def code(name: str, kind: FieldType = "int64", none: tuple[int, ...] = ()) -> Field:
+    """An optional field whose zero is a real value, in old exports too."""
+    return Field(name, kind, none=none, old_none=())
+
+
+class Rows:
+    """A batch of checked rows."""
+
+    def __init__(self, arrays: dict[str, pa.Array], length: int) -> None:
+        self._arrays = arrays
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, name: str) -> pa.Array:
+        """A column as Arrow array."""
+        return self._arrays[name]
+
+    def ints(self, name: str) -> IntArray:
+        """An integer column as numpy; nulls are ``NULL``."""
+        array = self._arrays[name]
+        filled = array.fill_null(NULL) if array.null_count else array
+        return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+    def valid(self, name: str) -> BoolArray:
+        """Which rows have a value in a column."""
+        mask = self._arrays[name].is_valid().to_numpy(zero_copy_only=False)
+        return np.asarray(mask, dtype=bool)
+
+    def filter(self, keep: BoolArray) -> Rows:
+        """The rows where ``keep`` is true."""
+        import pyarrow as pa
+
+        if keep.all():
+            return self
+        mask = pa.array(keep)
+        arrays = {name: array.filter(mask) for name, array in self._arrays.items()}
+        return Rows(arrays, int(keep.sum()))
+
+
+class TableReader:
+    """Reads tables of a source as :class:`Rows`.
+
+    Args:
+        source: where the tables are.
+        problems: where misfits are counted.
+        shift_ns: subtracted from times, where the export was made with shifted times.
+    """
+
+    def __init__(self, source: Source, problems: ProblemLog, shift_ns: int = 0) -> None:
+        self.source = source
+        self.problems = problems
+        self.shift_ns = shift_ns
+
+    def has(self, table: str) -> bool:
+        """Whether the source holds a table (or its versioned variant)."""
+        return find_table(self.source, table) is not None
+
+    def columns(self, table: str) -> set[str]:
+        """The columns the source's table has; empty when there is no such table."""
+        found = find_table(self.source, table)
+        return set(self.source.columns(found)) if found else set()
+
+    def read(
+        self, table: str, fields: Sequence[Field], scope: str, where: Where | None = None
+    ) -> Iterator[Rows]:
+        """Rows of a table, in stored order.
+
+        Args:
+            table: the source's table name, without version suffix.
+            fields: the columns wanted; optional ones that do not exist are null.
+            scope: the canonical table that problems belong to.
+            where: keep only these rows; ignored when the column does not exist.
+        """
+        found = find_table(self.source, table)
+        if found is None:
+            return
+        declared = self.source.columns(found)
+        present = [field for field in fields if field.name in declared or field.name == "rowid"]
+        lacking = [field for field in fields if field not in present]
+        for field in lacking:
+            if field.required:
+                self.problems.count(
+                    "missing_column", 1, scope=scope, detail=f"{found} has no column {field.name}"
+                )
+                return
+        old = {
+            field.name
+            for field in present
+            if field.name in declared and not field.required and not declared[field.name].nullable
+        }
+
+        def bad(count: int, detail: str) -> None:
+            # a required value's row is counted when it is left out
+            name = detail.split(" ", 1)[0].rpartition(".")[2]
+            if not any(field.required and field.name == name for field in present):
+                self.problems.count("bad_value", count, scope=scope, detail=detail)
+
+        columns: dict[str, Raw] = {field.name: _RAW[field.type] for field in present}
+        for batch in self.source.batches(found, columns, bad, where):
+            yield self._checked(batch, present, lacking, old, found, scope)
+
+    def _checked(
+        self,
+        batch: pa.RecordBatch,
+        present: Sequence[Field],
+        lacking: Sequence[Field],
+        old: set[str],
+        table: str,
+        scope: str,
+    ) -> Rows:
+        import pyarrow as pa
+
+        rows = batch.num_rows
+        arrays: dict[str, pa.Array] = {}
+        drop = np.zeros(rows, dtype=bool)
+        reason = ""
+        for number, field in enumerate(present):
+            array, misfits = self._values(batch.column(number), field, field.name in old, scope)
+            arrays[field.name] = array
+            if field.required and array.null_count:
+                empty = array.is_null().to_numpy(zero_copy_only=False)
+                reason = reason or f"{table}.{field.name} has no usable value"
+                drop |= empty
+            elif misfits:
+                detail = f"{table}.{field.name} holds a value out of range"
+                self.problems.count("bad_value", misfits, scope=scope, detail=detail)
+        for field in lacking:
+            arrays[field.name] = pa.nulls(rows, _arrow_type(field.type))
+        if drop.any():
+            self.problems.count("bad_value", int(drop.sum()), scope=scope, detail=reason)
+            return Rows(arrays, rows).filter(~drop)
+        return Rows(arrays, rows)
+
+    def _values(self, array: pa.Array, field: Field, old: bool, scope: str) -> tuple[pa.Array, int]:
+        """The values in their type, and how many of them did not fit."""
+        if field.type == "text":
+            return self._clean(array, scope), 0
+        if field.type == "raw":
+            return array, 0
+        if field.type == "float64":
+            return self._floats(array)
+        none = field.none + (field.old_none if old else ())
+        if none:
+            array = _nullify(array, np.isin(_numbers(array), none))
+        if field.type == "time":
+            return self._times(array)
+        if field.type == "int32":
+            return _int32(array)
+        return array, 0
+
+    def _times(self, array: pa.Array) -> tuple[pa.Array, int]:
+        import pyarrow as pa
+
+        array, misfits = _within(array, _LATEST_TIME_NS)
+        if self.shift_ns:
+            array = pa.compute.subtract(array, self.shift_ns)
+        return array, misfits
+
+    def _floats(self, array: pa.Array) -> tuple[pa.Array, int]:
+        import pyarrow as pa
+
+        array = array.cast(pa.float64())
+        strange = ~np.isfinite(array.fill_null(0.0).to_numpy(zero_copy_only=False))
+        return _nullify(array, strange), int(strange.sum())
+
+    def _clean(self, array: pa.Array, scope: str) -> pa.Array:
+        def replaced(count: int, first: str) -> None:
+            self.problems.count("invalid_text", count, scope=scope, detail=first)
+
+        return clean_array(array, replaced)
+
+
+def _int32(array: pa.Array) -> tuple[pa.Array, int]:
+    import pyarrow as pa
+
+    array, misfits = _within(array, _INT32 - 1)
+    return array.cast(pa.int32()), misfits
+
+
+def _within(array: pa.Array, bound: int) -> tuple[pa.Array, int]:
+    """Values from ``-bound`` to ``bound``; others become null."""
+    import pyarrow.compute as pc
+
+    extremes = pc.min_max(array)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    if low is None or (low >= -bound and high <= bound):
+        return array, 0
+    numbers = _numbers(array)
+    strange = (numbers < -bound) | (numbers > bound)
+    return _nullify(array, strange), int(strange.sum())
+
+
+def _numbers(array: pa.Array) -> IntArray:
+    return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _nullify(array: pa.Array, where: BoolArray) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not where.any():
+        return array
+    return pc.if_else(pa.array(where), pa.scalar(None, array.type), array)
+
+
+def _arrow_type(kind: FieldType) -> pa.DataType:
+    import pyarrow as pa
+
+    types = {"int32": pa.int32(), "float64": pa.float64(), "text": pa.string(), "raw": pa.string()}
+    return types.get(kind, pa.int64())

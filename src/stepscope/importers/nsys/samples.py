@@ -1,0 +1,168 @@
+"""Samples of threads, scheduling and hardware counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.importers.nsys.rows import Rows, code, must
+from stepscope.importers.nsys.sink import Sink, process_of, thread_of
+from stepscope.trace.frame import BoolArray, IntArray
+
+_GPU_MASK = 0xFF
+
+
+def read_cpu_samples(sink: Sink) -> None:
+    """Fill ``cpu_sample``."""
+    import pyarrow as pa
+
+    fields = (
+        code("id"),
+        must("start", "time"),
+        code("cpu", "int32"),
+        must("globalTid"),
+        code("cpuCycles"),
+    )
+    for rows in sink.tables.read("COMPOSITE_EVENTS", fields, "cpu_sample"):
+        tids = rows.ints("globalTid")
+        sink.saw_threads(tids)
+        sink.put(
+            "cpu_sample",
+            {
+                "time_ns": rows["start"],
+                "process_id": pa.array(process_of(tids)),
+                "thread_id": pa.array(thread_of(tids)),
+                "cpu": rows["cpu"],
+                "weight": rows["cpuCycles"],
+                "stack_id": rows["id"],
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Points:
+    """Scheduling points, ordered by thread and time.
+
+    Attributes:
+        time: when, ns.
+        cpu: where; ``NULL`` when unknown.
+        into: True where the thread got the CPU, False where it lost it.
+        thread: global thread id.
+    """
+
+    time: IntArray
+    cpu: IntArray
+    into: BoolArray
+    thread: IntArray
+
+    @classmethod
+    def of(cls, parts: list[Rows]) -> Points:
+        """The points of all batches."""
+        time, cpu, into, thread = (
+            np.concatenate([part.ints(name) for part in parts])
+            for name in ("start", "cpu", "isSchedIn", "globalTid")
+        )
+        order = np.lexsort((into != 0, time, thread))  # at one instant, out comes before in
+        return cls(time[order], cpu[order], into[order] != 0, thread[order])
+
+
+def read_scheduling(sink: Sink) -> None:
+    """Fill ``sched``: pair the points at which a thread got and lost a CPU."""
+    import pyarrow as pa
+
+    fields = (must("start", "time"), code("cpu", "int32"), must("isSchedIn"), must("globalTid"))
+    parts = list(sink.tables.read("SCHED_EVENTS", fields, "sched"))
+    if not parts:
+        return
+    points = Points.of(parts)
+    sink.saw_threads(points.thread)
+    first, end, unpaired = paired(points, sink.window_end_ns)
+    sink.tables.problems.count("unpaired_sched", unpaired, scope="sched")
+    order = np.argsort(points.time[first], kind="stable")
+    first, end = first[order], end[order]
+    thread, cpu = points.thread[first], points.cpu[first]
+    sink.put(
+        "sched",
+        {
+            "process_id": pa.array(process_of(thread)),
+            "thread_id": pa.array(thread_of(thread)),
+            "start_ns": pa.array(points.time[first]),
+            "end_ns": pa.array(end),
+            "cpu": pa.array(cpu.astype(np.int32), mask=cpu < 0),
+        },
+    )
+
+
+def paired(points: Points, window_end_ns: int | None) -> tuple[IntArray, IntArray, int]:
+    """Pair each "in" with the "out" that follows it on the same thread and CPU.
+
+    A thread that is on a CPU after its last point stays there until the window's end.
+
+    Returns:
+        Index of each interval's "in", its end, and the number of points without a partner.
+    """
+    count = len(points.time)
+    next_same = np.zeros(count, dtype=bool)
+    next_same[:-1] = points.thread[1:] == points.thread[:-1]
+    follows = np.zeros(count, dtype=bool)
+    follows[:-1] = (
+        next_same[:-1] & points.into[:-1] & ~points.into[1:] & (points.cpu[1:] == points.cpu[:-1])
+    )
+    last = points.into & ~next_same
+    if window_end_ns is None:
+        last[:] = False
+    else:
+        last &= points.time <= window_end_ns
+    first = np.flatnonzero(follows | last)
+    ends = np.where(
+        follows[first], points.time[np.minimum(first + 1, count - 1)], window_end_ns or 0
+    )
+    unpaired = count - 2 * int(follows.sum()) - int(last.sum())
+    return first, ends, unpaired
+
+
+def read_metrics(sink: Sink) -> None:
+    """Fill ``metric_sample`` from the GPU's hardware counters."""
+    import pyarrow as pa
+
+    table = "metric_sample"
+    names = _metric_names(sink)
+    lexicon = sink.lexicon(table, "metric")
+    fields = (
+        must("timestamp", "time"),
+        must("typeId"),
+        must("metricId"),
+        must("value", "float64"),
+    )
+    for rows in sink.tables.read("GPU_METRICS", fields, table):
+        keys = np.stack([rows.ints("typeId"), rows.ints("metricId")])
+        distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+        known = [
+            lexicon.code(names.get((kind, metric), f"metric {metric}"))
+            for kind, metric in distinct.T.tolist()
+        ]
+        metrics = np.array(known, np.int32)[inverse.reshape(-1)]
+        sink.put(
+            table,
+            {
+                "time_ns": rows["timestamp"],
+                "device": pa.array((keys[0] & _GPU_MASK).astype(np.int32)),
+                "metric": pa.array(metrics),
+                "value": rows["value"],
+            },
+        )
+
+
+def _metric_names(sink: Sink) -> dict[tuple[int, int], str]:
+    fields = (must("typeId"), must("metricId"), must("metricName", "text"))
+    return {
+        (kind, metric): name
+        for rows in sink.tables.read("TARGET_INFO_GPU_METRICS", fields, "metric_sample")
+        for kind, metric, name in zip(
+            rows.ints("typeId").tolist(),
+            rows.ints("metricId").tolist(),
+            rows["metricName"].to_pylist(),
+            strict=True,
+        )
+    }

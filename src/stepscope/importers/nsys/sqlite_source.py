@@ -1,0 +1,244 @@
+"""Exported tables in a SQLite file, read without ever writing to or beside it.
+
+The fast path is ADBC, which delivers Arrow batches. It takes a column's type from the first rows
+it sees, so every SELECT begins with one row of literals of the right types. A value of another
+type later on (SQLite does not enforce declared types) makes ADBC stop with an error; the rest of
+that table is then read with the standard library, value by value, and the misfits are counted.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.importers.nsys.detect import SQLITE_MAGIC, sqlite_uri
+from stepscope.importers.nsys.prefetch import prefetched
+from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where
+from stepscope.trace.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FALLBACK_ROWS = 1 << 14  # Python objects are some ten times the size of Arrow values
+_LITERALS: dict[Raw, str] = {"int": "0", "float": "0.0", "text": "x''"}
+_HEADER_BYTES = 100
+_WAL_VERSION = 2
+
+
+class SqliteSource:
+    """A SQLite export of ``nsys``.
+
+    Args:
+        path: the database.
+        shown: the name to use in messages, where ``path`` is a temporary file.
+
+    Raises:
+        InputError: it is damaged, unfinished or unreadable.
+    """
+
+    def __init__(self, path: Path, shown: Path | None = None) -> None:
+        self._path = path
+        self._shown = shown or path
+        _check_file(path, self._shown)
+        with self._errors():
+            self._connection = sqlite3.connect(sqlite_uri(path), uri=True, check_same_thread=False)
+            self._connection.text_factory = bytes
+            rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            self._tables = [row[0].decode("utf-8", "replace") for row in rows]
+
+    def tables(self) -> list[str]:
+        """Names of all tables."""
+        return self._tables
+
+    def columns(self, table: str) -> Mapping[str, Declared]:
+        """The columns of a table, from the file's own declaration."""
+        with self._errors():
+            rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+        return {
+            name.decode("utf-8", "replace"): Declared(_affinity(kind), not must)
+            for _, name, kind, must, _, _ in rows
+        }
+
+    def batches(
+        self, table: str, columns: Mapping[str, Raw], bad: BadValues, where: Where | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a table in stored order; see :class:`~.source.Source`."""
+        kinds = {name: self._natural(table, name, raw) for name, raw in columns.items()}
+        done = 0
+        if self._adbc is not None:
+            try:
+                for batch in prefetched(lambda: self._fast(table, kinds, where)):
+                    done += batch.num_rows
+                    yield batch
+                return
+            except _adbc_errors():
+                pass  # the slow path counts the misfits, or says what is damaged
+        yield from self._slow(table, kinds, bad, where, done)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    @cached_property
+    def _adbc(self) -> Any:
+        """The ADBC modules; None when they are not installed."""
+        try:
+            import adbc_driver_manager
+            import adbc_driver_sqlite
+        except ImportError:
+            return None
+        return adbc_driver_manager, adbc_driver_sqlite
+
+    def _natural(self, table: str, name: str, raw: Raw) -> Raw:
+        """What to ask SQLite for: a float column declared as integer holds integers."""
+        if raw == "float" and name != "rowid" and self.columns(table)[name].raw == "int":
+            return "int"
+        return raw
+
+    def _fast(
+        self, table: str, kinds: Mapping[str, Raw], where: Where | None
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        types = {"int": pa.int64(), "float": pa.float64(), "text": pa.binary()}
+        schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        literals = ", ".join(_LITERALS[kind] for kind in kinds.values())
+        query = f"SELECT {literals} UNION ALL {_select(table, kinds, where)}"
+        manager, driver = self._adbc
+        with ExitStack() as stack:
+            database = stack.enter_context(driver.connect(sqlite_uri(self._path)))
+            connection = stack.enter_context(manager.AdbcConnection(database))
+            statement = stack.enter_context(manager.AdbcStatement(connection))
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            statement.set_sql_query(query)
+            handle, _ = statement.execute_query()
+            reader = stack.enter_context(pa.RecordBatchReader._import_from_c(handle.address))
+            first = True
+            for batch in reader:
+                if batch.schema.types != schema.types:
+                    raise pa.ArrowInvalid("a column holds values of another type")
+                rows = batch.slice(1) if first else batch
+                first = False
+                if rows.num_rows:
+                    yield pa.RecordBatch.from_arrays(rows.columns, schema=schema)
+
+    def _slow(
+        self,
+        table: str,
+        kinds: Mapping[str, Raw],
+        bad: BadValues,
+        where: Where | None,
+        skip: int,
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        query = f"{_select(table, kinds, where)} LIMIT -1 OFFSET {skip}"
+        with self._errors():
+            cursor = self._connection.execute(query)
+        while True:
+            with self._errors():
+                rows = cursor.fetchmany(_FALLBACK_ROWS)
+            if not rows:
+                return
+            arrays = [
+                _column(values, kind, lambda n, what, name=name: bad(n, f"{table}.{name} {what}"))
+                for (name, kind), values in zip(kinds.items(), zip(*rows, strict=True), strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(kinds))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(
+                f"{self._shown} is damaged or incomplete ({error}); copy it again, or export the "
+                "report again with nsys export"
+            ) from error
+
+
+def _adbc_errors() -> tuple[type[BaseException], ...]:
+    import pyarrow as pa
+    from adbc_driver_manager import Error
+
+    return (Error, OSError, pa.ArrowException)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _select(table: str, kinds: Mapping[str, Raw], where: Where | None) -> str:
+    # NOT INDEXED: both paths must see the rows in the same (rowid) order
+    shown = ", ".join(
+        f"CAST({_quoted(name)} AS BLOB)" if kind == "text" else _quoted(name)
+        for name, kind in kinds.items()
+    )
+    query = f"SELECT {shown} FROM {_quoted(table)} NOT INDEXED"
+    if where is not None:
+        column, values = where
+        query += f" WHERE {_quoted(column)} IN ({', '.join(str(int(v)) for v in values)})"
+    return query
+
+
+def _affinity(declared: bytes) -> Raw:
+    text = declared.upper()
+    if b"INT" in text or b"BOOL" in text:
+        return "int"
+    if any(part in text for part in (b"REAL", b"FLOA", b"DOUB")):
+        return "float"
+    return "text"
+
+
+def _column(values: Sequence[Any], kind: Raw, bad: Any) -> pa.Array:
+    """Python values as an Arrow array; values of another type become null and are counted."""
+    import pyarrow as pa
+
+    if kind == "text":
+        return pa.array(values, type=pa.binary())
+    wanted = int if kind == "int" else (int, float)
+    misfits = [value for value in values if value is not None and not isinstance(value, wanted)]
+    if misfits:
+        bad(len(misfits), f"holds {str(misfits[0])[:80]!r}")
+        values = [value if isinstance(value, wanted) else None for value in values]
+    return pa.array(values, type=pa.int64() if kind == "int" else pa.float64())
+
+
+def _check_file(path: Path, shown: Path) -> None:
+    """Refuse files that SQLite would read silently, but only in part."""
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(_HEADER_BYTES)
+        size = path.stat().st_size
+        journal = path.with_name(path.name + "-journal")
+        unfinished = journal.exists() and journal.stat().st_size > 0
+    except OSError as error:
+        raise InputError(f"cannot read {shown}: {error.strerror}; check its rights") from error
+    if len(header) < _HEADER_BYTES or not header.startswith(SQLITE_MAGIC):
+        raise InputError(
+            f"{shown} is damaged: it is no whole SQLite file; copy it again, or export the report "
+            "again with nsys export"
+        )
+    if _WAL_VERSION in (header[18], header[19]):
+        raise InputError(
+            f"{shown} is in write-ahead-log mode, so rows may be missing from it; run "
+            "sqlite3 FILE 'PRAGMA journal_mode=DELETE' where it was written, or export it again"
+        )
+    if unfinished:
+        raise InputError(
+            f"{shown} has an unfinished transaction beside it ({journal.name}); wait until the "
+            "export is finished, or export it again"
+        )
+    page = int.from_bytes(header[16:18], "big")
+    page = 1 << 16 if page == 1 else page
+    counted = header[24:28] == header[92:96]  # the page count is only valid when these agree
+    expected = page * int.from_bytes(header[28:32], "big") if counted else 0
+    if size < expected:
+        raise InputError(
+            f"{shown} is truncated: {size} of {expected} bytes are there; copy it again, or export "
+            "the report again with nsys export"
+        )

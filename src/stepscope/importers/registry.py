@@ -1,0 +1,123 @@
+"""Find the importer of an input by its content, and run it into the cache."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+
+import stepscope.importers as package
+from stepscope.importers.base import HEAD_BYTES, Importer
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError
+from stepscope.trace.meta import Meta
+from stepscope.trace.problems import ProblemLog
+from stepscope.trace.store import META_NAME, TraceWriter, read_meta, write_meta
+from stepscope.trace.trace import Trace
+
+
+@cache
+def importers() -> tuple[Importer, ...]:
+    """Every importer: each sub-package of ``importers`` registers one as ``IMPORTER``."""
+    found = []
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.ispkg:
+            loaded = importlib.import_module(f"{package.__name__}.{module.name}")
+            found.append(loaded.IMPORTER)
+    return tuple(found)
+
+
+def detect(path: Path) -> Importer | None:
+    """The importer most confident that it can read ``path``; None when none is.
+
+    Raises:
+        InputError: the path does not exist or cannot be read.
+    """
+    head = b"" if path.is_dir() else read_head(path)
+    scored = [(importer.sniff(path, head), importer) for importer in importers()]
+    confidence, best = max(scored, key=lambda pair: pair[0])
+    return best if confidence > 0 else None
+
+
+def read_head(path: Path) -> bytes:
+    """The first bytes of a file.
+
+    Raises:
+        InputError: with the reason in one sentence.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(HEAD_BYTES)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist; check the path") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; name a capture inside it") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+
+
+def is_trace_folder(path: Path) -> bool:
+    """Whether ``path`` is a folder that Stepscope itself wrote."""
+    return path.is_dir() and (path / META_NAME).is_file()
+
+
+def load(path: Path, cache_store: Cache, *, again: bool = False) -> Trace:
+    """Open any supported input as a trace, importing it into the cache first where needed.
+
+    Args:
+        path: a Stepscope folder, or a capture that an importer recognises.
+        cache_store: where imported files are kept.
+        again: import even when the cache holds the file.
+
+    Raises:
+        InputError: not a supported capture, or damaged.
+        StorageError: the cache cannot be written.
+    """
+    if is_trace_folder(path):
+        return Trace(path)
+    importer = detect(path)
+    if importer is None:
+        raise InputError(_unknown(path))
+
+    def build(folder: Path, digest: str) -> None:
+        problems = ProblemLog()
+        writer = TraceWriter(folder, problems)
+        try:
+            meta = importer.read(path, writer)
+            meta.rows = writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        _finish(meta, importer, path, digest, problems, folder)
+
+    folder = cache_store.get(path, f"{importer.name}/{importer.revision}", build, again=again)
+    return Trace(folder, path)
+
+
+def _finish(
+    meta: Meta, importer: Importer, path: Path, digest: str, problems: ProblemLog, folder: Path
+) -> None:
+    if not any(meta.rows.get(table) for table in ("gpu_op", "api_call", "range", "operator")):
+        raise InputError(
+            f"{path} is a {importer.title} but holds no GPU work, no CUDA calls and no ranges; "
+            "capture again with CUDA and NVTX tracing on"
+        )
+    meta.source = importer.name
+    meta.input_name = path.name
+    meta.input_digest = digest
+    meta.problems = problems.problems()
+    write_meta(folder, meta)
+    read_meta(folder)  # what was written can be read back
+
+
+def _unknown(path: Path) -> str:
+    if path.is_dir():
+        return (
+            f"{path} holds no capture that Stepscope knows; name a file, or a folder with "
+            "Nsight Systems exports or PyTorch traces"
+        )
+    if path.stat().st_size == 0:
+        return f"{path} is empty; the capture did not finish, make it again"
+    known = "; ".join(importer.title for importer in importers())
+    return f"{path} is not a capture that Stepscope knows ({known}); check what wrote it"

@@ -1,0 +1,25 @@
+"""The errors a user may see: one sentence (what, where, what to do) and an exit code."""
+
+from __future__ import annotations
+
+
+class StepscopeError(Exception):
+    """Base of every error that is the user's to act on.
+
+    The command line prints the message as one line and exits with ``exit_code``; anything that is
+    not a ``StepscopeError`` is a bug in Stepscope.
+    """
+
+    exit_code = 2
+
+
+class InputError(StepscopeError):
+    """An input cannot be read: the message says what, where, and what to do."""
+
+
+class UsageError(StepscopeError):
+    """The request itself cannot be answered (unknown table, impossible option)."""
+
+
+class StorageError(StepscopeError):
+    """The cache or an output cannot be written (full disk, missing rights)."""

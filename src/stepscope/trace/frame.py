@@ -1,0 +1,95 @@
+"""A table in memory as numpy columns: what the analyses take and give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+AnyArray = npt.NDArray[Any]
+
+NULL = -1
+"""Stands for a null in integer columns; a text column's null has code -1."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Columns of equal length.
+
+    Attributes:
+        columns: name to numpy array. Text columns hold int32 codes into ``texts``.
+        texts: name of a text column to its distinct values.
+    """
+
+    columns: dict[str, AnyArray]
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def __getitem__(self, column: str) -> AnyArray:
+        return self.columns[column]
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def take(self, rows: AnyArray) -> Frame:
+        """The rows selected by an index array or a boolean mask."""
+        return Frame({name: data[rows] for name, data in self.columns.items()}, self.texts)
+
+    def slice(self, start: int, stop: int) -> Frame:
+        """The rows ``start`` to ``stop - 1``, as views."""
+        return Frame({name: data[start:stop] for name, data in self.columns.items()}, self.texts)
+
+    def equals(self, column: str, *values: str) -> BoolArray:
+        """Mask of the rows whose text column is one of ``values``."""
+        texts = self.texts[column]
+        wanted = [code for code, text in enumerate(texts) if text in values]
+        return np.isin(self.columns[column], wanted)
+
+    def matches(self, column: str, pattern: str | re.Pattern[str]) -> BoolArray:
+        """Mask of the rows whose text matches ``pattern`` anywhere (evaluated per distinct text)."""
+        regex = re.compile(pattern)
+        hits = np.array([bool(regex.search(t)) for t in self.texts[column]] + [False], dtype=bool)
+        return hits[self.columns[column]]
+
+    def text(self, column: str, row: int) -> str:
+        """The text of one row; empty for null."""
+        code = int(self.columns[column][row])
+        return self.texts[column][code] if code >= 0 else ""
+
+
+def from_arrow(table: pa.Table) -> Frame:
+    """Convert an Arrow table (dictionary-encoded text) to a :class:`Frame`.
+
+    Integer nulls become ``NULL`` (-1), null flags become False, float nulls NaN.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = table.unify_dictionaries().combine_chunks()
+    columns: dict[str, AnyArray] = {}
+    texts: dict[str, list[str]] = {}
+    for name, chunked in zip(table.column_names, table.columns, strict=True):
+        data = chunked.combine_chunks() if isinstance(chunked, pa.ChunkedArray) else chunked
+        if isinstance(data, pa.ChunkedArray):
+            data = data.chunk(0) if data.num_chunks else pa.array([], type=data.type)
+        if pa.types.is_dictionary(data.type):
+            texts[name] = data.dictionary.to_pylist()
+            columns[name] = pc.fill_null(data.indices, -1).to_numpy(zero_copy_only=False)
+        elif pa.types.is_boolean(data.type):
+            columns[name] = pc.fill_null(data, False).to_numpy(zero_copy_only=False)
+        elif pa.types.is_floating(data.type):
+            columns[name] = data.to_numpy(zero_copy_only=False)
+        else:
+            filled = pc.fill_null(data, NULL) if data.null_count else data
+            columns[name] = filled.to_numpy(zero_copy_only=False)
+    return Frame(columns, texts)

@@ -1,0 +1,229 @@
+"""Import problems: declared counters, shown with every result that they touch.
+
+A problem is never just logged. It has an id, a severity, a scope (the tables it affects) and a
+sentence that says what to do. Importers count; renderers show. Adding one is adding one entry to
+``DECLARED``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["info", "notice", "data_loss", "error"]
+
+
+@dataclass(frozen=True)
+class ProblemKind:
+    """A declared kind of import problem.
+
+    Attributes:
+        id: stable public id.
+        severity: ``info`` (nothing lost), ``notice`` (worth knowing), ``data_loss`` (rows are
+            missing or were dropped), ``error`` (results of the scope cannot be trusted).
+        says: what it means, in one sentence.
+        do: what the user can do about it.
+    """
+
+    id: str
+    severity: Severity
+    says: str
+    do: str
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A counted problem, as it stands in ``meta.json`` and in results.
+
+    Attributes:
+        id: id of a declared :class:`ProblemKind`.
+        severity: see :class:`ProblemKind`.
+        count: how many rows or events are affected.
+        scope: the canonical tables affected.
+        says: what happened; ``detail`` adds the first instance.
+        do: what to do about it.
+        detail: the first concrete instance, empty where there is none.
+    """
+
+    id: str
+    severity: Severity
+    count: int
+    scope: list[str]
+    says: str
+    do: str
+    detail: str = ""
+
+
+def _kinds(*kinds: ProblemKind) -> dict[str, ProblemKind]:
+    return {kind.id: kind for kind in kinds}
+
+
+DECLARED: dict[str, ProblemKind] = _kinds(
+    ProblemKind(
+        "negative_duration",
+        "data_loss",
+        "events ended before they began and were left out",
+        "capture again; a clock that steps back (virtual machine, suspend) is the usual cause",
+    ),
+    ProblemKind(
+        "not_a_number",
+        "data_loss",
+        "events had a time that is not a finite number and were left out",
+        "capture again with a current profiler version",
+    ),
+    ProblemKind(
+        "negative_time",
+        "notice",
+        "events lie before the start of the capture",
+        "nothing to do where these are initialisation events",
+    ),
+    ProblemKind(
+        "unresolved_correlation",
+        "notice",
+        "GPU operations have no recorded launching call",
+        "capture the CUDA API too (nsys: -t cuda; torch.profiler: ProfilerActivity.CPU)",
+    ),
+    ProblemKind(
+        "unclosed_range",
+        "notice",
+        "ranges were still open when the capture ended; their end is the capture's end",
+        "stop the capture after the range ends",
+    ),
+    ProblemKind(
+        "overlapping_range",
+        "notice",
+        "ranges of one thread overlap without nesting; the parent is the tightest range containing"
+        " them",
+        "use one domain, or start/end ranges, for overlapping phases",
+    ),
+    ProblemKind(
+        "missing_column",
+        "notice",
+        "columns that this tool version should export are missing",
+        "export again with a newer nsys, or ignore where the column is not needed",
+    ),
+    ProblemKind(
+        "bad_value",
+        "data_loss",
+        "values had another type than their column declares and were left out",
+        "export again; the file may be damaged or written by another program",
+    ),
+    ProblemKind(
+        "malformed_event",
+        "data_loss",
+        "events could not be parsed and were left out",
+        "capture again; the file may have been edited or damaged",
+    ),
+    ProblemKind(
+        "invalid_text",
+        "info",
+        "names held control characters or invalid UTF-8, which were replaced",
+        "nothing to do",
+    ),
+    ProblemKind(
+        "missing_text",
+        "notice",
+        "names refer to texts that the export does not hold and show as [string N]",
+        "export again with all tables",
+    ),
+    ProblemKind(
+        "unpaired_sched",
+        "notice",
+        "scheduling points have no partner (a thread got or lost a CPU unseen) and were left out",
+        "nothing to do for a few; many mean that the kernel dropped events: capture for a shorter"
+        " time",
+    ),
+    ProblemKind(
+        "duplicate_event",
+        "info",
+        "events were recorded twice and counted once",
+        "nothing to do",
+    ),
+    ProblemKind(
+        "graph_mode",
+        "data_loss",
+        "CUDA graph launches were recorded as a whole, the kernels inside are unknown",
+        "capture with nsys profile --cuda-graph-trace=node",
+    ),
+    ProblemKind(
+        "dropped_records",
+        "data_loss",
+        "the capturing tool says that it lost or may have lost records",
+        "capture a shorter window, or let the process exit before the capture ends",
+    ),
+    ProblemKind(
+        "device_time_suspect",
+        "notice",
+        "GPU operations start before the call that launched them",
+        "clocks of host and GPU disagree; treat launch latencies with care",
+    ),
+    ProblemKind(
+        "invalid_number",
+        "info",
+        "values that are not finite numbers were read as absent",
+        "nothing to do",
+    ),
+    ProblemKind(
+        "unread_events",
+        "notice",
+        "events are of kinds that are not read",
+        "see the import guide for what is understood",
+    ),
+    ProblemKind(
+        "unresolved_forward",
+        "notice",
+        "arrows from forward to backward operators lead to no recorded operator",
+        "nothing to do; the operators at the edge of the capture are the usual ones",
+    ),
+    ProblemKind(
+        "unsupported_source",
+        "notice",
+        "the trace comes from a source that is read only in part",
+        "see the import guide for what is understood",
+    ),
+)
+
+
+class ProblemLog:
+    """Counts problems during one import.
+
+    ``count`` is cheap and may be called once per batch with a number of affected rows.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._scopes: dict[str, set[str]] = {}
+        self._details: dict[str, str] = {}
+
+    def count(self, kind: str, n: int, *, scope: str, detail: str = "") -> None:
+        """Add ``n`` occurrences of a declared problem for one canonical table.
+
+        Raises:
+            KeyError: when ``kind`` is not declared in ``DECLARED``.
+        """
+        if kind not in DECLARED:
+            raise KeyError(kind)
+        if n <= 0:
+            return
+        self._counts[kind] = self._counts.get(kind, 0) + n
+        self._scopes.setdefault(kind, set()).add(scope)
+        if detail:
+            self._details.setdefault(kind, detail[:300])
+
+    def problems(self) -> list[Problem]:
+        """The counted problems, worst severity first, then by id."""
+        order = {"error": 0, "data_loss": 1, "notice": 2, "info": 3}
+        found = [
+            Problem(
+                id=kind,
+                severity=DECLARED[kind].severity,
+                count=count,
+                scope=sorted(self._scopes[kind]),
+                says=DECLARED[kind].says,
+                do=DECLARED[kind].do,
+                detail=self._details.get(kind, ""),
+            )
+            for kind, count in self._counts.items()
+        ]
+        return sorted(found, key=lambda p: (order[p.severity], p.id))

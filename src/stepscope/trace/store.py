@@ -1,0 +1,324 @@
+"""Write and read the Parquet directory of one trace.
+
+Layout: ``meta.json`` and one ``TABLE.parquet`` per non-empty canonical table. ``meta.json`` is
+written last, so a folder without it is an unfinished write and is never read.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.trace.meta import Meta
+from stepscope.trace.problems import ProblemLog
+from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Table, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+META_NAME = "meta.json"
+_PENDING_BATCHES = 3  # bounds the memory between the reading and the writing thread
+_DELTA_COLUMNS = frozenset(
+    {"id", "start_ns", "end_ns", "time_ns", "correlation_id", "external_id", "python_id"}
+)
+
+
+@contextmanager
+def storage_errors(where: Path) -> Iterator[None]:
+    """Turn operating-system write failures into one clear :class:`StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        advice = (
+            "free some space, or set STEPSCOPE_CACHE_DIR to a larger disk"
+            if full
+            else "check the folder's rights, or set STEPSCOPE_CACHE_DIR to a writable folder"
+        )
+        what = "the disk is full" if full else (error.strerror or str(error))
+        raise StorageError(f"cannot write below {where}: {what}; {advice}") from error
+
+
+class TraceWriter:
+    """The sink that importers fill: appends batches of columns, checks the row invariants.
+
+    Writing happens in a background thread, so that decoding the input and encoding Parquet use
+    two cores; at most ``_PENDING_BATCHES`` batches wait, which bounds the memory.
+
+    Args:
+        folder: an existing empty folder.
+        problems: where violations of the invariants are counted.
+    """
+
+    def __init__(self, folder: Path, problems: ProblemLog) -> None:
+        self.folder = folder
+        self.problems = problems
+        self._sinks: dict[str, _TableSink] = {}
+        self._queue: queue.Queue[tuple[str, pa.RecordBatch] | None] = queue.Queue(_PENDING_BATCHES)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._drain, name="stepscope-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Append rows to a canonical table.
+
+        Args:
+            table: canonical table name.
+            columns: column name to a numpy array, Arrow array or sequence; all of one length.
+                Missing nullable columns become null; ``id`` is assigned by the store. Text may
+                come as Arrow strings or as an Arrow dictionary array.
+
+        Raises:
+            KeyError: unknown table.
+            ValueError: unknown column, or a required one is missing.
+            StorageError: the folder cannot be written.
+        """
+        batch = _conform(TABLES[table], columns)
+        batch = self._drop_invalid(table, batch)
+        if batch.num_rows:
+            self._put((table, batch))
+
+    def close(self) -> dict[str, int]:
+        """Finish all tables (sorting those that did not arrive in order).
+
+        Returns:
+            Rows of every non-empty table.
+        """
+        self._put(None)
+        self._thread.join()
+        self._raise_failure()
+        with storage_errors(self.folder):
+            return {name: sink.close() for name, sink in self._sinks.items()}
+
+    def abort(self) -> None:
+        """Stop writing; the folder's content is then worthless."""
+        if self._thread.is_alive():
+            self._failure = self._failure or RuntimeError("aborted")
+            self._queue.put(None)
+            self._thread.join()
+        for sink in self._sinks.values():
+            sink.abandon()
+
+    def _put(self, item: tuple[str, pa.RecordBatch] | None) -> None:
+        self._raise_failure()
+        self._queue.put(item)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            with storage_errors(self.folder):
+                raise self._failure
+
+    def _drain(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._failure is not None:
+                continue  # keep emptying the queue, so that the producer never blocks
+            try:
+                table, batch = item
+                if table not in self._sinks:
+                    self._sinks[table] = _TableSink(TABLES[table], self.folder)
+                self._sinks[table].write(batch)
+            except BaseException as error:
+                self._failure = error
+
+    def _drop_invalid(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if "end_ns" not in batch.schema.names:
+            return batch
+        start = batch.column("start_ns").to_numpy(zero_copy_only=False)
+        end = batch.column("end_ns").to_numpy(zero_copy_only=False)
+        bad = end < start
+        if not bad.any():
+            return batch
+        first = int(np.argmax(bad))
+        self.problems.count(
+            "negative_duration",
+            int(bad.sum()),
+            scope=table,
+            detail=f"{table}: start {int(start[first])} ns, end {int(end[first])} ns",
+        )
+        return batch.filter(pa.array(~bad))
+
+
+def _conform(spec: Table, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Arrange ``columns`` as a record batch of the canonical schema."""
+    import pyarrow as pa
+
+    schema = arrow_schema(spec.name)
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise ValueError(f"{spec.name} has no column {sorted(unknown)}")
+    rows = max((len(data) for data in columns.values()), default=0)
+    arrays = []
+    for field in schema:
+        data = columns.get(field.name)
+        if field.name == "id":
+            array = pa.nulls(rows, field.type).fill_null(0)
+        elif data is None:
+            if not field.nullable:
+                raise ValueError(f"{spec.name} needs column {field.name}")
+            array = pa.nulls(rows, field.type)
+        else:
+            array = _cast(data, field.type)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(data: Any, wanted: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    array = data if isinstance(data, pa.Array | pa.ChunkedArray) else pa.array(data)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.type == wanted:
+        return array
+    if pa.types.is_dictionary(wanted) and not pa.types.is_dictionary(array.type):
+        return array.cast(pa.string()).dictionary_encode()
+    return array.cast(wanted)
+
+
+class _TableSink:
+    """One Parquet file being written, in arrival order, re-sorted at the end where needed."""
+
+    def __init__(self, spec: Table, folder: Path) -> None:
+        self.spec = spec
+        self.path = folder / f"{spec.name}.parquet"
+        self.rows = 0
+        self._sorted = True
+        self._last = np.iinfo(np.int64).min
+        self._writer: pq.ParquetWriter | None = _parquet_writer(spec, self.path)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self.spec.sort is not None:
+            key = batch.column(self.spec.sort).to_numpy(zero_copy_only=False)
+            if key[0] < self._last or bool((key[1:] < key[:-1]).any()):
+                self._sorted = False
+            self._last = max(self._last, int(key[-1]))
+        assert self._writer is not None
+        self._writer.write_batch(_with_id(batch, self.rows))
+        self.rows += batch.num_rows
+
+    def close(self) -> int:
+        self.abandon()
+        if not self._sorted:
+            self._sort()
+        return self.rows
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _sort(self) -> None:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(self.path, memory_map=False)
+        order = np.argsort(table.column(self.spec.sort).to_numpy(), kind="stable")
+        table = table.take(order).unify_dictionaries().combine_chunks()
+        unsorted = self.path.with_suffix(".unsorted")
+        self.path.rename(unsorted)
+        with _parquet_writer(self.spec, self.path) as writer:
+            start = 0
+            for batch in table.to_batches(max_chunksize=1 << 18):
+                writer.write_batch(_with_id(batch, start))
+                start += batch.num_rows
+        unsorted.unlink()
+
+
+def _with_id(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if batch.schema.names[0] != "id":
+        return batch
+    ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+    return pa.RecordBatch.from_arrays([ids, *batch.columns[1:]], schema=batch.schema)
+
+
+def _parquet_writer(spec: Table, path: Path) -> pq.ParquetWriter:
+    import pyarrow.parquet as pq
+
+    delta = [c.name for c in spec.columns if c.name in _DELTA_COLUMNS]
+    dictionary = [c.name for c in spec.columns if c.name not in _DELTA_COLUMNS]
+    return pq.ParquetWriter(
+        path,
+        arrow_schema(spec.name),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=dictionary,
+        column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+    )
+
+
+def write_meta(folder: Path, meta: Meta) -> None:
+    """Write ``meta.json``, which makes the folder a readable trace."""
+    with storage_errors(folder):
+        (folder / META_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
+
+
+def read_meta(folder: Path) -> Meta:
+    """Read ``meta.json``.
+
+    Raises:
+        InputError: not a trace folder, damaged, or written by a newer Stepscope.
+    """
+    path = folder / META_NAME
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{folder} is not a Stepscope trace: {META_NAME} cannot be read; "
+            "import the original capture again"
+        ) from error
+    try:
+        version = msgspec.json.decode(raw, type=_Version).schema_version
+        if version <= SCHEMA_VERSION:
+            return msgspec.json.decode(raw, type=Meta)
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"{path} is damaged ({error}); import the original capture again"
+        ) from error
+    raise InputError(
+        f"{folder} was written by a newer Stepscope (layout {version}, this one reads "
+        f"{SCHEMA_VERSION}); update Stepscope"
+    )
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa.Table:
+    """Read columns of one table; an absent table gives no rows of the right types.
+
+    Raises:
+        UsageError: unknown table or column.
+        InputError: the file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if table not in TABLES:
+        raise UsageError(f"there is no table {table!r}; tables are {', '.join(sorted(TABLES))}")
+    names = TABLES[table].column_names()
+    wanted = names if columns is None else columns
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"{table} has no column {name!r}; columns are {', '.join(names)}")
+    path = folder / f"{table}.parquet"
+    schema = arrow_schema(table)
+    if not path.exists():
+        return pa.schema([schema.field(name) for name in wanted]).empty_table()
+    try:
+        return pq.read_table(path, columns=wanted).select(wanted)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"{path} is damaged ({error}); import the original again") from error

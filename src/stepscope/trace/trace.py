@@ -1,0 +1,80 @@
+"""A trace opened for reading, and a job of several traces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.trace.frame import Frame, from_arrow
+from stepscope.trace.meta import Meta
+from stepscope.trace.store import read_meta, read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Trace:
+    """The canonical tables of one captured process or report, read lazily by column.
+
+    Args:
+        folder: a ``NAME.stepscope`` directory.
+        path: the file that the user named, for messages; defaults to ``folder``.
+
+    Raises:
+        InputError: when the folder is not a readable trace.
+    """
+
+    def __init__(self, folder: Path, path: Path | None = None) -> None:
+        self.folder = folder
+        self.path = path or folder
+        self._frames: dict[tuple[str, tuple[str, ...]], Frame] = {}
+        self.meta  # noqa: B018 - fail here, where the path is known
+
+    @cached_property
+    def meta(self) -> Meta:
+        """Source, window, rank, problems: see :class:`~stepscope.trace.meta.Meta`."""
+        return read_meta(self.folder)
+
+    def rows(self, table: str) -> int:
+        """Number of rows of a canonical table; 0 when the source does not hold it."""
+        return self.meta.rows.get(table, 0)
+
+    def arrow(self, table: str, columns: list[str] | None = None) -> pa.Table:
+        """Columns of one table as Arrow, sorted by its time column."""
+        return read_table(self.folder, table, columns)
+
+    def frame(self, table: str, *columns: str) -> Frame:
+        """Columns of one table as numpy, kept for the next request of the same columns."""
+        key = (table, columns)
+        if key not in self._frames:
+            self._frames[key] = from_arrow(self.arrow(table, list(columns) or None))
+        return self._frames[key]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trace of a job with its rank and where the rank comes from."""
+
+    trace: Trace
+    rank: int
+    rank_source: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """The traces that were captured together, ordered by rank.
+
+    Attributes:
+        members: the ranks.
+        remarks: what was assumed when the ranks were assigned, in sentences.
+    """
+
+    members: list[Member]
+    remarks: list[str]
+
+    @property
+    def traces(self) -> list[Trace]:
+        """The traces, ordered by rank."""
+        return [member.trace for member in self.members]
