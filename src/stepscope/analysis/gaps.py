@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.analysis import host as h
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
+from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
 from stepscope.analysis.silence import explain_silences
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.trace.frame import Frame, IntArray
@@ -89,7 +90,7 @@ def explain_gaps(
     end_ns: int,
     *,
     step_label: str = "",
-    profiler_ns: int = 0,
+    recording: RecordedCost = NOTHING,
 ) -> Gaps:
     """Split the idle time of ``[begin_ns, end_ns)`` over causes.
 
@@ -99,8 +100,8 @@ def explain_gaps(
         begin_ns: begin of the window.
         end_ns: end of the window.
         step_label: name of the ranges that mark steps.
-        profiler_ns: estimate of how long the capturing tool itself held up the launching
-            threads inside the window, for tools that do not record it event by event.
+        recording: what the capturing tool cost the launching threads, for tools that do not
+            record it themselves.
     """
     start, end = complement(lane.busy, begin_ns, end_ns)
     op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
@@ -143,9 +144,9 @@ def explain_gaps(
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
     columns = {k: v[order] for k, v in joined.items()}
+    columns = _charge_drained(lane, timeline, columns)
     columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns)
-    if profiler_ns > 0:
-        columns = _charge_profiler(columns, profiler_ns)
+    columns = _charge_recording(columns, recording, begin_ns, end_ns)
     return Gaps(Frame(columns), waited_sync, waited_copy)
 
 
@@ -198,61 +199,131 @@ def _blocked_call(lane: Lane, call: IntArray, cause: IntArray, in_flight: np.nda
     return np.where(staged, _CODE["blocking_copy"], cause)
 
 
+def _charge_drained(
+    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray]
+) -> dict[str, IntArray]:
+    """Charge the gap that a blocking call leaves to that call.
+
+    When the host waits until the device is done, the device is idle from then on until the host
+    has returned and enqueued something: that gap begins inside the blocking call. Likewise a gap
+    that ends with the small read the host then waits for is part of reading that value.
+    """
+    api, ops = lane.host.api, lane.ops
+    blocking = timeline.blocking
+    if not len(blocking.call):
+        return columns
+    order = np.argsort(api["end_ns"][blocking.call], kind="stable")
+    start, end = (api[name][blocking.call][order] for name in ("start_ns", "end_ns"))
+    late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
+    op = columns["op"][late]
+    gap_start = _gap_start(lane, op, columns["start_ns"][late])
+    # the first blocking call that ends after the gap began, if it had begun by then
+    which = np.minimum(np.searchsorted(end, gap_start, side="left"), len(end) - 1)
+    drained = (start[which] <= gap_start) & (gap_start <= end[which])
+    charged = np.where(
+        blocking.is_copy[order][which], _CODE["blocking_copy"], _CODE["host_sync"]
+    )
+    row = np.maximum(op, 0)
+    scalar_read = (
+        (op >= 0)
+        & (ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[row]
+        & (ops["bytes"][row] <= h.SMALL_COPY_BYTES)
+    )
+    columns = {k: v.copy() for k, v in columns.items()}
+    columns["cause"][late[scalar_read]] = _CODE["host_sync"]
+    columns["cause"][late[drained]] = charged[drained]
+    return columns
+
+
+def _gap_start(lane: Lane, op: IntArray, otherwise: IntArray) -> IntArray:
+    """When the device went idle before each operation (a gap may be cut into several segments)."""
+    busy_end = lane.busy[1]
+    if not len(busy_end):
+        return otherwise
+    begin = lane.ops["start_ns"][np.maximum(op, 0)]
+    index = np.searchsorted(busy_end, begin, side="right") - 1
+    return np.where((op >= 0) & (index >= 0), busy_end[np.maximum(index, 0)], otherwise)
+
+
 def _charge_lost_lead(
     lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray]
 ) -> tuple[dict[str, IntArray], int, int]:
-    """Charge late launches to the waits that took the host's lead.
+    """Charge late launches to the waits and host work that took the host's lead.
 
-    The lead that removing the waits would have left is a running balance: a wait adds its length,
-    a late launch uses up its own, and the balance never falls below zero. With ``x`` the signed
-    amounts and ``X`` their running sum, what could not be covered so far is ``-min(0, min X)``.
+    The lead that removing them would have left is a running balance: time spent waiting or working
+    while the device was busy adds to it, a late launch uses up its own length, and the balance
+    never falls below zero. With ``x`` the signed amounts and ``X`` their running sum, what could
+    not be covered so far is ``-min(0, min X)``.
     """
-    api = lane.host.api
-    blocking = timeline.blocking
-    if not len(blocking.call):
-        return columns, 0, 0
-    wait_start = api["start_ns"][blocking.call]
-    wait_end = api["end_ns"][blocking.call]
     begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
-    inside = (wait_end > begin) & (wait_start < stop)
-    wait_start, wait_end = np.maximum(wait_start[inside], begin), np.minimum(wait_end[inside], stop)
-    is_copy = blocking.is_copy[inside]
-    waited = overlap_per_window(lane.busy, wait_start, wait_end)
+    start, end, cause = _lead_takers(lane, timeline, begin, stop)
+    taken = overlap_per_window(lane.busy, start, end)
+    waited_sync = int(taken[cause == _CODE["host_sync"]].sum())
+    waited_copy = int(taken[cause == _CODE["blocking_copy"]].sum())
+    real = taken > 0
+    start, end, cause, taken = start[real], end[real], cause[real], taken[real]
     late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
-    length = columns["end_ns"][late] - columns["start_ns"][late]
-    time = np.concatenate((wait_end, columns["start_ns"][late]))
-    amount = np.concatenate((waited, -length))
-    order = np.lexsort((amount < 0, time))
-    balance = np.cumsum(amount[order])
-    uncovered = -np.minimum(0, np.minimum.accumulate(balance)) if len(balance) else balance
-    grown = np.diff(uncovered, prepend=0)
-    grown_of = np.empty(len(order), np.int64)
-    grown_of[order] = grown
-    covered = length - grown_of[len(waited) :]
-    waited_sync, waited_copy = int(waited[~is_copy].sum()), int(waited[is_copy].sum())
-    real = np.flatnonzero(waited > 0)
-    if not len(real) or not len(late):
+    if not len(taken) or not len(late):
         return columns, waited_sync, waited_copy
-    by_end = real[np.argsort(wait_end[real], kind="stable")]
-    latest = np.searchsorted(wait_end[by_end], columns["start_ns"][late], side="right") - 1
-    charged_to = np.where(
-        is_copy[by_end[np.maximum(latest, 0)]], _CODE["blocking_copy"], _CODE["host_sync"]
-    )
-    take = np.where(latest >= 0, covered, 0)
-    return _move(columns, late, take, charged_to), waited_sync, waited_copy
+    length = columns["end_ns"][late] - columns["start_ns"][late]
+    time = np.concatenate((end, columns["start_ns"][late]))
+    amount = np.concatenate((taken, -length))
+    order = np.lexsort((amount < 0, time))
+    uncovered = -np.minimum(0, np.minimum.accumulate(np.cumsum(amount[order])))
+    grown = np.empty(len(order), np.int64)
+    grown[order] = np.diff(uncovered, prepend=0)
+    covered = length - grown[len(taken) :]
+    by_end = np.argsort(end, kind="stable")
+    latest = np.searchsorted(end[by_end], columns["start_ns"][late], side="right") - 1
+    charged_to = cause[by_end[np.maximum(latest, 0)]]
+    covered = np.where(latest >= 0, covered, 0)
+    return _move(columns, late, covered, charged_to), waited_sync, waited_copy
 
 
-def _charge_profiler(columns: dict[str, IntArray], profiler_ns: int) -> dict[str, IntArray]:
-    """Charge late launches evenly to the capturing tool, up to its estimated cost."""
+def _lead_takers(
+    lane: Lane, timeline: HostTimeline, begin: int, stop: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Intervals in which the host could not enqueue, and the cause each belongs to."""
+    api, blocking = lane.host.api, timeline.blocking
+    label_cause = {h.SILENCE: "host_compute", h.INPUT: "input_starvation"}
+    starts = [api["start_ns"][blocking.call]] if len(blocking.call) else []
+    ends = [api["end_ns"][blocking.call]] if len(blocking.call) else []
+    causes = [np.where(blocking.is_copy, _CODE["blocking_copy"], _CODE["host_sync"])]
+    for label, cause in label_cause.items():
+        rows = timeline.label == h.LABELS.index(label)
+        starts.append(timeline.start_ns[rows])
+        ends.append(timeline.end_ns[rows])
+        causes.append(np.full(int(rows.sum()), _CODE[cause]))
+    start = np.clip(np.concatenate(starts), begin, stop)
+    end = np.clip(np.concatenate(ends), begin, stop)
+    return start, end, np.concatenate(causes)
+
+
+def _charge_recording(
+    columns: dict[str, IntArray], recording: RecordedCost, begin_ns: int, end_ns: int
+) -> dict[str, IntArray]:
+    """Charge late launches and silences to the capturing tool, up to its estimated cost.
+
+    A silence is charged with what was recorded inside it. Late launches are charged evenly with
+    the rest: what recording cost while the device was busy delayed them as well.
+    """
+    if not len(recording.at_ns):
+        return columns
+    silent = np.flatnonzero(columns["cause"] == _CODE["host_compute"])
+    length = columns["end_ns"][silent] - columns["start_ns"][silent]
+    inside = recording.between(columns["start_ns"][silent], columns["end_ns"][silent])
+    window = np.array([begin_ns]), np.array([end_ns])
+    rest = int(recording.between(*window)[0]) - int(inside.sum())
+    tool = _CODE["profiler_overhead"]
+    columns = _move(columns, silent, np.minimum(inside, length), np.full(len(silent), tool))
     late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
     length = columns["end_ns"][late] - columns["start_ns"][late]
-    total = int(length.sum())
-    if not total:
+    if not length.sum():
         return columns
-    share = min(1.0, profiler_ns / total)
+    share = min(1.0, max(rest, 0) / int(length.sum()))
     upto = np.floor(np.cumsum(length) * share).astype(np.int64)
     take = np.minimum(np.diff(upto, prepend=0), length)
-    return _move(columns, late, take, np.full(len(late), _CODE["profiler_overhead"]))
+    return _move(columns, late, take, np.full(len(late), tool))
 
 
 def _move(

@@ -23,12 +23,19 @@ SMALL_COPY_BYTES = 1 << 16
 """A device-to-host copy up to this size is a scalar or flag: its cost is the waiting, not the copy.
 CUDA also stages host-to-device copies up to this size without waiting."""
 
-LONG_SILENCE_NS = 300_000
+LONG_SILENCE_NS = 1_000_000
 """Silence between calls from this length on is host work of its own. Eager frameworks take 5 to
-100 us from one launch to the next, several times that under a profiler."""
+100 us from one launch to the next, several times that under a profiler, and up to 1 ms around the
+backward pass and the optimizer, whose Python code enumerates all parameters."""
 
 LONG_SILENCE_FACTOR = 12
-"""... or this many times the process's median silence, whichever is longer."""
+"""... or this many times the process's median silence ..."""
+
+LONG_SILENCE_STEP_SHARE = 0.03
+"""... or this share of a step, whichever is longest, ..."""
+
+LONGEST_SILENCE_NS = 5_000_000
+"""... but never more than this."""
 
 SYNC: Final = "sync"
 COPY: Final = "copy"
@@ -112,7 +119,7 @@ def blocking_calls(lane: Lane) -> Blocking:
 
 
 def host_timeline(
-    lane: Lane, begin_ns: int, end_ns: int, input_hints: Intervals = EMPTY
+    lane: Lane, begin_ns: int, end_ns: int, step_ns: int, input_hints: Intervals = EMPTY
 ) -> HostTimeline:
     """Label what the lane's process did from ``begin_ns`` to ``end_ns``.
 
@@ -120,6 +127,7 @@ def host_timeline(
         lane: the device whose launching threads matter.
         begin_ns: begin of the window.
         end_ns: end of the window.
+        step_ns: typical length of a step; scales what counts as a long silence.
         input_hints: further intervals known to be input pipeline work (Python functions, waits).
     """
     host = lane.host
@@ -144,14 +152,13 @@ def host_timeline(
         }
     else:
         calls, layers = EMPTY, {}
-    layers[INPUT] = union(
-        *_joined(input_ranges(host), input_hints)
-    )
+    layers[INPUT] = union(*_joined(input_ranges(host), input_hints))
     layers[OVERHEAD] = _overhead(host)
     between = complement(calls, begin_ns, end_ns)
     length = between[1] - between[0]
     typical = float(np.median(length)) if len(length) else 0.0
-    threshold = int(max(LONG_SILENCE_NS, LONG_SILENCE_FACTOR * typical))
+    scaled = max(LONG_SILENCE_FACTOR * typical, LONG_SILENCE_STEP_SHARE * step_ns)
+    threshold = int(min(max(LONG_SILENCE_NS, scaled), LONGEST_SILENCE_NS))
     is_long = length >= threshold
     quiet = (between[0][is_long], between[1][is_long])
     layers[SILENCE] = quiet
@@ -206,8 +213,3 @@ def _paint(
     start = np.concatenate(starts)
     order = np.argsort(start, kind="stable")
     return start[order], np.concatenate(ends)[order], np.concatenate(labels)[order]
-
-
-def empty_like(frame: Frame) -> BoolArray:
-    """An all-false mask for a frame."""
-    return np.zeros(len(frame), bool)

@@ -22,7 +22,7 @@ NAMED_INPUT: Final = 1
 NAMED_OTHER: Final = 2
 OS_WAIT: Final = 3
 BATCH_PINNED: Final = 4
-BATCH_ARRIVED: Final = 5
+BATCH_UPLOADED: Final = 5
 
 EVIDENCE: Final = (
     "nothing says what the host did",
@@ -30,12 +30,9 @@ EVIDENCE: Final = (
     "an annotation says that it was doing something else",
     "the thread waited in the operating system",
     "the thread pinned and copied a batch right afterwards",
-    "the loader's thread delivered a batch just before it ended",
+    "the thread uploaded a batch right afterwards",
 )
 """What each evidence code means."""
-
-_PRECEDES_NS = 3_000_000
-"""A batch that a loader thread finished within this time before the silence ended, ended it."""
 
 _WAIT_SHARE = 0.6
 
@@ -69,14 +66,14 @@ def explain_silences(lane: Lane, quiet: Intervals, step_label: str) -> tuple[Boo
     if not n:
         return np.zeros(0, bool), evidence
     host = lane.host
-    arrived, pinned = _batch_follows(lane, quiet)
-    evidence[arrived] = BATCH_ARRIVED
+    uploaded, pinned = _batch_follows(lane, quiet)
+    evidence[uploaded] = BATCH_UPLOADED
     evidence[pinned] = BATCH_PINNED
     waits = _os_waits(host, quiet)
     evidence[waits] = OS_WAIT
     named = _named(host, quiet, step_label)
     evidence[named >= 0] = named[named >= 0]
-    is_input = np.isin(evidence, (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_ARRIVED))
+    is_input = np.isin(evidence, (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_UPLOADED))
     return is_input, evidence
 
 
@@ -119,13 +116,13 @@ def _os_waits(host: HostSide, quiet: Intervals) -> BoolArray:
 
 
 def _batch_follows(lane: Lane, quiet: Intervals) -> tuple[BoolArray, BoolArray]:
-    """Silences that end with a batch: delivered by a loader thread, or pinned on this thread.
+    """Silences after which the thread's first real call uploads a batch, and those that pin it.
 
-    Both need an upload to the device among the next calls, before any kernel is launched.
+    Pinning a batch on the training thread is what a loader without workers does; an upload alone
+    is weaker evidence, because any host work at the end of a step ends the same way.
     """
     api = lane.host.api
-    n = len(quiet[0])
-    none = np.zeros(n, bool)
+    none = np.zeros(len(quiet[0]), bool)
     if not len(api):
         return none, none
     mine = np.isin(api["thread_id"], lane.host.launch_threads)
@@ -133,25 +130,14 @@ def _batch_follows(lane: Lane, quiet: Intervals) -> tuple[BoolArray, BoolArray]:
     copies = lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
     linked = lane.call[copies]
     is_upload[linked[linked >= 0]] = True
-    is_launch = api.matches("name", words.LAUNCH_CALL) & mine
     is_pinning = api.matches("name", words.PINNING_CALL)
-    starts = api["start_ns"]
+    is_query = api.matches("name", words.QUERY_CALL)
 
-    def next_time(mask: BoolArray) -> IntArray:
-        at = starts[mask]
-        index = np.searchsorted(at, quiet[1])
-        padded = np.append(at, np.iinfo(np.int64).max)
-        return padded[index]
+    def first_after(mask: BoolArray) -> IntArray:
+        rows = np.append(np.flatnonzero(mask & mine), len(api))
+        return rows[np.searchsorted(api["start_ns"][rows[:-1]], quiet[1])]
 
-    upload = next_time(is_upload & mine)
-    direct = (upload < next_time(is_launch)) & (upload - quiet[1] < _PRECEDES_NS)
-    first_call = next_time(mine)
-    pinning = next_time(is_pinning & mine)
-    pinned = direct & (pinning < upload) & (pinning == first_call)
-    ends = np.sort(api["end_ns"][is_pinning & ~mine])
-    if not len(ends):
-        return none, pinned
-    latest = np.searchsorted(ends, quiet[1], side="right") - 1
-    delivered = (latest >= 0) & (quiet[1] - ends[np.maximum(latest, 0)] < _PRECEDES_NS)
-    inside = ends[np.maximum(latest, 0)] > quiet[0]
-    return direct & delivered & inside, pinned
+    first_real = first_after(~is_pinning & ~is_query)
+    uploaded = np.append(is_upload, False)[first_real]
+    pinned = uploaded & (first_after(is_pinning) < first_real)
+    return uploaded, pinned

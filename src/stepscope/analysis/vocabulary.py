@@ -43,6 +43,12 @@ PINNING_CALL = re.compile(
 )
 """What PyTorch's pinned-memory allocator calls while it pins a batch."""
 
+QUERY_CALL = re.compile(
+    r"IsCapturing|GetDevice|SetDevice|GetLastError|PeekAtLastError|GetAttribute|GetName"
+    r"|StreamQuery|GetCaptureInfo|CtxGetCurrent|CtxSetCurrent|EventCreate|EventDestroy|EventRecord"
+)
+"""Calls that only ask or prepare, and say nothing about what the thread is doing."""
+
 COMMUNICATION_KERNEL = re.compile(
     r"^(nccl|rccl|void nccl|msccl|mscclpp)|^ncclDevKernel|^ncclKernel|nvshmem|deep_ep|"
     r"(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all).*(one_shot|two_shot|multimem|symm)"

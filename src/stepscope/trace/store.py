@@ -220,11 +220,7 @@ class _TableSink:
             self._writer = None
 
     def _sort(self) -> None:
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(self.path, memory_map=False)
-        order = np.argsort(table.column(self.spec.sort).to_numpy(), kind="stable")
-        table = table.take(order).unify_dictionaries().combine_chunks()
+        table = _read_sorted(self.path, self.spec)
         unsorted = self.path.with_suffix(".unsorted")
         self.path.rename(unsorted)
         with _parquet_writer(self.spec, self.path) as writer:
@@ -233,6 +229,28 @@ class _TableSink:
                 writer.write_batch(_with_id(batch, start))
                 start += batch.num_rows
         unsorted.unlink()
+
+
+def _read_sorted(path: Path, spec: Table) -> pa.Table:
+    """The rows of a file in order, read a column at a time so that only one is held twice."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema(spec.name)
+    columns = {}
+    with pq.ParquetFile(path) as file:
+        key = file.read([spec.sort]).column(0).to_numpy()
+        order = pa.array(np.argsort(key, kind="stable"))
+        for name in schema.names:
+            if name == "id":
+                columns[name] = order  # any numbers: rows are numbered anew when written
+                continue
+            column = file.read([name], use_threads=False).unify_dictionaries().column(0)
+            if column.null_count < len(column):
+                column = column.combine_chunks().take(order)
+            columns[name] = column
+            del column
+    return pa.table(columns, schema=schema)
 
 
 def _with_id(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
@@ -319,6 +337,7 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
     if not path.exists():
         return pa.schema([schema.field(name) for name in wanted]).empty_table()
     try:
-        return pq.read_table(path, columns=wanted).select(wanted)
+        # row groups have dictionaries of their own; one dictionary lets Arrow group and join
+        return pq.read_table(path, columns=wanted).select(wanted).unify_dictionaries()
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path} is damaged ({error}); import the original again") from error

@@ -128,9 +128,10 @@ def nanoseconds(values: Sequence[float | Decimal]) -> tuple[Ints, npt.NDArray[np
 def _decimal_nanoseconds(
     values: Sequence[float | Decimal],
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    good = np.array([abs(v) < _MAX_US for v in values], dtype=bool)
+    # absent times are floats (NaN) also where the others are decimals
+    good = [-_MAX_US < float(value) < _MAX_US for value in values]
     exact = (round(v * 1000) if ok else 0 for v, ok in zip(values, good, strict=True))
-    return np.fromiter(exact, np.int64, len(values)), good
+    return np.fromiter(exact, np.int64, len(values)), np.array(good, dtype=np.bool_)
 
 
 def runs(*columns: npt.NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:

@@ -20,7 +20,7 @@ from stepscope.importers.kineto.columns import (
     triples,
 )
 from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
-from stepscope.importers.kineto.sinks import Context, Spans
+from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.importers.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
 
 KERNEL, MEMCPY, MEMSET = range(3)
@@ -28,9 +28,13 @@ _KINDS = ("kernel", "memcpy", "memset")
 _COPY = re.compile(r"Memcpy\s+(\S+)(?:\s+\(([^()]*?)\s*->\s*([^()]*?)\))?")
 _SET = re.compile(r"Memset\s+\(([^()]*)\)")
 _MEMORY = {
-    name.replace("_", " "): name
-    for name in ("pageable", "pinned", "device", "array", "managed")
-    + ("device_static", "managed_static")
+    "pageable": "pageable",
+    "pinned": "pinned",
+    "device": "device",
+    "array": "array",
+    "managed": "managed",
+    "device static": "device_static",
+    "managed static": "managed_static",
 }
 _SYNC_KINDS = {
     "Event Sync": "event",

@@ -11,8 +11,7 @@ import msgspec
 
 from stepscope.importers.kineto.columns import Events, integers, nanoseconds
 from stepscope.importers.kineto.events import MISSING
-from stepscope.importers.kineto.sinks import Spans
-from stepscope.trace.errors import InputError
+from stepscope.importers.kineto.spans import Spans
 from stepscope.trace.store import TraceWriter
 
 _THREAD = re.compile(r"thread\s+\S+\s+\((.*)\)\s*\Z", re.S)
@@ -51,23 +50,19 @@ class Marks:
             thread = (pid, integers([tid])[0].item())
             self._threads[thread] = _text(args.name) or self._threads.get(thread, "")
 
-    def window(self, tables: Iterable[Spans]) -> tuple[int, int]:
+    def window(self, tables: Iterable[Spans]) -> tuple[int, int] | None:
         """Begin and end of the captured window, as recorded, with every event inside.
 
-        Raises:
-            InputError: there is no event with a time.
+        None when there is no event with a time.
         """
         extents = [extent for table in tables if (extent := table.extent())]
         if not extents:
-            raise InputError(
-                "the PyTorch profiler trace holds no operator, call, GPU work or annotation; "
-                "capture again with work between start and stop of the profiler"
-            )
-        starts = [start for start, _ in extents + self._spans]
-        ends = [end for _, end in extents + self._spans]
+            return None
+        extents += self._spans
+        ends = [end for _, end in extents]
         if not self._spans and self._end is not None:
             ends.append(self._end)
-        return min(starts), max(ends)
+        return min(start for start, _ in extents), max(ends)
 
     def host(self, pids: Counter[int]) -> int:
         """The captured process: the one that most host events, else the labels, name."""

@@ -162,19 +162,21 @@ class EventReader:
             if text[start : start + 1] == b"]":
                 return kept, start + 1, True
             event, end = self._next(text, start, gaps)
-            if event is not None:
-                kept.append(event)
-            else:
+            if event is None:
                 later = gaps[bisect_left(gaps, start) :]
                 if not last and len(later) < _LATE_GAPS:
                     return kept, start, False  # it may go on behind this text
+                ends = later or [m.start() for m in _ARRAY_END.finditer(text, start)][-1:]
+                if not ends:
+                    self._cut()
+                end = ends[0] + 1
+                event = self.tolerant.salvage(text[start:end], exact=self._exact)
+            if event is not None:
+                kept.append(event)
+            else:
                 self.malformed += 1
                 snippet = text[start : start + 200].decode("utf-8", "replace")
                 self.first_malformed = self.first_malformed or snippet
-                if not later:  # the last event; what follows the array shows whether it was cut
-                    ends = list(_ARRAY_END.finditer(text, start))
-                    return kept, ends[-1].end() if ends else start, bool(ends) or self._cut()
-                end = later[0] + 1
             start = _between(text, end)
         return kept, start, last and self._cut()
 

@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.importers.kineto.absent import absent_tables
 from stepscope.importers.kineto.collectives import write_collectives
 from stepscope.importers.kineto.columns import Events, runs
+from stepscope.importers.kineto.flows import Flows
 from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
 from stepscope.importers.kineto.header import (
     describe,
@@ -26,15 +27,14 @@ from stepscope.importers.kineto.pieces import EventReader
 from stepscope.importers.kineto.sinks import (
     Allocations,
     Calls,
-    Context,
-    Flows,
     Operators,
     Overheads,
     PythonFunctions,
     Ranges,
-    Spans,
 )
+from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.importers.kineto.stream import open_text
+from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -155,6 +155,11 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     meta = _meta(tables, found)
     base = found.get("baseTimeNanoseconds")
     window = tables.marks.window(tables.spans())
+    if window is None:
+        raise InputError(
+            f"{path} holds no operator, call, GPU work or annotation; capture again with work "
+            "between the start and the stop of the profiler"
+        )
     origin = window[0] // 1000 * 1000
     meta.window_start_ns, meta.window_end_ns = window[0] - origin, window[1] - origin
     if isinstance(base, int) and not isinstance(base, bool):
@@ -235,8 +240,10 @@ def _count_problems(writer: TraceWriter, events: EventReader, tables: Tables) ->
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: events hold no cycles, scanning them is half the
-    time of a parse."""
+    """Switch the cyclic garbage collector off.
+
+    Events hold no cycles, and scanning them would take as long as decoding them.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -8,7 +8,6 @@ sorted rows once is cheaper than rewriting the stored table (in time and in memo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ import numpy.typing as npt
 from stepscope.importers.kineto.collectives import Said, said
 from stepscope.importers.kineto.columns import (
     Codes,
-    Columns,
     Events,
     Ints,
     Texts,
@@ -32,97 +30,11 @@ from stepscope.importers.kineto.columns import (
     write_sorted,
 )
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
+from stepscope.importers.kineto.spans import Context, Spans, place
 from stepscope.importers.naming import call_name
-from stepscope.trace.store import TraceWriter
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
 CUDA_DEVICE_TYPES = (1, 20)  # c10::DeviceType CUDA and HIP
-
-
-@dataclass
-class Context:
-    """What is known when the whole file has been read.
-
-    Attributes:
-        writer: where rows go; ``writer.problems`` counts what is wrong with them.
-        origin_ns: subtracted from every time.
-        process_id: the process that was captured.
-        forward: finds the start of an operator's forward call.
-    """
-
-    writer: TraceWriter
-    origin_ns: int
-    process_id: int
-    forward: Flows
-
-
-class Spans:
-    """Events with a begin and a duration, of one table."""
-
-    table = ""
-
-    def __init__(self) -> None:
-        self.columns = Columns()
-        self.names = Texts()
-        self.dropped = 0
-
-    def add(self, events: Events) -> None:
-        """Take over a list of events of this kind."""
-        if [event.ph for event in events].count("X") < len(events):
-            events = [event for event in events if event.ph == "X"]
-        start, timed = nanoseconds([event.ts for event in events])
-        duration, ended = nanoseconds([event.dur for event in events])
-        timed &= ended
-        if not timed.all():
-            self.dropped += len(events) - int(timed.sum())
-            events = [event for event, good in zip(events, timed.tolist(), strict=True) if good]
-            start, duration = start[timed], duration[timed]
-        if events:
-            args = [event.args or NO_ARGS for event in events]
-            fields = self.fields(events, args)
-            self.columns.add(start=start, end=start + duration, **fields)
-
-    def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
-        """The kind's own columns."""
-        raise NotImplementedError
-
-    def extent(self) -> tuple[int, int] | None:
-        """Earliest start and latest end, as recorded; None without rows."""
-        if not self.columns.rows:
-            return None
-        return int(self.columns.peek("start").min()), int(self.columns.peek("end").max())
-
-    def write(self, context: Context) -> None:
-        """Write all rows and let go of them."""
-        scope = self.table
-        context.writer.problems.count("not_a_number", self.dropped, scope=scope)
-        if self.columns.rows:
-            start = self.columns.pop("start") - context.origin_ns
-            end = self.columns.pop("end") - context.origin_ns
-            columns = {"start_ns": start, "end_ns": end, **self.output(context, start)}
-            write_sorted(context.writer, self.table, start, columns, self.columns.rows)
-
-    def output(self, context: Context, start: Ints) -> dict[str, Any]:
-        """The kind's columns as :func:`write_sorted` takes them."""
-        raise NotImplementedError
-
-    def named(self) -> tuple[Codes, Any]:
-        """The name column."""
-        names = self.names.values()
-        return self.columns.pop("name"), lambda part: dictionary(part, names)
-
-    def processes(self, context: Context) -> Ints:
-        """The process column; the captured process where an event states none."""
-        found: Ints = self.columns.pop("pid")
-        return np.where(found == MISSING, context.process_id, found)
-
-
-def place(events: Events) -> dict[str, Ints]:
-    """Process and thread columns."""
-    return {
-        "pid": integers([event.pid for event in events]),
-        "tid": integers([event.tid for event in events]),
-    }
 
 
 class Ranges(Spans):
@@ -221,6 +133,7 @@ class Operators(Spans):
         """All columns, with the forward links that the flows tell."""
         tid = self.columns.pop("tid")
         sequence = self.columns.pop("sequence")
+        links = context.forward.resolve(tid, start, context.origin_ns, context.writer.problems)
         return {
             "process_id": self.processes(context),
             "thread_id": tid,
@@ -228,7 +141,7 @@ class Operators(Spans):
             "external_id": (self.columns.pop("external"), nullable),
             "sequence_number": (np.where(sequence < 0, MISSING, sequence), nullable),
             "forward_thread_id": (self.columns.pop("forward_thread"), nullable),
-            "forward_start_ns": (context.forward.resolve(tid, start, context), nullable),
+            "forward_start_ns": (links, nullable),
             "input_shapes": self._json("shapes"),
             "input_types": self._json("types"),
             "concrete_inputs": self._json("concrete"),
@@ -384,53 +297,3 @@ class Allocations(Spans):
             "total_reserved_bytes": (self.columns.pop("reserved"), nullable),
         }
         write_sorted(context.writer, self.table, time, columns, self.columns.rows)
-
-
-@dataclass
-class Flows:
-    """Arrows from a forward operator to the operator of its backward pass."""
-
-    columns: dict[str, Columns] = field(default_factory=lambda: {"s": Columns(), "f": Columns()})
-
-    def add(self, events: Events) -> None:
-        """Take over flow events of forward/backward arrows."""
-        for phase, columns in self.columns.items():
-            chosen = [event for event in events if event.ph == phase]
-            if chosen:
-                time, timed = nanoseconds([event.ts for event in chosen])
-                columns.add(
-                    id=integers([event.id for event in chosen])[timed],
-                    tid=integers([event.tid for event in chosen])[timed],
-                    time=time[timed],
-                )
-
-    def resolve(self, tid: Ints, start: Ints, context: Context) -> Ints:
-        """Start of the forward operator for each operator, ``MISSING`` where none is known.
-
-        Args:
-            tid: thread of every operator.
-            start: start of every operator, ns since the origin.
-            context: gives the origin; an arrow without operator is counted there.
-        """
-        found = np.full(len(start), MISSING)
-        heads, tails = self.columns["f"], self.columns["s"]
-        if not heads.rows or not tails.rows:
-            return found
-        tail_id, tail_time = tails.pop("id"), tails.pop("time") - context.origin_ns
-        by_id = np.argsort(tail_id, kind="stable")
-        head_id, head_tid = heads.pop("id"), heads.pop("tid")
-        head_time = heads.pop("time") - context.origin_ns
-        tail = by_id[np.minimum(np.searchsorted(tail_id, head_id, sorter=by_id), len(by_id) - 1)]
-        paired = tail_id[tail] == head_id
-        unresolved = int((~paired).sum())
-        for thread in np.unique(head_tid[paired]):
-            arrows = np.flatnonzero(paired & (head_tid == thread))
-            rows = np.flatnonzero(tid == thread)
-            rows = rows[np.argsort(start[rows], kind="stable")]  # parents come before children
-            at = np.searchsorted(start[rows], head_time[arrows])
-            hit = at < len(rows)
-            hit[hit] = start[rows[at[hit]]] == head_time[arrows[hit]]
-            found[rows[at[hit]]] = tail_time[tail[arrows[hit]]]
-            unresolved += int((~hit).sum())
-        context.writer.problems.count("unresolved_forward", unresolved, scope="operator")
-        return found

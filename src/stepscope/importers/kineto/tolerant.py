@@ -16,6 +16,9 @@ _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|(?<![\w.])[-+]?(?:nan|inf(?:inity)?)\b(?:\(ind\))?', re.I | re.S
 )
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)', re.S)
+_NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|id|args|s)"\s*:)', re.S)
+_ARGS = re.compile(r',\s*"args"\s*:\s*\{')
+_BARE_QUOTE = re.compile(r'(?<!\\)"')
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 _INT_ARGS = {
@@ -79,17 +82,32 @@ class Tolerant:
         """
         text = raw.decode("utf-8", "replace")
         mended, numbers, strings = mend(text)
-        try:
-            found = json.loads(
-                mended, strict=False, parse_float=Decimal if exact else float, parse_constant=float
+        found = _load(mended, exact=exact)
+        if found is None:  # profilers write annotations with bare quotes in their names
+            quoted = _NAME.sub(
+                lambda m: m[1] + _BARE_QUOTE.sub(r'\\"', m[2]) + m[3], mended, count=1
             )
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(found, dict):
+            found = _load(quoted, exact=exact)
+            strings += 1
+        if found is None:
             return None
         self.invalid_number += numbers
         event = self._event(found)
         self.invalid_text += bool(strings or "\ufffd" in text)
+        return event
+
+    def salvage(self, raw: bytes, *, exact: bool) -> Event[Any] | None:
+        """Decode an event without its ``args``, which could not be decoded.
+
+        Args:
+            raw: text from ``{`` to ``}``.
+            exact: keep decimal times, as ``DECIMAL`` does.
+        """
+        args = _ARGS.search(raw.decode("utf-8", "replace"))
+        if args is None:
+            return None
+        event = self.decode(args.string[: args.start()].encode() + b"}", exact=exact)
+        self.bad_value += event is not None
         return event
 
     def _event(self, found: dict[str, Any]) -> Event[Any]:
@@ -127,6 +145,16 @@ class Tolerant:
                 else:
                     self.bad_value += 1
         return args
+
+
+def _load(text: str, *, exact: bool) -> dict[str, Any] | None:
+    """The JSON object that a text is; None when it is not one."""
+    number = Decimal if exact else float
+    try:
+        found = json.loads(text, strict=False, parse_float=number, parse_constant=float)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _clean(value: Any) -> str:

@@ -25,7 +25,7 @@ _COMMON = (
     must("start", "time"),
     must("end", "time"),
     must("deviceId", "int32"),
-    may("contextId", "int32"),
+    code("contextId", "int32"),
     may("greenContextId", "int32", none=(0,)),
     must("streamId"),
     may("correlationId"),
@@ -36,18 +36,18 @@ _COMMON = (
 _KERNEL = (
     *_COMMON,
     must("demangledName"),
-    may("shortName"),
+    code("shortName"),
     may("mangledName"),
-    may("gridX", "int32"),
-    may("gridY", "int32"),
-    may("gridZ", "int32"),
-    may("blockX", "int32"),
-    may("blockY", "int32"),
-    may("blockZ", "int32"),
-    may("registersPerThread", "int32"),
-    may("staticSharedMemory"),
-    may("dynamicSharedMemory"),
-    may("localMemoryPerThread"),
+    code("gridX", "int32"),
+    code("gridY", "int32"),
+    code("gridZ", "int32"),
+    code("blockX", "int32"),
+    code("blockY", "int32"),
+    code("blockZ", "int32"),
+    code("registersPerThread", "int32"),
+    code("staticSharedMemory"),
+    code("dynamicSharedMemory"),
+    code("localMemoryPerThread"),
 )
 _SAME = {
     "device": "deviceId",
@@ -120,7 +120,7 @@ class GpuReader:
             yield columns
 
     def _copies(self) -> Iterator[Columns]:
-        fields = (*_COMMON, may("bytes"), must("copyKind"), code("srcKind"), code("dstKind"))
+        fields = (*_COMMON, code("bytes"), must("copyKind"), code("srcKind"), code("dstKind"))
         names = {kind: f"[CUDA memcpy {text}]" for kind, text in self._memcpy_labels.items()}
         kinds, memory = codes.MEMCPY_KINDS, codes.MEMORY_KINDS
         sink = self._sink
@@ -135,7 +135,7 @@ class GpuReader:
             yield columns
 
     def _fills(self) -> Iterator[Columns]:
-        fields = (*_COMMON, may("bytes"), code("memKind"))
+        fields = (*_COMMON, code("bytes"), code("memKind"))
         sink = self._sink
         for rows in self._rows("CUPTI_ACTIVITY_KIND_MEMSET", fields):
             columns = self._common(rows, "memset")

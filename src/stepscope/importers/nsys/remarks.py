@@ -13,7 +13,7 @@ from stepscope.importers.nsys import codes
 from stepscope.importers.nsys.correlation import CorrelationFlags
 from stepscope.importers.nsys.gpu import DEVICE, LAUNCH, GpuReader
 from stepscope.importers.nsys.host import CudaCalls
-from stepscope.importers.nsys.rows import may, must
+from stepscope.importers.nsys.rows import code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of
 from stepscope.importers.nsys.text import clean
 
@@ -30,9 +30,9 @@ def read_diagnostics(sink: Sink) -> None:
     import pyarrow as pa
 
     fields = (
-        may("timestamp", "time"),
+        code("timestamp", "time"),
         must("text", "raw"),
-        may("severity"),
+        code("severity"),
         may("globalPid"),
     )
     for rows in sink.tables.read("DIAGNOSTIC_EVENT", fields, "diagnostic"):

@@ -56,12 +56,12 @@ def must(name: str, kind: FieldType = "int64") -> Field:
 
 
 def may(name: str, kind: FieldType = "int64", none: tuple[int, ...] = ()) -> Field:
-    """An optional field, null where the source has no value."""
+    """A field that current versions leave NULL where there is no value."""
     return Field(name, kind, none=none)
 
 
 def code(name: str, kind: FieldType = "int64", none: tuple[int, ...] = ()) -> Field:
-    """An optional field whose zero is a real value, in old exports too."""
+    """A field that may be lacking, but whose zero is a real value, in old exports too."""
     return Field(name, kind, none=none, old_none=())
 
 
