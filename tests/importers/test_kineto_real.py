@@ -195,14 +195,14 @@ def test_python_functions_and_allocations(tmp_path: Path) -> None:
     trace, raw = opened(path, tmp_path), raw_json(path)
     events = [e for e in raw["traceEvents"] if e.get("cat") == "python_function"]
     rows = {row["python_id"]: row for row in trace.arrow("python_function").to_pylist()}
-    assert {
-        (e["args"]["Python id"], e["args"]["Python parent id"], e["name"]) for e in events
-    } == {(i, row["python_parent_id"], row["name"]) for i, row in rows.items()}
+    assert {(e["args"]["Python id"], e["args"]["Python parent id"], e["name"]) for e in events} == {
+        (i, row["python_parent_id"], row["name"]) for i, row in rows.items()
+    }
     marks = [e for e in raw["traceEvents"] if e["name"] == "[memory]"]
     memory = trace.arrow("memory_event").to_pylist()
-    assert [(e["args"]["Addr"], e["args"]["Bytes"]) for e in sorted(marks, key=lambda e: e["ts"])] == [
-        (row["address"], row["bytes"]) for row in memory
-    ]
+    assert [
+        (e["args"]["Addr"], e["args"]["Bytes"]) for e in sorted(marks, key=lambda e: e["ts"])
+    ] == [(row["address"], row["bytes"]) for row in memory]
     assert {row["device"] for row in memory} <= {0, None}
     assert {row["kind"] for row in memory} == {"cache"}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stepscope.analysis.lanes import Lane
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals, Ints
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Accounting:
     """Per window, ns; all arrays have one value a window.
 
     ``wall_ns == compute_ns + exposed_communication_ns + exposed_copy_ns + memset_ns + idle_ns``
-    holds exactly. ``communication_ns`` and ``copy_ns`` are the full unions, hidden parts included.
+    holds exactly. ``communication_ns`` and ``copy_ns`` are the full unions, hidden parts included;
+    ``exposed_host_copy_ns`` is the time in which copies between host and device run and no kernel
+    does.
     """
 
     wall_ns: IntArray
@@ -34,12 +36,13 @@ class Accounting:
     idle_ns: IntArray
     communication_ns: IntArray
     copy_ns: IntArray
+    exposed_host_copy_ns: IntArray
 
 
-def exposed_copy(lane: Lane) -> Intervals:
-    """When a copy runs and neither compute nor communication does."""
-    copies = lane.union_of(lane.ops.equals("kind", "memcpy"))
-    return subtract(copies, lane.union_of(lane.is_kernel))
+def host_device_copies(lane: Lane) -> BoolArray:
+    """Copies that cross between host and device."""
+    ops = lane.ops
+    return ops.equals("kind", "memcpy") & ~ops.equals("copy_kind", "DtoD", "PtoP")
 
 
 def account(lane: Lane, begin: Ints, end: Ints) -> Accounting:
@@ -72,4 +75,5 @@ def account(lane: Lane, begin: Ints, end: Ints) -> Accounting:
         idle_ns=(end - begin) - busy,
         communication_ns=inside(communication),
         copy_ns=inside(copy),
+        exposed_host_copy_ns=inside(subtract(lane.union_of(host_device_copies(lane)), kernels)),
     )

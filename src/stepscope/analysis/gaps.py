@@ -57,6 +57,9 @@ TURNAROUND_NS = 20_000
 device's own turnaround from one kernel to the next takes 1 to 2 us, 10 us and more where streams
 or graphs change. Longer waits need another explanation."""
 
+CROWDED_NS = 1_000_000
+"""Blocking calls that follow one another within this time leave no room to build a lead."""
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -66,7 +69,8 @@ class Gaps:
         segments: columns ``start_ns``, ``end_ns``, ``cause`` (index into ``CAUSES``), ``op`` (row
             of ``lane.ops`` that ended the gap; -1 at the window's end), ``evidence`` (index into
             ``silence.EVIDENCE`` for silences, else -1). In time order; lengths sum to the idle
-            time exactly.
+            time exactly. ``inferred`` is 1 where the cause took the host's lead earlier (or is an
+        estimate), 0 where it was at work in the gap itself.
         waited_sync_ns: how long synchronisations made the host wait for a busy device.
         waited_copy_ns: how long blocking copies did.
     """
@@ -125,6 +129,7 @@ def explain_gaps(
         "cause": cause,
         "op": late["op"],
         "evidence": evidence,
+        "inferred": np.zeros(len(cause), np.int64),
     }
     length = end[queued] - start[queued]
     in_flight = call_end[queued] > start[queued]
@@ -140,6 +145,7 @@ def explain_gaps(
         "cause": waiting,
         "op": op[queued],
         "evidence": np.full(len(length), -1, np.int64),
+        "inferred": np.zeros(len(length), np.int64),
     }
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
@@ -220,16 +226,22 @@ def _charge_drained(
     # the first blocking call that ends after the gap began, if it had begun by then
     which = np.minimum(np.searchsorted(end, gap_start, side="left"), len(end) - 1)
     drained = (start[which] <= gap_start) & (gap_start <= end[which])
-    charged = np.where(
-        blocking.is_copy[order][which], _CODE["blocking_copy"], _CODE["host_sync"]
-    )
+    cause_of = np.where(blocking.is_copy[order], _CODE["blocking_copy"], _CODE["host_sync"])
+    charged = cause_of[which]
     row = np.maximum(op, 0)
     scalar_read = (
         (op >= 0)
         & (ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[row]
         & (ops["bytes"][row] <= h.SMALL_COPY_BYTES)
     )
+    # between two blocking calls this close, the host cannot get ahead of the device at all
+    following = np.minimum(np.searchsorted(start, gap_start, side="right"), len(start) - 1)
+    previous = np.searchsorted(end, gap_start, side="right") - 1
+    crowded = (previous >= 0) & (start[following] > gap_start)
+    crowded &= start[following] - end[np.maximum(previous, 0)] < CROWDED_NS
+    charged_before = cause_of[np.maximum(previous, 0)]
     columns = {k: v.copy() for k, v in columns.items()}
+    columns["cause"][late[crowded]] = charged_before[crowded]
     columns["cause"][late[scalar_read]] = _CODE["host_sync"]
     columns["cause"][late[drained]] = charged[drained]
     return columns
@@ -334,6 +346,7 @@ def _move(
     length = columns["end_ns"][rows] - columns["start_ns"][rows]
     whole, part = take >= length, (take > 0) & (take < length)
     columns["cause"][rows[whole]] = cause[whole]
+    columns["inferred"][rows[whole]] = 1
     if not part.any():
         return columns
     split = rows[part]
@@ -341,6 +354,7 @@ def _move(
     cut = columns["start_ns"][split] + take[part]
     extra["end_ns"] = cut
     extra["cause"] = cause[part]
+    extra["inferred"][:] = 1
     columns["start_ns"][split] = cut
     joined = {k: np.concatenate((columns[k], extra[k])) for k in columns}
     order = np.argsort(joined["start_ns"], kind="stable")

@@ -119,7 +119,7 @@ def blocking_calls(lane: Lane) -> Blocking:
 
 
 def host_timeline(
-    lane: Lane, begin_ns: int, end_ns: int, step_ns: int, input_hints: Intervals = EMPTY
+    lane: Lane, begin_ns: int, end_ns: int, step_ns: int, input_time: Intervals = EMPTY
 ) -> HostTimeline:
     """Label what the lane's process did from ``begin_ns`` to ``end_ns``.
 
@@ -128,7 +128,7 @@ def host_timeline(
         begin_ns: begin of the window.
         end_ns: end of the window.
         step_ns: typical length of a step; scales what counts as a long silence.
-        input_hints: further intervals known to be input pipeline work (Python functions, waits).
+        input_time: when something says that a launching thread was getting input.
     """
     host = lane.host
     api = host.api
@@ -152,7 +152,7 @@ def host_timeline(
         }
     else:
         calls, layers = EMPTY, {}
-    layers[INPUT] = union(*_joined(input_ranges(host), input_hints))
+    layers[INPUT] = input_time
     layers[OVERHEAD] = _overhead(host)
     between = complement(calls, begin_ns, end_ns)
     length = between[1] - between[0]
@@ -166,29 +166,12 @@ def host_timeline(
     return HostTimeline(start, end, label, blocking, quiet, threshold)
 
 
-def input_ranges(host: HostSide) -> Intervals:
-    """When an annotation says that a thread is getting input.
-
-    Only threads that enqueue GPU work count: a worker thread's loading hides behind the step.
-    """
-    ranges = host.ranges
-    if not len(ranges):
-        return EMPTY
-    named = ranges.matches("name", words.INPUT_RANGE) & ~ranges.matches("name", words.STEP_RANGE)
-    hits = named & np.isin(ranges["thread_id"], host.launch_threads)
-    return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
-
-
 def _overhead(host: HostSide) -> Intervals:
     rows = host.overhead
     if not len(rows):
         return EMPTY
     known = np.isin(rows["thread_id"], [*host.launch_threads, -1, 0])
     return union(rows["start_ns"][known], rows["end_ns"][known])
-
-
-def _joined(a: Intervals, b: Intervals) -> Intervals:
-    return np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
 
 
 def _paint(

@@ -37,17 +37,21 @@ EVIDENCE: Final = (
 _WAIT_SHARE = 0.6
 
 
-def input_hints(lane: Lane, read: Reader) -> Intervals:
-    """Intervals in which Python functions of the input pipeline ran on a launching thread."""
+def input_time(lane: Lane, read: Reader) -> Intervals:
+    """When an annotation or a Python function says that a launching thread is getting input."""
+    annotated = input_ranges(lane.host)
     functions = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
     if not len(functions):
-        return EMPTY
+        return annotated
     hits = (
         functions.matches("name", words.INPUT_FUNCTION)
         & (functions["process_id"] == lane.process_id)
         & np.isin(functions["thread_id"], lane.host.launch_threads)
     )
-    return union(functions["start_ns"][hits], functions["end_ns"][hits])
+    return union(
+        np.concatenate((annotated[0], functions["start_ns"][hits])),
+        np.concatenate((annotated[1], functions["end_ns"][hits])),
+    )
 
 
 def explain_silences(lane: Lane, quiet: Intervals, step_label: str) -> tuple[BoolArray, IntArray]:
@@ -66,9 +70,10 @@ def explain_silences(lane: Lane, quiet: Intervals, step_label: str) -> tuple[Boo
     if not n:
         return np.zeros(0, bool), evidence
     host = lane.host
-    uploaded, pinned = _batch_follows(lane, quiet)
-    evidence[uploaded] = BATCH_UPLOADED
-    evidence[pinned] = BATCH_PINNED
+    if not len(input_ranges(host)[0]):  # where loading is annotated, silence elsewhere is not it
+        uploaded, pinned = _batch_follows(lane, quiet)
+        evidence[uploaded] = BATCH_UPLOADED
+        evidence[pinned] = BATCH_PINNED
     waits = _os_waits(host, quiet)
     evidence[waits] = OS_WAIT
     named = _named(host, quiet, step_label)
@@ -77,25 +82,26 @@ def explain_silences(lane: Lane, quiet: Intervals, step_label: str) -> tuple[Boo
     return is_input, evidence
 
 
+def input_ranges(host: HostSide) -> Intervals:
+    """When an annotation says that a thread is getting input.
+
+    Only threads that enqueue GPU work count: a worker thread's loading hides behind the step.
+    """
+    ranges = host.ranges
+    if not len(ranges):
+        return EMPTY
+    named = ranges.matches("name", words.INPUT_RANGE) & ~ranges.matches("name", words.STEP_RANGE)
+    hits = named & np.isin(ranges["thread_id"], host.launch_threads)
+    return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
+
+
 def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
     """NAMED_INPUT or NAMED_OTHER by the innermost telling range in mid-silence; -1 for none."""
     n = len(quiet[0])
     ranges = host.ranges
     if not len(ranges):
         return np.full(n, -1, np.int64)
-    texts = ranges.texts["name"]
-    telling = np.array(
-        [
-            not (
-                (step_label and text.startswith(step_label))
-                or words.PROFILER_STEP.match(text)
-                or words.EPOCH_RANGE.search(text)
-                or (words.STEP_RANGE.search(text) and not words.INPUT_RANGE.search(text)
-                    and not words.OPTIMIZER_RANGE.match(text))
-            )
-            for text in texts
-        ]
-    )  # fmt: skip
+    telling = np.array([not words.marks_steps(text, step_label) for text in ranges.texts["name"]])
     rows = np.flatnonzero(telling[ranges["name"]] & (ranges["thread_id"] == host.main_thread))
     if not len(rows):
         return np.full(n, -1, np.int64)

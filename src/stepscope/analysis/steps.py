@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analysis import vocabulary as words
-from stepscope.analysis.lanes import HostSide, Lane
+from stepscope.analysis.lanes import Lane
 from stepscope.analysis.periodicity import find_period
 from stepscope.trace.frame import Frame, IntArray
 
@@ -75,7 +75,9 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
     step_of = np.searchsorted(steps.begin_ns, enqueued, side="right") - 1
     n = len(steps)
     last_end = np.full(n + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last_end, step_of + 1, lane.ops["end_ns"])  # slot i: what step i-1 enqueued
+    counted = enqueued <= steps.end_ns  # work enqueued after the last step belongs to none
+    # slot i holds what step i-1 enqueued
+    np.maximum.at(last_end, step_of[counted] + 1, lane.ops["end_ns"][counted])
     finished = np.maximum.accumulate(last_end)
     begin = np.maximum(steps.begin_ns, finished[:n])
     end = max(steps.end_ns, int(finished[n]))
@@ -244,8 +246,3 @@ def _from_kernels(lane: Lane) -> Steps | None:
         "sequence of GPU operations"
     )
     return Steps(begin, end, "kernel_sequence", says)
-
-
-def hosts_of(all_lanes: list[Lane]) -> dict[int, HostSide]:
-    """The distinct host sides of some lanes, by process id."""
-    return {lane.process_id: lane.host for lane in all_lanes}

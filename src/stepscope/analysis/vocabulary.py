@@ -108,3 +108,20 @@ WAIT_CALL = re.compile(
     r"|pthread_mutex)"
 )
 """Operating-system calls in which a thread waits."""
+
+
+def marks_steps(text: str, step_label: str) -> bool:
+    """Whether a range marks a whole step or more, and so says nothing about a part of one.
+
+    Args:
+        text: name of the range.
+        step_label: stem of the ranges that were found to mark the steps.
+    """
+    if step_label and text.startswith(step_label):
+        rest = text[len(step_label) :]
+        if not any(letter.isalpha() for letter in rest):
+            return True  # the label itself, or the label and a number
+    if PROFILER_STEP.match(text) or EPOCH_RANGE.search(text):
+        return True
+    is_part = INPUT_RANGE.search(text) or OPTIMIZER_RANGE.match(text)
+    return bool(STEP_RANGE.search(text)) and not is_part

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 from stepscope.importers.base import Importer
-from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -25,10 +24,7 @@ def _sniff(path: Path, head: bytes) -> float:
     if head.startswith(_COMPRESSED):
         from stepscope.importers.kineto.stream import text_head
 
-        try:
-            head = text_head(path)
-        except InputError:
-            return 0.0
+        head = text_head(path)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{"):
         events = _EVENTS.search(text) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -73,9 +73,9 @@ def _input_errors(path: Path) -> Iterator[None]:
 
 
 def text_head(path: Path) -> bytes:
-    """The first decompressed bytes of a file, at least ``HEAD_BYTES`` where it has as many."""
-    with open_text(path) as read:
-        head = b""
+    """The first decompressed bytes of a file: ``HEAD_BYTES`` or more, less where it is damaged."""
+    head = b""
+    with suppress(InputError), open_text(path) as read:
         while len(head) < HEAD_BYTES and (piece := read()):
             head += piece
     return head

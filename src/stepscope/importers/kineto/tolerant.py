@@ -93,7 +93,9 @@ class Tolerant:
             return None
         self.invalid_number += numbers
         event = self._event(found)
-        self.invalid_text += bool(strings or "\ufffd" in text)
+        self.invalid_text += bool(
+            strings or "\ufffd" in text or event.name != found.get("name", "")
+        )
         return event
 
     def salvage(self, raw: bytes, *, exact: bool) -> Event[Any] | None:

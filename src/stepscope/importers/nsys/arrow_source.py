@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW_ID = "rowid"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class TablesSource:
@@ -113,8 +114,13 @@ class FolderSource(TablesSource):
             with pq.ParquetFile(file) as opened:
                 yield from opened.iter_batches(batch_size=BATCH_ROWS, columns=columns)
         else:
-            with _arrow_reader(file) as reader:
-                yield from _reader_batches(reader)
+            with _arrow_reader(file) as (reader, stream):
+                if hasattr(reader, "num_record_batches"):
+                    for number in range(reader.num_record_batches):
+                        yield reader.get_batch(number)
+                else:
+                    yield from reader
+                    _check_end(stream)
 
 
 class StreamSource(TablesSource):
@@ -142,6 +148,7 @@ class StreamSource(TablesSource):
                 )
                 for _ in reader:
                     pass
+                _check_end(stream)
                 self._offsets[name] = offset
                 self._schemas[name] = reader.schema
 
@@ -159,13 +166,13 @@ def _file_schema(file: Path) -> pa.Schema:
 
     if file.suffix == ".parquet":
         return pq.read_schema(file)
-    with _arrow_reader(file) as reader:
+    with _arrow_reader(file) as (reader, _):
         return reader.schema
 
 
 @contextmanager
-def _arrow_reader(file: Path) -> Iterator[Any]:
-    """A reader of an Arrow stream, which is what nsys writes, or of an Arrow file."""
+def _arrow_reader(file: Path) -> Iterator[tuple[Any, Any]]:
+    """A reader of an Arrow stream, which is what nsys writes, or of an Arrow file; and the file."""
     import pyarrow as pa
     from pyarrow import ipc
 
@@ -176,15 +183,17 @@ def _arrow_reader(file: Path) -> Iterator[Any]:
             stream.seek(0)
             reader = ipc.open_file(stream)
         with reader:
-            yield reader
+            yield reader, stream
 
 
-def _reader_batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    if hasattr(reader, "num_record_batches"):
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-    else:
-        yield from reader
+def _check_end(stream: Any) -> None:
+    """Refuse a stream without end marker: Arrow takes the end of the file for its end."""
+    import pyarrow as pa
+
+    end = stream.tell()
+    stream.seek(max(end - len(_END), 0))
+    if bytes(stream.read(len(_END))) != _END:
+        raise pa.ArrowInvalid("the stream ends early")
 
 
 def _raw(kind: pa.DataType) -> Raw:

@@ -198,11 +198,12 @@ class TableReader:
     def _values(self, array: pa.Array, field: Field, old: bool, scope: str) -> tuple[pa.Array, int]:
         """The values in their type, and how many of them did not fit."""
         if field.type == "text":
-            return self._clean(array, scope), 0
+            texts = self._clean(array, scope)
+            return (_nullify(texts, _empty(texts)) if old else texts), 0
         if field.type == "raw":
             return array, 0
         if field.type == "float64":
-            return self._floats(array)
+            return self._floats(array, old)
         none = field.none + (field.old_none if old else ())
         if none:
             array = _nullify(array, np.isin(_numbers(array), none))
@@ -220,12 +221,14 @@ class TableReader:
             array = pa.compute.subtract(array, self.shift_ns)
         return array, misfits
 
-    def _floats(self, array: pa.Array) -> tuple[pa.Array, int]:
+    def _floats(self, array: pa.Array, old: bool) -> tuple[pa.Array, int]:
         import pyarrow as pa
 
         array = array.cast(pa.float64())
-        strange = ~np.isfinite(array.fill_null(0.0).to_numpy(zero_copy_only=False))
-        return _nullify(array, strange), int(strange.sum())
+        values = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+        strange = ~np.isfinite(values)
+        none = strange | (values == 0.0) if old else strange
+        return _nullify(array, none), int(strange.sum())
 
     def _clean(self, array: pa.Array, scope: str) -> pa.Array:
         def replaced(count: int, first: str) -> None:
@@ -256,6 +259,12 @@ def _within(array: pa.Array, bound: int) -> tuple[pa.Array, int]:
 
 def _numbers(array: pa.Array) -> IntArray:
     return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _empty(texts: pa.Array) -> BoolArray:
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.equal(texts, "").fill_null(False).to_numpy(zero_copy_only=False), bool)
 
 
 def _nullify(array: pa.Array, where: BoolArray) -> pa.Array:

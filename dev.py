@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""The development commands of Stepscope; needs Python >= 3.11 and nothing else.
+
+Every command first makes ``.venv`` beside this file ready: created when it is missing, made anew
+when ``requirements/dev.lock`` changed.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+# Older Pythons must get as far as this line, so the file keeps to syntax that Python 3.6 can parse.
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(
+        "dev.py: Stepscope needs Python 3.11 or newer, this is "
+        f"{sys.version_info[0]}.{sys.version_info[1]}; run it with a newer one, such as python3.13"
+    )
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements" / "dev.lock"
+STAMP = VENV / "stepscope.stamp"
+"""Marks the folder as ours, and holds the digest of what it was made from once it is complete."""
+
+LINTERS = (
+    ("ruff check", ("-m", "ruff", "check", ".")),
+    ("ruff format", ("-m", "ruff", "format", "--check", ".")),
+    ("mypy", ("-m", "mypy")),
+)
+INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
+COMPILE = (
+    *("-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--extra", "bench"),
+    # One version of each package for all Pythons: mypy reads the stubs as Python 3.11.
+    *("--universal", "--python-version", "3.11", "--fork-strategy", "fewest"),
+    *("--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"),
+    *("--custom-compile-command", "python3 dev.py lock", "--quiet", "--output-file"),
+)
+
+
+class DevError(Exception):
+    """What stops a command; the message is the one line that is printed."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="dev.py", description="Development commands.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, says) in COMMANDS.items():
+        commands.add_parser(name, help=says, add_help=False)
+    known, rest = parser.parse_known_args(arguments[:1])
+    try:
+        run, _ = COMMANDS[known.command]
+        return run([*rest, *arguments[1:]])
+    except DevError as error:
+        print(f"dev.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def demo(arguments: Sequence[str]) -> int:
+    """Diagnose the bundled trace."""
+    prepare()
+    return call([str(VENV / "bin" / "stepscope"), "demo", *arguments], Path.cwd())
+
+
+def test(arguments: Sequence[str]) -> int:
+    """Run every check; pytest comes last, so that its counts close the output."""
+    failed = lint_all()
+    if failed:
+        say(f"{listed(failed)} failed (above); the tests run nevertheless")
+    code = python("-m", "pytest", "-n", "auto", *arguments)
+    if failed:
+        say(f"failed: {listed([*failed, 'pytest'] if code else failed)}")
+    return code or bool(failed)
+
+
+def lint(arguments: Sequence[str]) -> int:
+    """Run the linters and the type checker."""
+    no_more(arguments)
+    failed = lint_all()
+    if failed:
+        say(f"failed: {listed(failed)}")
+    return bool(failed)
+
+
+def format_code(arguments: Sequence[str]) -> int:
+    """Apply the formatter and the linter's safe repairs."""
+    no_more(arguments)
+    prepare()
+    python("-m", "ruff", "check", "--fix-only", ".")
+    return python("-m", "ruff", "format", ".")
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Run one of the benchmark scripts; without arguments list them."""
+    scripts = {path.stem: path for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
+    if not arguments:
+        print("\n".join(f"{name:16} {path}" for name, path in scripts.items()))
+        return 0
+    if arguments[0] not in scripts:
+        raise DevError(f"no benchmark {arguments[0]!r}; known: {listed(scripts)}")
+    prepare()
+    return call([str(PYTHON), str(scripts[arguments[0]]), *arguments[1:]], Path.cwd())
+
+
+def lock(arguments: Sequence[str]) -> int:
+    """Resolve pyproject.toml anew into the lock; pins stay where they still fit."""
+    with held():
+        if not usable():
+            create()
+        if python("-c", "import uv", quiet=True):
+            must("-m", "pip", "install", "--quiet", "uv")
+        code = python(*COMPILE, str(LOCK.relative_to(ROOT)), *arguments)
+    if code == 0 and "://" in LOCK.read_text(encoding="utf-8"):
+        raise DevError("the lock names an address; it must hold only names, versions and hashes")
+    return code
+
+
+COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "demo": (demo, "diagnose the bundled trace"),
+    "test": (test, "ruff, mypy and pytest; arguments go to pytest"),
+    "lint": (lint, "ruff and mypy only"),
+    "format": (format_code, "format the code and repair what ruff can"),
+    "bench": (bench, "run a benchmark by name; list them without a name"),
+    "lock": (lock, "write requirements/dev.lock anew (--upgrade raises the pins)"),
+}
+
+
+def check_venv() -> None:
+    """Refuse a Python that cannot make virtual environments."""
+    if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise DevError(
+            "this Python cannot make virtual environments; install its venv package "
+            f"(Debian, Ubuntu: apt-get install python{version}-venv) and try again"
+        )
+
+
+def prepare() -> None:
+    """Make the environment complete: the locked packages and Stepscope itself, editable."""
+    with held():
+        wanted = digest()
+        if usable() and STAMP.read_text(encoding="utf-8") == wanted:
+            return
+        say("preparing .venv with the packages of requirements/dev.lock (about a minute)")
+        create()
+        must(*INSTALL, "--require-hashes", "-r", str(LOCK))
+        # The build backend is one of the locked packages: nothing else is downloaded.
+        must(*INSTALL, "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))
+        STAMP.write_text(wanted, encoding="utf-8")
+
+
+def digest() -> str:
+    """Digest of everything the environment is made from, its place included."""
+    made_from = hashlib.sha256(str(ROOT).encode())
+    for path in (LOCK, ROOT / "pyproject.toml"):
+        made_from.update(path.read_bytes())
+    return made_from.hexdigest()
+
+
+def usable() -> bool:
+    """Whether the environment is ours and its Python still runs."""
+    return STAMP.is_file() and python("-c", "", quiet=True) == 0
+
+
+def create() -> None:
+    """Create the environment, over an older one of ours but never over somebody else's."""
+    check_venv()
+    if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
+        raise DevError(f"{VENV} was not made by dev.py; move it away and try again")
+    VENV.mkdir(exist_ok=True)
+    # Written first, so that an interrupted set-up is recognised as ours and made again.
+    STAMP.write_text("incomplete", encoding="utf-8")
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    if call([base, "-m", "venv", "--clear", str(VENV)], ROOT):
+        raise DevError(f"could not create {VENV} (above)")
+    STAMP.write_text("incomplete", encoding="utf-8")
+
+
+class held:  # noqa: N801  (used like a function)
+    """Keeps a second dev.py waiting while one changes the environment."""
+
+    def __enter__(self) -> None:
+        """Wait for the lock."""
+        self._folder = os.open(ROOT, os.O_RDONLY)
+        fcntl.flock(self._folder, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        """Release the lock."""
+        os.close(self._folder)
+
+
+def lint_all() -> list[str]:
+    """Run all linters; returns the names of those that failed."""
+    prepare()
+    return [name for name, command in LINTERS if python(*command)]
+
+
+def must(*arguments: str) -> None:
+    """Run the environment's Python and stop when it fails."""
+    if python(*arguments):
+        raise DevError(f"{' '.join(arguments[1:3])} failed (above)")
+
+
+def python(*arguments: str, quiet: bool = False) -> int:
+    """Run the environment's Python from the repository root; its exit code."""
+    if not PYTHON.exists():
+        return 1
+    return call([str(PYTHON), *arguments], ROOT, quiet=quiet)
+
+
+def call(command: Sequence[str], folder: Path, *, quiet: bool = False) -> int:
+    """Run a command that sees the environment only; its exit code."""
+    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
+    sys.stdout.flush()
+    sink = subprocess.DEVNULL if quiet else None
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=sink, stderr=sink, check=False
+    )
+    return done.returncode
+
+
+def no_more(arguments: Sequence[str]) -> None:
+    """Refuse arguments of a command that takes none."""
+    if arguments:
+        raise DevError(f"this command takes no arguments, got {listed(arguments)}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as one text."""
+    return ", ".join(names)
+
+
+def say(text: str) -> None:
+    """One line to the person, apart from what the tools print."""
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

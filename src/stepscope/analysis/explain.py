@@ -1,0 +1,169 @@
+"""Everything that is known about the steps of one device, in one result.
+
+This is the sequence that other analyses and the diagnosis build on: find the steps, choose the
+steady ones, account for the device's time, explain its idle time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.analysis.accounting import Accounting, account, host_device_copies
+from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
+from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.profiler_cost import recorded_cost
+from stepscope.analysis.silence import input_time
+from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
+from stepscope.analysis.where import Places
+from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.meta import Meta
+
+
+@dataclass(frozen=True)
+class CopyFacts:
+    """Copies between host and device in the steady steps.
+
+    Attributes:
+        pageable: number of copies from or to pageable memory.
+        pageable_bytes: their bytes.
+        count: number of host-device copies.
+        bytes: their bytes.
+    """
+
+    pageable: int
+    pageable_bytes: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The steps of one device, accounted for and explained.
+
+    Attributes:
+        lane: the device and its host side.
+        steps: how the steps were found.
+        bounds_ns: step boundaries on the device's timeline; one more than there are steps.
+        first: first steady step.
+        last: last steady step.
+        set_aside: which steps were not counted, in words; empty when none.
+        accounting: per step, all steps.
+        gaps: idle time of the steady window by cause.
+        timeline: what the host did in the steady window.
+        recording_ns: estimated cost of recording in the steady window.
+        copies: host-device copies in the steady window.
+        places: looks up where in the program some time was spent.
+    """
+
+    lane: Lane
+    steps: Steps
+    bounds_ns: IntArray
+    first: int
+    last: int
+    set_aside: str
+    accounting: Accounting
+    gaps: Gaps
+    timeline: HostTimeline
+    recording_ns: int
+    copies: CopyFacts
+    places: Places
+
+    @property
+    def begin_ns(self) -> int:
+        """Begin of the steady window."""
+        return int(self.bounds_ns[self.first])
+
+    @property
+    def end_ns(self) -> int:
+        """End of the steady window."""
+        return int(self.bounds_ns[self.last + 1])
+
+    @property
+    def n_steady(self) -> int:
+        """Number of steady steps."""
+        return self.last - self.first + 1
+
+    @cached_property
+    def durations_ns(self) -> IntArray:
+        """Length of each step."""
+        return np.diff(self.bounds_ns)
+
+    @property
+    def steady_durations_ns(self) -> IntArray:
+        """Length of each steady step."""
+        return self.durations_ns[self.first : self.last + 1]
+
+    @property
+    def step_ns(self) -> float:
+        """Mean length of a steady step: what the causes' times add up to."""
+        return (self.end_ns - self.begin_ns) / self.n_steady
+
+    def steady_total(self, name: str) -> int:
+        """Sum of one accounting column over the steady steps, ns."""
+        values: IntArray = getattr(self.accounting, name)
+        return int(values[self.first : self.last + 1].sum())
+
+    @cached_property
+    def idle_by_cause_ns(self) -> dict[str, int]:
+        """Idle time of the steady window by cause; sums to its idle time exactly."""
+        return self.gaps.by_cause()
+
+    def segments_of(self, cause: str) -> BoolArray:
+        """Mask of the gap segments of one cause."""
+        mask: BoolArray = np.equal(self.gaps.segments["cause"], CAUSES.index(cause))
+        return mask
+
+
+def explain(read: Reader, meta: Meta) -> list[Explanation]:
+    """Explain every device of a trace, busiest process first.
+
+    Args:
+        read: gives tables as frames.
+        meta: the trace's metadata.
+    """
+    return [explain_lane(lane, read, meta) for lane in lanes(read)]
+
+
+def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
+    """Explain one device."""
+    steps = find_steps(lane, meta.window_end_ns)
+    bounds = step_windows(lane, steps)
+    durations = np.diff(bounds)
+    first, last, set_aside = steady_steps(durations)
+    begin, end = int(bounds[first]), int(bounds[last + 1])
+    typical = int(np.median(durations[first : last + 1]))
+    timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))
+    recording = recorded_cost(lane, read, meta.source, meta.capture_options)
+    window = np.array([begin]), np.array([end])
+    gaps = explain_gaps(lane, timeline, begin, end, step_label=steps.label, recording=recording)
+    return Explanation(
+        lane=lane,
+        steps=steps,
+        bounds_ns=bounds,
+        first=first,
+        last=last,
+        set_aside=set_aside,
+        accounting=account(lane, bounds[:-1], bounds[1:]),
+        gaps=gaps,
+        timeline=timeline,
+        recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
+        copies=_copy_facts(lane, begin, end),
+        places=Places(lane, read, steps.label),
+    )
+
+
+def _copy_facts(lane: Lane, begin: int, end: int) -> CopyFacts:
+    ops = lane.ops
+    inside = (ops["start_ns"] >= begin) & (ops["start_ns"] < end)
+    rows = inside & host_device_copies(lane)
+    pageable = rows & (ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable"))
+    return CopyFacts(
+        pageable=int(pageable.sum()),
+        pageable_bytes=int(np.maximum(ops["bytes"][pageable], 0).sum()),
+        count=int(rows.sum()),
+        bytes=int(np.maximum(ops["bytes"][rows], 0).sum()),
+    )

@@ -1,0 +1,100 @@
+"""Where in the program some time was spent: range, operator and Python function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.lanes import Lane, Reader
+from stepscope.intervals import stab_innermost
+from stepscope.trace.frame import Frame, IntArray
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place that holds most of some time; None where the trace cannot tell.
+
+    Attributes:
+        range: innermost annotation, leaving out those that mark steps.
+        operator: outermost framework operator.
+        source: innermost Python function outside the framework, as ``file:line``.
+    """
+
+    range: str | None
+    operator: str | None
+    source: str | None
+
+
+_FRAMEWORK_FILE = ("torch/", "<built-in", "threading.py", "contextlib.py", "nn.Module:", "<frozen")
+
+
+class Places:
+    """Looks places up in one process's host tables (read once).
+
+    Args:
+        lane: the device whose host side is asked.
+        read: gives tables as frames.
+        step_label: stem of the ranges that mark steps.
+    """
+
+    def __init__(self, lane: Lane, read: Reader, step_label: str) -> None:
+        self._lane = lane
+        main = lane.host.main_thread
+        ranges = lane.host.ranges
+        keep = ranges["thread_id"] == main
+        texts = ranges.texts.get("name", [])
+        telling = np.array([not words.marks_steps(text, step_label) for text in texts] + [False])
+        self._ranges = ranges.take(keep & telling[ranges["name"]]) if len(ranges) else ranges
+        self._operators = self._of_thread(
+            read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
+        )
+        functions = self._of_thread(
+            read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
+        )
+        if len(functions):
+            own = np.array(
+                [not any(mark in text for mark in _FRAMEWORK_FILE)
+                 for text in functions.texts["name"]] + [False]
+            )  # fmt: skip
+            functions = functions.take(own[functions["name"]])
+        self._functions = functions
+
+    def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
+        """The places that hold most of the given intervals' time."""
+        middle = (start_ns + end_ns) // 2
+        weight = end_ns - start_ns
+        source = _heaviest(self._functions, middle, weight)
+        return Where(
+            range=_heaviest(self._ranges, middle, weight),
+            operator=_heaviest(self._operators, middle, weight),
+            source=_file_and_line(source) if source else None,
+        )
+
+    def _of_thread(self, frame: Frame, thread: int) -> Frame:
+        if not len(frame):
+            return frame
+        return frame.take(
+            (frame["process_id"] == self._lane.process_id) & (frame["thread_id"] == thread)
+        )
+
+
+def _heaviest(frame: Frame, at: IntArray, weight: IntArray) -> str | None:
+    """The name whose innermost intervals hold most of the weight, if they hold a third of it."""
+    if not len(frame) or not len(at):
+        return None
+    row = stab_innermost(frame["start_ns"], frame["end_ns"], at)
+    inside = row >= 0
+    if not inside.any():
+        return None
+    held = np.bincount(frame["name"][row[inside]], weights=weight[inside])
+    best = int(np.argmax(held))
+    return frame.texts["name"][best] if held[best] >= weight.sum() / 3 else None
+
+
+def _file_and_line(function: str) -> str:
+    """``train.py(118): step`` as ``train.py:118``."""
+    head, _, _ = function.partition("):")
+    file, bracket, line = head.rpartition("(")
+    return f"{file}:{line}" if bracket and line.isdigit() else function

@@ -1,0 +1,1 @@
+"""Root causes with evidence: attribution, ranking, prediction and advice."""

@@ -1,0 +1,139 @@
+"""What a cause is: one file each under ``causes``, registered by its ``CAUSE``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+from stepscope.analysis.explain import Explanation
+from stepscope.diagnosis.result import Location
+from stepscope.trace.meta import Meta
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with the statement that recomputes it.
+
+    ``sql`` may use ``{window}`` for the conditions that select the device's steady window on a
+    table with ``start_ns``, and ``{lane}`` for those that select the device alone.
+    """
+
+    name: str
+    unit: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One device's explanation as a cause sees it.
+
+    Attributes:
+        rank: the rank.
+        meta: the trace's metadata.
+        explanation: its steps, accounting and gaps.
+    """
+
+    rank: int
+    meta: Meta
+    explanation: Explanation
+
+    @property
+    def step_ns(self) -> float:
+        """Mean steady step, ns."""
+        return self.explanation.step_ns
+
+    def idle_ns(self, cause: str) -> float:
+        """Idle time charged to a cause, ns a step."""
+        return self.explanation.idle_by_cause_ns.get(cause, 0) / self.explanation.n_steady
+
+    def direct_ns(self, cause: str) -> float:
+        """The part of it in which the cause itself was at work, ns a step."""
+        segments = self.explanation.gaps.segments
+        rows = self.explanation.segments_of(cause) & (segments["inferred"] == 0)
+        length = segments["end_ns"][rows] - segments["start_ns"][rows]
+        return float(length.sum()) / self.explanation.n_steady
+
+    def place(self, cause: str) -> Location:
+        """Where in the program the gaps of a cause are."""
+        segments = self.explanation.gaps.segments
+        rows = self.explanation.segments_of(cause)
+        where = self.explanation.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
+        return Location(where.range, where.operator, where.source)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A cause seen on one device.
+
+    Attributes:
+        time_ns: what it takes, ns a step.
+        direct_ns: the part that was observed rather than inferred, ns a step.
+        says: the sentence's predicate, without the figures of time (the engine adds them).
+        do: what to change, most effective first.
+        figures: evidence beyond the time itself.
+        where: where in the program.
+        next_capture: a command that would sharpen the finding.
+        unsure_ns: further time that may belong to it, ns a step.
+    """
+
+    time_ns: float
+    direct_ns: float
+    says: str
+    do: list[str]
+    figures: list[Figure] = field(default_factory=list)
+    where: Location = field(default_factory=Location)
+    next_capture: str | None = None
+    unsure_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One root cause.
+
+    Attributes:
+        id: public id (design section 5).
+        title: short name for people.
+        definition: what it means, one paragraph.
+        look_alikes: what separates it from causes that look like it.
+        prediction: how the gain is predicted.
+        reference: where the definition comes from.
+        min_share: share of the step from which it is reported.
+        detect: a device's case -> detection, or None.
+        of_program: False when the cause lies in the measurement, not in the program: it then
+            never outranks a cause that does.
+    """
+
+    id: str
+    title: str
+    definition: str
+    look_alikes: str
+    prediction: str
+    reference: str
+    min_share: float
+    detect: Callable[[Case], Detection | None]
+    of_program: bool = True
+
+
+@cache
+def causes() -> dict[str, Cause]:
+    """Every cause by id: each module of ``causes`` registers one as ``CAUSE``."""
+    import stepscope.diagnosis.causes as package
+
+    found = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        cause: Cause = importlib.import_module(f"{package.__name__}.{module.name}").CAUSE
+        found[cause.id] = cause
+    return found
+
+
+def idle_figure(cause: str) -> Figure:
+    """The idle time charged to a cause, ns in the steady window."""
+    return Figure(
+        f"idle_{cause}_ns",
+        "ns",
+        "SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap "
+        f"WHERE cause = '{cause}' AND {{lane}}",
+    )

@@ -1,0 +1,1 @@
+"""One file a cause: definition, detection, what separates it from its look-alikes, advice."""

@@ -1,0 +1,81 @@
+"""Copies between host and device that nothing hides."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+
+_ID = "blocking_copy"
+
+
+def detect(case: Case) -> Detection | None:
+    """Exposed host-device copies, and the idle time that waiting for them leaves."""
+    copies = case.explanation.copies
+    exposed = (
+        case.explanation.steady_total("exposed_host_copy_ns") / case.explanation.n_steady
+    )
+    time = exposed + case.idle_ns(_ID)
+    if not copies.count or not time:
+        return None
+    where = case.place(_ID)
+    pageable = copies.pageable_bytes > copies.bytes / 2
+    says = (
+        "copies from or to pageable memory block the host and run while the GPU does nothing else"
+        if pageable
+        else "copies between host and device run while the GPU does nothing else"
+    )
+    do = [
+        "pin the host memory: DataLoader(pin_memory=True), or tensor.pin_memory() once for buffers "
+        "that are used again",
+        "copy with tensor.to(device, non_blocking=True)",
+        "copy the next batch on a side stream while the current step computes",
+        "copy less: keep on the device what does not change, send smaller types (uint8, bf16), "
+        "read results back rarely",
+    ]
+    if not pageable:
+        do = do[1:]
+    in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {lane} AND {window}"
+    return Detection(
+        time_ns=time,
+        direct_ns=exposed + case.direct_ns(_ID),
+        says=says,
+        do=do,
+        figures=[
+            idle_figure(_ID),
+            Figure(
+                "exposed_host_copy_ns",
+                "ns",
+                "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {lane}",
+            ),
+            Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
+            Figure(
+                "copied_bytes", "bytes", f"SELECT sum(bytes)::BIGINT FROM gpu_op WHERE {in_window}"
+            ),
+            Figure(
+                "pageable_bytes",
+                "bytes",
+                f"SELECT coalesce(sum(bytes), 0)::BIGINT FROM gpu_op WHERE {in_window} "
+                "AND (src_memory = 'pageable' OR dst_memory = 'pageable')",
+            ),
+        ],
+        where=where,
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Blocking copy",
+    definition=(
+        "Data moves between host and device while the GPU computes nothing. A copy from pageable "
+        "memory is staged by the driver and blocks the calling thread; the queue runs dry "
+        "meanwhile, and the first launches afterwards are late."
+    ),
+    look_alikes=(
+        "host_sync reads a scalar (up to 64 KiB): its cost is the waiting, not the transfer. "
+        "input_starvation is the preparation of the batch before its copy. A copy that overlaps "
+        "with kernels is not exposed and costs nothing."
+    ),
+    prediction="the step without the exposed host-device copies and the gaps they leave",
+    reference="NVIDIA CUDA best practices: pinned memory, asynchronous transfers",
+    min_share=0.05,
+    detect=detect,
+)

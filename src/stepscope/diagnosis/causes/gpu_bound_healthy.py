@@ -1,0 +1,29 @@
+"""The device is busy: no finding."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection
+
+
+def detect(case: Case) -> Detection | None:
+    """Never a finding: it is the verdict when there is none."""
+    del case
+    return None
+
+
+CAUSE = Cause(
+    id="gpu_bound_healthy",
+    title="GPU-bound, healthy",
+    definition=(
+        "The GPU computes nearly all of the step. What is left to gain lies in the kernels: their "
+        "precision, fusion and efficiency, not in keeping the GPU fed."
+    ),
+    look_alikes=(
+        "A GPU that is busy waiting inside a collective is not computing; exposed communication "
+        "is accounted for separately."
+    ),
+    prediction="none",
+    reference="design section 5",
+    min_share=1.0,
+    detect=detect,
+)

@@ -1,0 +1,64 @@
+"""The training thread computes something else than launches."""
+
+from __future__ import annotations
+
+from stepscope.analysis.silence import NAMED_OTHER
+from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
+
+_ID = "host_compute"
+
+
+def detect(case: Case) -> Detection | None:
+    """Idle time in which the training thread made no CUDA call for long."""
+    time = case.idle_ns(_ID)
+    if not time:
+        return None
+    where = case.place(_ID)
+    segments = case.explanation.gaps.segments
+    codes = set(segments["evidence"][case.explanation.segments_of(_ID)].tolist())
+    named = NAMED_OTHER in codes or where.range is not None
+    inside = f" in {where.range!r}" if where.range else ""
+    if where.source:
+        inside += f" at {where.source}"
+    says = f"the GPU idles while the training thread works on the CPU{inside}"
+    if not named and not where.source:
+        says += " (nothing in the capture says at what; it may be input)"
+    return Detection(
+        time_ns=time,
+        direct_ns=case.direct_ns(_ID),
+        says=says,
+        do=[
+            "move the work out of the step: every N steps, to another process, or to the GPU",
+            "let it overlap: enqueue the next step before doing it, and remove the synchronisation "
+            "that makes the GPU wait for it",
+            "vectorise it (NumPy, torch) where it is a Python loop",
+        ],
+        figures=[idle_figure(_ID)],
+        where=where,
+        next_capture=(
+            None
+            if where.source
+            else "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True), or annotate "
+            "the phases with torch.cuda.nvtx.range"
+        ),
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Host computation",
+    definition=(
+        "The GPU has finished its queue and idles while the training thread does CPU work without "
+        "any CUDA call (metrics, logging, Python loops), for longer than a framework needs between "
+        "two launches."
+    ),
+    look_alikes=(
+        "input_starvation is the same silence spent getting a batch, which evidence must show. "
+        "launch_bound is made of many short pauses between launches. CPU work that the queue "
+        "hides is not reported."
+    ),
+    prediction="the step without the idle time spent in long silences of the training thread",
+    reference="design section 4: host compute",
+    min_share=0.08,
+    detect=detect,
+)

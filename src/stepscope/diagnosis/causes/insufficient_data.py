@@ -1,0 +1,57 @@
+"""The capture cannot answer the question."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+
+_MANY = 20
+
+
+def detect(case: Case) -> Detection | None:
+    """Too little work, no launching calls, or too much idle time that nothing explains."""
+    explanation = case.explanation
+    lane = explanation.lane
+    idle = explanation.steady_total("idle_ns") / explanation.n_steady
+    figures = [
+        Figure("gpu_operations", "count", "SELECT count(*) FROM gpu_op WHERE {lane}"),
+        Figure("cuda_calls", "count", "SELECT count(*) FROM api_call WHERE {process}"),
+    ]
+    unlinked = float((lane.call < 0).mean())
+    reason = capture = None
+    if len(lane.ops) < _MANY:
+        reason = "the capture holds too few GPU operations for a statement about training steps"
+        capture = "capture at least five whole steps after warm-up"
+    elif unlinked > 0.5 and idle > 0.1 * case.step_ns:
+        reason = (
+            "most GPU operations have no recorded launching call, so idle time cannot be "
+            "attributed to what the host did"
+        )
+        capture = (
+            "nsys profile -t cuda,nvtx python train.py, or torch.profiler with "
+            "ProfilerActivity.CPU as well"
+        )
+    elif case.idle_ns("unexplained") > 0.25 * case.step_ns:
+        reason = "the device waits for something that the capture does not show"
+        capture = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node python train.py"
+    if reason is None:
+        return None
+    return Detection(
+        time_ns=max(idle, 1.0),
+        direct_ns=0.0,
+        says=reason,
+        do=["make the capture named under next_capture, then diagnose again"],
+        figures=figures,
+        next_capture=capture,
+    )
+
+
+CAUSE = Cause(
+    id="insufficient_data",
+    title="Not enough data",
+    definition="The capture lacks what an answer needs; the finding says what to capture instead.",
+    look_alikes="none",
+    prediction="none",
+    reference="design section 5",
+    min_share=0.0,
+    detect=detect,
+)

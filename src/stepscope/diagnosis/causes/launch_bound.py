@@ -1,0 +1,70 @@
+"""The host cannot enqueue kernels as fast as the device executes them."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+
+_ID = "launch_bound"
+
+
+def detect(case: Case) -> Detection | None:
+    """Idle time in short pauses between launches that no wait explains."""
+    time = case.idle_ns(_ID)
+    if not time:
+        return None
+    # The estimate of the recording cost is uncertain by a factor of two: what that much more of it
+    # would explain is not claimed.
+    doubt = case.explanation.recording_ns / case.explanation.n_steady
+    if doubt and time - doubt < CAUSE.min_share * case.step_ns:
+        return None
+    where = case.place(_ID)
+    return Detection(
+        time_ns=time,
+        direct_ns=time - min(time, doubt),
+        unsure_ns=case.idle_ns("small_kernels"),
+        says=(
+            "the kernels are shorter than the time the host needs to launch them, so the GPU waits "
+            "for almost every launch"
+        ),
+        do=[
+            "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), or "
+            "torch.cuda.make_graphed_callables",
+            "give each kernel more work: larger batches, or several steps' batches together",
+            "use fused optimizers (fused=True, or foreach=True) and torch.compile, which merges "
+            "elementwise kernels",
+        ],
+        figures=[
+            idle_figure(_ID),
+            Figure(
+                "kernels",
+                "count",
+                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {lane} AND {window}",
+            ),
+            Figure(
+                "median_kernel_ns",
+                "ns",
+                "SELECT median(end_ns - start_ns) FROM gpu_op "
+                "WHERE kind = 'kernel' AND {lane} AND {window}",
+            ),
+        ],
+        where=where,
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Launch-bound",
+    definition=(
+        "Launching a kernel costs the host 5 to 10 us and the framework's dispatch as much again. "
+        "When the kernels are shorter than that, the GPU waits for launches all the time."
+    ),
+    look_alikes=(
+        "host_sync leaves the same late launches after a wait that took the host's lead. "
+        "profiler_overhead slows the host in the same way, but only while it is traced. "
+        "small_kernels loses time on the device between kernels that were enqueued in time."
+    ),
+    prediction="the step without the gaps that wait for a launch, as a CUDA graph would have it",
+    reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
+    min_share=0.08,
+    detect=detect,
+)

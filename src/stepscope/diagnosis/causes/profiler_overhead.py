@@ -1,0 +1,68 @@
+"""The capturing tool itself slows the host down."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+
+_ID = "profiler_overhead"
+
+
+def detect(case: Case) -> Detection | None:
+    """Idle time that recording explains, as the tool recorded it or by the cost of its events."""
+    time = case.idle_ns(_ID)
+    doubt = case.explanation.recording_ns / case.explanation.n_steady
+    unsure = min(doubt, case.idle_ns("launch_bound") + case.idle_ns("host_compute"))
+    if not time:
+        return None
+    options = case.meta.capture_options
+    heavy = [name for name in ("with_stack", "profile_memory", "record_shapes", "with_modules")
+             if options.get(name, "0") not in ("", "0", "false", "False")]  # fmt: skip
+    using = f" (with {', '.join(heavy)})" if heavy else ""
+    return Detection(
+        time_ns=time,
+        direct_ns=time / 2,
+        unsure_ns=unsure,
+        says=(
+            f"recording{using} slows the host until the GPU waits for it; the program without the "
+            "profiler is faster than this capture shows"
+        ),
+        do=[
+            "judge the step time from a run without the profiler",
+            "record less: with_stack=False, profile_memory=False, record_shapes=False; fewer steps "
+            "do not help",
+            "capture with nsys profile -t cuda,nvtx, which costs the host less per event",
+        ],
+        figures=[
+            idle_figure(_ID),
+            Figure(
+                "operators_recorded",
+                "count",
+                "SELECT count(*) FROM operator WHERE {process} AND {window}",
+            ),
+            Figure(
+                "python_functions_recorded",
+                "count",
+                "SELECT count(*) FROM python_function WHERE {process} AND {window}",
+            ),
+        ],
+        next_capture="nsys profile -t cuda,nvtx --sample=none --cpuctxsw=none python train.py",
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Profiler overhead",
+    definition=(
+        "Recording an event costs the host a fraction of a microsecond to several microseconds. In "
+        "an eager program that the host barely keeps fed, this alone makes the GPU wait."
+    ),
+    look_alikes=(
+        "launch_bound is the same symptom without the profiler: it is reported only for the idle "
+        "time that twice the estimated cost of recording would not explain."
+    ),
+    prediction="the step without the idle time that recording explains; a rough estimate",
+    reference="unit costs measured by benchmarks/captures/profiler_cost.py",
+    min_share=0.08,
+    detect=detect,
+    of_program=False,
+)

@@ -1,0 +1,135 @@
+"""The result of a diagnosis: the contract ``stepscope.diagnosis/1``.
+
+The same objects come out of ``--format json``, the Python API and the servers. Times are integer
+nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from stepscope.trace.problems import Problem
+
+SCHEMA = "stepscope.diagnosis/1"
+Severity = Literal["high", "medium", "low"]
+
+
+class TraceSummary(msgspec.Struct, frozen=True):
+    """What was diagnosed.
+
+    Attributes:
+        paths: the inputs as the user named them.
+        source: importer of the first input; several are joined with ``+``.
+        ranks: number of ranks.
+        devices: number of devices over all ranks.
+        steps: steps found on the reference device.
+        steady_steps: first and last step that count, both included.
+    """
+
+    paths: list[str]
+    source: str
+    ranks: int
+    devices: int
+    steps: int
+    steady_steps: tuple[int, int]
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """Distribution of the steady step time, ns."""
+
+    median: int
+    p95: int
+    coefficient_of_variation: float
+
+
+class LaneAccounting(msgspec.Struct, frozen=True):
+    """One device's steady window: the accounting identity and idle time by cause, ns in total."""
+
+    rank: int
+    device: int
+    wall_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    memset_ns: int
+    idle_ns: int
+    idle_by_cause_ns: dict[str, int]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One figure and the statement that recomputes it.
+
+    Attributes:
+        figure: name of the figure.
+        value: its value.
+        unit: ``ns``, ``bytes``, ``count`` or ``share``.
+        sql: statement over the canonical and analysis tables whose only cell is the value.
+        rows: number of rows that the figure was computed from.
+    """
+
+    figure: str
+    value: float | int
+    unit: str
+    sql: str
+    rows: int
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where in the program a cause sits; null where the trace cannot tell."""
+
+    range: str | None = None
+    operator: str | None = None
+    source: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One root cause.
+
+    Attributes:
+        cause: public id.
+        severity: by share of the step.
+        share_of_step: part of the mean steady step that the cause takes.
+        time_ns_per_step: that part, ns.
+        predicted_step_ns: mean step once the cause is gone.
+        prediction_low_ns: lower bound of the prediction.
+        prediction_high_ns: upper bound of the prediction.
+        ranks: ranks that show it.
+        where: where in the program.
+        says: one sentence.
+        do: what to change, most effective first.
+        next_capture: a command that would sharpen the finding, or null.
+        evidence: the figures.
+    """
+
+    cause: str
+    severity: Severity
+    share_of_step: float
+    time_ns_per_step: int
+    predicted_step_ns: int
+    prediction_low_ns: int
+    prediction_high_ns: int
+    ranks: list[int]
+    where: Location
+    says: str
+    do: list[str]
+    next_capture: str | None
+    evidence: list[Evidence]
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """A whole diagnosis.
+
+    ``problems`` and ``remarks`` stand beside the contract's fields: what the import counted, and
+    what was assumed (how steps were found, which were set aside, how ranks were assigned).
+    """
+
+    schema: str
+    trace: TraceSummary
+    step_ns: StepTime
+    accounting: list[LaneAccounting]
+    verdict: str
+    findings: list[Finding]
+    remarks: list[str]
+    problems: list[Problem]

@@ -1,0 +1,149 @@
+"""The one facade: open captures, explain, diagnose, query. Every front door calls only this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.importers.registry import detect, is_trace_folder, load
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError
+from stepscope.trace.job import assemble
+from stepscope.trace.problems import Problem
+from stepscope.trace.trace import Job
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.analysis.explain import Explanation
+    from stepscope.diagnosis.result import Diagnosis
+    from stepscope.sql.engine import Engine
+
+
+class Session:
+    """One opened job.
+
+    Args:
+        paths: captures, folders of captures, or Stepscope trace folders.
+        cache: where imported files are kept; the user's cache by default.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+        StorageError: the cache cannot be written.
+    """
+
+    def __init__(
+        self, paths: Sequence[str | Path], *, cache: Cache | None = None, again: bool = False
+    ) -> None:
+        self.paths = [str(path) for path in paths]
+        store = cache or Cache()
+        inputs = [found for path in paths for found in expand(Path(path))]
+        self.job: Job = assemble([load(path, store, again=again) for path in inputs])
+
+    @cached_property
+    def explanations(self) -> list[tuple[int, Explanation]]:
+        """(rank, explanation) of every device of every rank.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.explain import explain
+
+        found = []
+        for member in self.job.members:
+            of_rank = explain(member.trace.frame, member.trace.meta)
+            if not of_rank:
+                raise InputError(
+                    f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "
+                    "(nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the GPU trains"
+                )
+            found += [(member.rank, explanation) for explanation in of_rank]
+        return found
+
+    @cached_property
+    def engine(self) -> Engine:
+        """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
+        from stepscope.analysis.tables import gap_table, step_table
+        from stepscope.sql.engine import Engine
+
+        return Engine(
+            [(member.rank, member.trace) for member in self.job.members],
+            {
+                "step": lambda: step_table(self.explanations),
+                "idle_gap": lambda: gap_table(self.explanations),
+            },
+        )
+
+    def query(self, sql: str) -> pa.Table:
+        """Run one SELECT.
+
+        Raises:
+            UsageError: the statement is wrong.
+        """
+        return self.engine.query(sql)
+
+    def steps(self) -> pa.Table:
+        """The ``step`` table: one row a step and device."""
+        from stepscope.analysis.tables import step_table
+
+        return step_table(self.explanations)
+
+    def diagnose(self) -> Diagnosis:
+        """Name the causes of the job's step time."""
+        from stepscope.diagnosis.cause import Case
+        from stepscope.diagnosis.engine import diagnose
+
+        metas = {member.rank: member.trace.meta for member in self.job.members}
+        cases = [Case(rank, metas[rank], e) for rank, e in self.explanations]
+
+        def compute(sql: str) -> float | int:
+            value = self.query(sql).column(0)[0].as_py()
+            return 0 if value is None else value
+
+        return diagnose(
+            cases,
+            compute,
+            paths=self.paths,
+            source="+".join(sorted({meta.source for meta in metas.values()})),
+            remarks=self.job.remarks,
+            problems=self.problems,
+        )
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Import problems of all traces, one entry a kind and trace."""
+        return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+
+def expand(path: Path) -> list[Path]:
+    """The captures that a path stands for: itself, or those inside a folder.
+
+    Raises:
+        InputError: nothing is there, or nothing in it is a capture.
+    """
+    if not path.is_dir():
+        return [path]
+    try:
+        if is_trace_folder(path) or detect(path) is not None:
+            return [path]
+        inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
+        found = [
+            child
+            for child in inside
+            if is_trace_folder(child) or (_may_be_capture(child) and detect(child) is not None)
+        ]
+    except PermissionError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    if not found:
+        raise InputError(
+            f"{path} holds no capture that Stepscope knows; name a file, or a folder with Nsight "
+            "Systems exports or PyTorch traces"
+        )
+    return found
+
+
+def _may_be_capture(path: Path) -> bool:
+    return path.is_dir() or path.stat().st_size > 0

@@ -1,0 +1,118 @@
+"""Open DuckDB over the Parquet files of one or several traces, read-only and shut in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from stepscope.trace.errors import UsageError
+from stepscope.trace.schema import TABLES, arrow_schema
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from stepscope.trace.trace import Trace
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+class Engine:
+    """Runs SQL over the canonical tables of some ranks.
+
+    Every canonical table is a view with an additional first column ``rank``; a table that no
+    rank holds is there without rows. Statements can read nothing else: no files, no network, no
+    extensions.
+
+    Args:
+        ranks: rank and trace of each member.
+        derived: tables that an analysis computes on demand, by name.
+    """
+
+    def __init__(
+        self,
+        ranks: list[tuple[int, Trace]],
+        derived: Mapping[str, Callable[[], pa.Table]] | None = None,
+    ) -> None:
+        self._ranks = ranks
+        self._derived = dict(derived or {})
+        self._tables: dict[str, pa.Table] = {}
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._views: set[str] = set()
+
+    def tables(self) -> list[str]:
+        """Names of all tables that a statement may use."""
+        return [*TABLES, *self._derived]
+
+    def query(self, sql: str) -> pa.Table:
+        """Run one statement that returns rows.
+
+        Raises:
+            UsageError: the statement is wrong, with DuckDB's reason in one line.
+        """
+        import duckdb
+
+        connection = self._open(sql)
+        try:
+            statements = connection.extract_statements(sql)
+            if len(statements) != 1 or statements[0].type not in (
+                duckdb.StatementType.SELECT,
+                duckdb.StatementType.EXPLAIN,
+            ):
+                raise UsageError("give exactly one SELECT statement; traces are never changed")
+            result = connection.sql(sql)
+            if result is None:
+                raise UsageError("the statement returns no rows; give a SELECT")
+            return result.to_arrow_table()
+        except duckdb.Error as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"SQL: {reason[:400]}") from error
+
+    def _open(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """The connection, with views for the tables that the statement names."""
+        wanted = {word.lower() for word in _WORD.findall(sql)}
+        names = {name for name in self.tables() if name in wanted}
+        if re.search(r"information_schema|duckdb_|show\s|describe\s", sql, re.IGNORECASE):
+            names = set(self.tables())
+        if self._connection is None or not names <= self._views:
+            self._views |= names
+            self._connection = self._connect(self._views)
+        return self._connection
+
+    def _connect(self, names: set[str]) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false",
+                                                        "autoload_known_extensions": "false"})  # fmt: skip
+        for name in sorted(names):
+            if name in self._derived:
+                if name not in self._tables:
+                    self._tables[name] = self._derived[name]()
+                connection.register(f"_{name}", self._tables[name])
+                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM _{name}")
+            else:
+                connection.execute(f"CREATE VIEW {name} AS {self._view(name, connection)}")
+        folders = [_quoted(str(trace.folder.resolve())) for _, trace in self._ranks]
+        connection.execute(f"SET allowed_directories=[{', '.join(folders)}]")
+        connection.execute("SET enable_external_access=false")
+        connection.execute("SET lock_configuration=true")
+        return connection
+
+    def _view(self, name: str, connection: duckdb.DuckDBPyConnection) -> str:
+        parts = []
+        for rank, trace in self._ranks:
+            file = trace.folder.resolve() / f"{name}.parquet"
+            if file.exists():
+                parts.append(
+                    f"SELECT {rank}::BIGINT AS rank, * FROM read_parquet({_quoted(str(file))})"
+                )
+        if parts:
+            return " UNION ALL ".join(parts)
+        empty = arrow_schema(name).empty_table()
+        connection.register(f"_{name}", empty)
+        return f"SELECT 0::BIGINT AS rank, * FROM _{name}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,83 @@
+"""What every test shares: an isolated cache, the shared captures, the gate before GPU tests."""
+
+from __future__ import annotations
+
+import fcntl
+import lzma
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "h200"
+
+# A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test.
+settings.register_profile("stepscope", deadline=None, print_blob=True)
+settings.load_profile("stepscope")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees the user's cache or settings; every xdist worker has a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("STEPSCOPE_"):
+                patch.delenv(name)
+        patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real captures beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the captures of ../shared/data/h200, which are not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def unpacked(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function from a capture's name (``healthy``) to its unpacked Nsight Systems export.
+
+    A capture is unpacked once a test run, whichever xdist worker asks first; treat it as read-only.
+    """
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = run / "unpacked"
+    folder.mkdir(exist_ok=True)
+
+    def unpack(name: str) -> Path:
+        target = folder / f"{name}.sqlite"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                part = folder / f"{name}.part"
+                packed = shared_data / "nsys" / f"{name}.sqlite.xz"
+                with lzma.open(packed) as source, part.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+                part.rename(target)
+        return target
+
+    return unpack
+
+
+@cache
+def _no_gpu() -> str | None:
+    """Why GPU tests cannot run here; None where they can."""
+    try:
+        import torch
+    except ImportError:
+        return "needs PyTorch with CUDA; PyTorch is not installed"
+    if not torch.cuda.is_available():
+        return "needs an NVIDIA GPU; PyTorch finds no CUDA device"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked ``gpu`` where there is none; the closing summary shows the reason."""
+    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
+        pytest.skip(reason)

@@ -1,0 +1,137 @@
+"""The lock fits the project, and the wheel works on its own."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import stepscope
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCK = (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
+PIN = re.compile(
+    r"^([A-Za-z0-9._-]+)==(\S+)[^\n]*\n(?: +--hash=sha256:[0-9a-f]{64}[ \\]*\n)+", re.MULTILINE
+)
+SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+def run(command: Sequence[str | Path], folder: Path) -> str:
+    """Run a command that sees neither the repository nor this environment's settings."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_lock_pins_what_the_project_asks_for() -> None:
+    pins = {canonicalize_name(name): version for name, version in PIN.findall(LOCK)}
+    extras = PROJECT["project"]["optional-dependencies"]
+    for line in (
+        *PROJECT["project"]["dependencies"],
+        *extras["dev"],
+        *extras["bench"],
+        *PROJECT["build-system"]["requires"],
+    ):
+        asked = Requirement(line)
+        pinned = pins.get(canonicalize_name(asked.name))
+        assert pinned, f"{asked.name} is not in the lock; run python3 dev.py lock"
+        assert asked.specifier.contains(pinned), f"{line}, locked {pinned}"
+
+
+def test_lock_holds_only_names_versions_and_hashes() -> None:
+    rest = PIN.sub("", LOCK)
+    assert [line for line in rest.splitlines() if not re.match(r" *#", line)] == []
+    assert "://" not in LOCK
+
+
+def test_an_old_python_can_parse_dev_py_up_to_its_version_check() -> None:
+    ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+def closure(requirements: Sequence[str], seen: set[str]) -> Iterator[Distribution]:
+    """The installed distributions that the requirements bring in, each once."""
+    for line in requirements:
+        asked = Requirement(line)
+        name = canonicalize_name(asked.name)
+        if name in seen or (asked.marker and not asked.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(name)
+        found = distribution(name)
+        yield found
+        yield from closure(found.requires or [], seen)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", folder], ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts of a fresh environment: the wheel and what it declares to need, no more.
+
+    The needed libraries are linked from this environment, so nothing is downloaded.
+    """
+    folder = tmp_path_factory.mktemp("fresh")
+    libraries = folder / "libraries"
+    libraries.mkdir()
+    for found in closure(PROJECT["project"]["dependencies"], set()):
+        for top in {file.parts[0] for file in found.files or [] if file.parts[0] != ".."}:
+            link = libraries / top
+            if not link.exists() and top != "__pycache__":
+                link.symlink_to(Path(str(found.locate_file(top))))
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    run(
+        [
+            *(sys.executable, "-m", "pip", "--python", python, "install"),
+            *("--quiet", "--no-deps", "--no-index", wheel),
+        ],
+        folder,
+    )
+    site = Path(run([python, "-c", SITE], folder).strip())
+    (site / "libraries.pth").write_text(f"{libraries}\n")
+    return python.parent
+
+
+@pytest.mark.slow
+def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    package = ROOT / "src" / "stepscope"
+    ours = {
+        f"stepscope/{path.relative_to(package).as_posix()}"
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name for name in names if name.startswith("stepscope/")} == ours
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) -> None:
+    code = "import stepscope; print(stepscope.__file__)"
+    where = Path(run([installed / "python", "-c", code], tmp_path).strip())
+    assert where.is_relative_to(installed.parent)
+    assert stepscope.__version__ in run([installed / "stepscope", "--version"], tmp_path)
+    demo = run([installed / "stepscope", "demo"], tmp_path)
+    assert "ms" in demo
