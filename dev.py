@@ -150,8 +150,8 @@ def prepare() -> None:
         wanted = digest()
         if usable() and STAMP.read_text(encoding="utf-8") == wanted:
             return
-        say("preparing .venv with the packages of requirements/dev.lock (about a minute)")
         create()
+        say("installing the packages of requirements/dev.lock into .venv (under a minute)")
         must(*INSTALL, "--require-hashes", "-r", str(LOCK))
         # The build backend is one of the locked packages: nothing else is downloaded.
         must(*INSTALL, "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))

@@ -118,6 +118,11 @@ class Session:
         return [problem for member in self.job.members for problem in member.trace.meta.problems]
 
 
+def open_cache() -> Cache:
+    """The user's cache of imported captures."""
+    return Cache()
+
+
 def expand(path: Path) -> list[Path]:
     """The captures that a path stands for: itself, or those inside a folder.
 

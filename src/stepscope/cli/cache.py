@@ -1,0 +1,58 @@
+"""``stepscope cache``."""
+
+from __future__ import annotations
+
+import datetime
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["show", "clear"]), default="show")
+@options.formats("text", "json")
+def command(action: str, format_: str) -> None:
+    """See ("show", the default) or empty ("clear") the cache of imported captures.
+
+    STEPSCOPE_CACHE_DIR names its folder, STEPSCOPE_CACHE_MAX_BYTES its size bound (20 GB).
+    """
+    from stepscope.session import open_cache
+
+    store = open_cache()
+    if action == "clear":
+        freed = store.clear()
+        click.echo(f"{freed / 1e6:.1f} MB freed in {store.folder}")
+        return
+    entries = store.entries()
+    total = sum(entry.bytes for entry in entries)
+    if format_ == "json":
+        import msgspec
+
+        document = {
+            "schema": "stepscope.cache/1",
+            "folder": str(store.folder),
+            "bytes": total,
+            "limit_bytes": store.limit,
+            "entries": [
+                {
+                    "folder": str(entry.folder),
+                    "input": entry.input_name,
+                    "source": entry.source,
+                    "bytes": entry.bytes,
+                    "used_epoch_s": entry.used_at,
+                }
+                for entry in entries
+            ],
+        }
+        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        return
+    click.echo(
+        f"{store.folder}: {len(entries)} captures, {total / 1e6:.1f} MB of {store.limit / 1e9:.0f} GB"
+    )
+    from stepscope.render.text import clean
+
+    for entry in entries:
+        used = datetime.datetime.fromtimestamp(entry.used_at).strftime("%Y-%m-%d %H:%M")
+        size = f"{entry.bytes / 1e6:8.1f} MB"
+        click.echo(f"  {used}  {size}  {entry.source:8} {clean(entry.input_name)}")

@@ -1,0 +1,43 @@
+"""``stepscope diagnose``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@options.paths
+@options.formats("terminal", "json", "markdown")
+@options.again
+@click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
+def command(paths: tuple[str, ...], format_: str, again: bool, no_evidence: bool) -> None:
+    """Name the causes of the step time, with evidence and the predicted gain.
+
+    PATH is an Nsight Systems export (.sqlite, .nsys-rep, Parquet or Arrow folder), a PyTorch
+    trace (.json, .json.gz, .json.zst) or a Stepscope trace. Several paths, or a folder of them,
+    are the ranks of one job.
+    """
+    show(paths, format_, again=again, evidence=not no_evidence)
+
+
+def show(
+    paths: tuple[str, ...], format_: str, *, again: bool = False, evidence: bool = True
+) -> None:
+    """Diagnose and print."""
+    from stepscope.session import Session
+
+    diagnosis = Session(paths, again=again).diagnose()
+    if format_ == "json":
+        import msgspec
+
+        options.write(msgspec.json.format(msgspec.json.encode(diagnosis)).decode() + "\n")
+    elif format_ == "markdown":
+        from stepscope.render.markdown import diagnosis_markdown
+
+        options.write(diagnosis_markdown(diagnosis))
+    else:
+        from stepscope.render.terminal import print_diagnosis
+
+        print_diagnosis(diagnosis, options.console(), evidence=evidence)

@@ -1,0 +1,38 @@
+"""``stepscope info``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@options.paths
+@options.formats("text", "json")
+@options.again
+def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
+    """Show what a capture holds, what it lacks, and what was noticed while reading it."""
+    from stepscope.session import Session
+
+    session = Session(paths, again=again)
+    if format_ == "json":
+        import msgspec
+
+        members = [
+            {
+                "path": str(member.trace.path),
+                "rank": member.rank,
+                "rank_source": member.rank_source,
+                "meta": member.trace.meta,
+            }
+            for member in session.job.members
+        ]
+        document = {"schema": "stepscope.info/1", "traces": members, "remarks": session.job.remarks}
+        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        return
+    from stepscope.render.info import info_text
+
+    options.write("\n".join(info_text(member) for member in session.job.members))
+    for remark in session.job.remarks:
+        click.echo(remark)

@@ -1,0 +1,72 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def paths(function: F) -> F:
+    """``PATH...``: captures, folders of captures, or Stepscope traces."""
+    return click.argument("paths", nargs=-1, required=True, type=click.Path())(function)
+
+
+def again(function: F) -> F:
+    """``--again``: import even what the cache holds."""
+    return click.option(
+        "--again", is_flag=True, help="Import the capture again even when it is cached."
+    )(function)
+
+
+def formats(*names: str) -> Callable[[F], F]:
+    """``--format``; the first name is the default."""
+    return click.option(
+        "--format",
+        "-f",
+        "format_",
+        type=click.Choice(names),
+        default=names[0],
+        show_default=True,
+        help="Output format.",
+    )
+
+
+TABLE_FORMATS = ("column", "csv", "json", "markdown")
+
+
+def write_table(table: pa.Table, format_: str, schema: str) -> None:
+    """Print an Arrow table in one of ``TABLE_FORMATS``."""
+    from stepscope.render import tables
+
+    if format_ == "csv":
+        text = tables.as_csv(table)
+    elif format_ == "json":
+        text = tables.as_json(table, schema)
+    elif format_ == "markdown":
+        text = tables.as_markdown(table)
+    else:
+        text = tables.as_columns(table)
+    write(text)
+
+
+def write(text: str) -> None:
+    """Print text as it is, replacing what the terminal's encoding lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
+def console() -> Console:
+    """A console on standard output; plain text of a fixed width when it is not a terminal."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else 110
+    return Console(highlight=False, markup=False, emoji=False, width=wide, soft_wrap=False)

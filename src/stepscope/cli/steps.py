@@ -1,0 +1,28 @@
+"""``stepscope steps``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@options.paths
+@options.formats(*options.TABLE_FORMATS)
+@options.again
+def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
+    """Show every step: length, and where its time goes on the device.
+
+    Times are ns. The parts (compute, exposed communication, exposed copy, memset, idle) sum to
+    the length exactly.
+    """
+    from stepscope.session import Session
+
+    session = Session(paths, again=again)
+    options.write_table(session.steps(), format_, "stepscope.steps/1")
+    if format_ == "column":
+        for rank, explanation in session.explanations:
+            notes = [explanation.steps.says, explanation.set_aside]
+            said = "; ".join(note for note in notes if note)
+            click.echo(f"rank {rank} device {explanation.lane.device}: {said}", err=True)

@@ -1,0 +1,1 @@
+"""Results as text: terminal, Markdown, JSON, CSV. Results in, text out."""

@@ -1,0 +1,36 @@
+"""What a trace holds, as text."""
+
+from __future__ import annotations
+
+from stepscope.render.text import clean, milliseconds
+from stepscope.trace.trace import Member
+
+
+def info_text(member: Member) -> str:
+    """One trace: origin, environment, tables, what is absent, problems."""
+    trace, meta = member.trace, member.trace.meta
+    window = milliseconds(meta.window_end_ns - meta.window_start_ns)
+    version = f" {clean(meta.source_version)}" if meta.source_version else ""
+    lines = [
+        clean(str(trace.path), 400),
+        f"  source    {meta.source}{version}, window {window}",
+        f"  rank      {member.rank} ({clean(member.rank_source)})"
+        + (f" of {meta.world_size}" if meta.world_size else ""),
+    ]
+    if meta.command:
+        lines.append(f"  command   {clean(meta.command, 300)}")
+    pairs = {**meta.environment, **meta.capture_options}
+    lines += [f"  {clean(key, 40)}: {clean(value, 200)}" for key, value in sorted(pairs.items())]
+    lines.append("  tables")
+    lines += [f"    {table:16} {rows:>12,}" for table, rows in sorted(meta.rows.items())]
+    if meta.absent:
+        lines.append("  absent")
+        lines += [f"    {a.table:16} {a.reason}; get it with {a.flag}" for a in meta.absent]
+    if meta.problems:
+        lines.append("  problems")
+        for problem in meta.problems:
+            detail = f" [{clean(problem.detail)}]" if problem.detail else ""
+            lines.append(
+                f"    {problem.severity:10} {problem.count:,} x {problem.says}; {problem.do}{detail}"
+            )
+    return "\n".join(lines) + "\n"

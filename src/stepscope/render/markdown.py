@@ -1,0 +1,67 @@
+"""A diagnosis as Markdown, for a pull request or an issue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.render import budget
+from stepscope.render.text import clean, figure, milliseconds, percent, plural
+
+if TYPE_CHECKING:
+    from stepscope.diagnosis.result import Diagnosis, Finding
+
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()#+!|~@$"} | {"<": "&lt;", ">": "&gt;"})
+
+
+def escape(text: str) -> str:
+    """Trace text, safe inside Markdown: no markup, no HTML, no mentions, one line."""
+    return clean(text, 400).replace("&", "&amp;").translate(_SPECIAL)
+
+
+def diagnosis_markdown(diagnosis: Diagnosis) -> str:
+    """The diagnosis as a Markdown document."""
+    trace, step = diagnosis.trace, diagnosis.step_ns
+    first, last = trace.steady_steps
+    lines = [
+        f"### {escape(budget.headline(diagnosis))}",
+        "",
+        f"{escape(', '.join(trace.paths))}: {trace.source}, {plural(trace.ranks, 'rank')}, "
+        f"{plural(trace.devices, 'device')}, {plural(trace.steps, 'step')} (steady {first} to "
+        f"{last}), median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
+        "",
+        "| rank | device | " + " | ".join(("part of the step", "share", "time a step")) + " |",
+        "|---|---|---|---:|---:|",
+    ]
+    steps = last - first + 1
+    for lane in diagnosis.accounting:
+        for part in budget.parts(lane):
+            name = f"idle: {part.name}" if part.idle else part.name
+            lines.append(
+                f"| {lane.rank} | {lane.device} | {escape(name)} | "
+                f"{percent(part.ns / max(lane.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
+            )
+    for number, finding in enumerate(diagnosis.findings, 1):
+        lines += ["", *_finding(number, finding)]
+    notes = [*diagnosis.remarks]
+    notes += [f"{p.severity}: {p.count} x {p.says}; {p.do}" for p in diagnosis.problems]
+    if notes:
+        lines += ["", *(f"- {escape(note)}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _finding(number: int, finding: Finding) -> list[str]:
+    lines = [
+        f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.says)}. "
+        f"Fixed: {milliseconds(finding.predicted_step_ns)} "
+        f"({milliseconds(finding.prediction_low_ns)} to "
+        f"{milliseconds(finding.prediction_high_ns)}).",
+        "",
+        *(f"- {escape(advice)}" for advice in finding.do),
+    ]
+    if finding.next_capture:
+        lines.append(f"- to know more: {escape(finding.next_capture)}")
+    lines += ["", "<details><summary>evidence</summary>", "", "| figure | value | SQL |", "|---|---:|---|"]
+    for item in finding.evidence:
+        sql = clean(item.sql, 2000).replace("|", "\\|").replace("`", "'")
+        lines.append(f"| {escape(item.figure)} | {figure(item.value, item.unit)} | `{sql}` |")
+    return [*lines, "", "</details>"]
