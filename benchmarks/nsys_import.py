@@ -143,10 +143,12 @@ def record_columns(source: Path, file: Path) -> None:
     asked: list[tuple[str, dict[str, str]]] = []
     original = SqliteSource.batches
 
-    def batches(self: Any, table: str, columns: Any, bad: Any, where: Any = None) -> Any:
+    def batches(
+        self: Any, table: str, columns: Any, bad: Any, where: Any = None, order: Any = None
+    ) -> Any:
         if where is None:
             asked.append((table, dict(columns)))
-        return original(self, table, columns, bad, where)
+        return original(self, table, columns, bad, where, order)
 
     SqliteSource.batches = batches  # type: ignore[method-assign]
     import_trace(source)

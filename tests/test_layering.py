@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "intervals": set(),
     "capture": set(),
     "annotate": set(),
+    "data": set(),
     "importers": {"trace", "intervals"},
     "analysis": {"trace", "intervals"},
     "sql": {"trace"},
@@ -48,7 +49,7 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
         *("diagnosis", "recipes", "compare", "render", "export", "capture"),
     },
-    "cli": {"session", "render", "trace.errors"},
+    "cli": {"session", "render", "data", "trace.errors"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
     # The package itself may offer the facade, lazily; every room may read its version.
@@ -61,7 +62,7 @@ STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
 NUMPY_ONLY = {"intervals"}
 
 HEAVY = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pyarrow", "rich"}
-START_UP_MODULES = 400
+START_UP_MODULES = 200
 """Bound on the modules that start-up may load; the interpreter and click make up most of it."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -133,5 +134,7 @@ def test_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) -> N
     where = Path(run([installed / "python", "-c", code], tmp_path).strip())
     assert where.is_relative_to(installed.parent)
     assert stepscope.__version__ in run([installed / "stepscope", "--version"], tmp_path)
-    demo = run([installed / "stepscope", "demo"], tmp_path)
-    assert "ms" in demo
+    assert "GPU" in run([installed / "stepscope", "demo"], tmp_path)
+    diagnosis = json.loads(run([installed / "stepscope", "demo", "--format", "json"], tmp_path))
+    assert diagnosis["verdict"] == "input_starvation"
+    assert list(tmp_path.iterdir()) == []

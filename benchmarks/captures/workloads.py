@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 TRUTH = {
-    "cnn_healthy": "gpu_bound_healthy",
+    "cnn_small": "launch_bound",
     "cnn_workers": "input_starvation",
     "cnn_disk": "input_starvation",
     "cnn_cpu_out": "blocking_copy",

@@ -128,6 +128,17 @@ def test_odd_names(tmp_path, name, driver, monkeypatch):
     assert [file.name for file in folder.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", ["ddp_2steps.sqlite", "host_2023_4.sqlite"])
+def test_without_adbc_the_tables_are_the_same(tmp_path, name, monkeypatch):
+    path = unpacked(name, tmp_path)
+    fast = read(path, tmp_path)
+    monkeypatch.setitem(sys.modules, "adbc_driver_sqlite", None)
+    slow = read(path, tmp_path)
+    assert slow.meta == fast.meta
+    for table in fast.meta.rows:
+        assert rows(slow, table) == rows(fast, table), table
+
+
 def test_a_relative_path(tmp_path, monkeypatch):
     make(tmp_path / "a.sqlite", small())
     monkeypatch.chdir(tmp_path)

@@ -25,6 +25,8 @@ from nsys_data.build import (
     window,
 )
 
+from stepscope.importers.nsys.sqlite_source import SqliteSource
+
 
 def test_a_minimal_export(tmp_path):
     trace = read(make(tmp_path / "a.sqlite", small()), tmp_path)
@@ -246,6 +248,22 @@ def test_shuffled_rows_give_the_same_trace(tmp_path, count):
         assert ours["start_ns"].to_pylist() == sorted(ours["start_ns"].to_pylist())
         assert ours["id"].to_pylist() == list(range(ours.num_rows))
     assert ordered.meta.problems == other.meta.problems == []
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_only_mixed_tables_are_sorted_by_sqlite(tmp_path, mixed):
+    tables = many(70_000)
+    if mixed:
+        random.Random(1).shuffle(tables["CUPTI_ACTIVITY_KIND_RUNTIME"])
+    source = SqliteSource(make(tmp_path / "a.sqlite", tables))
+    found = []
+    for batch in source.batches(
+        "CUPTI_ACTIVITY_KIND_RUNTIME", {"start": "int"}, lambda n, what: None, order="start"
+    ):
+        found += batch.column(0).to_pylist()
+    assert found == sorted(row["start"] for row in tables["CUPTI_ACTIVITY_KIND_RUNTIME"])
+    assert source._is_mixed("CUPTI_ACTIVITY_KIND_RUNTIME", "start") == mixed
+    source.close()
 
 
 @pytest.fixture(params=["adbc", "standard library"])

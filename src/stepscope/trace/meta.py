@@ -12,7 +12,8 @@ class Absent(msgspec.Struct, frozen=True):
     """A canonical table that the source does not hold.
 
     Attributes:
-        table: canonical table name.
+        table: canonical table name, or ``osrt`` for the calls of the operating system's runtime,
+            a part of ``api_call``.
         reason: why it is absent, in one sentence.
         flag: the capture flag or option that would provide it.
     """

@@ -40,7 +40,12 @@ class TablesSource:
         }
 
     def batches(
-        self, table: str, columns: Mapping[str, Raw], bad: BadValues, where: Where | None = None
+        self,
+        table: str,
+        columns: Mapping[str, Raw],
+        bad: BadValues,
+        where: Where | None = None,
+        order: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a table in stored order; see :class:`~.source.Source`."""
         import pyarrow as pa

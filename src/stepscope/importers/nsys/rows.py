@@ -160,7 +160,8 @@ class TableReader:
                 self.problems.count("bad_value", count, scope=scope, detail=detail)
 
         columns: dict[str, Raw] = {field.name: _RAW[field.type] for field in present}
-        for batch in self.source.batches(found, columns, bad, where):
+        order = "start" if "start" in columns else None
+        for batch in self.source.batches(found, columns, bad, where, order):
             yield self._checked(batch, present, lacking, old, found, scope)
 
     def _checked(

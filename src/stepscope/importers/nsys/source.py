@@ -41,15 +41,22 @@ class Source(Protocol):
         """The columns of a table."""
 
     def batches(
-        self, table: str, columns: Mapping[str, Raw], bad: BadValues, where: Where | None = None
+        self,
+        table: str,
+        columns: Mapping[str, Raw],
+        bad: BadValues,
+        where: Where | None = None,
+        order: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a table in stored order, as batches of at most ``BATCH_ROWS`` rows.
+        """Rows of a table, as batches of at most ``BATCH_ROWS`` rows.
 
         Args:
             table: a name from :meth:`tables`.
             columns: names from :meth:`columns`, or ``rowid``; and the form each is wanted in.
             bad: receives values of another type; they are delivered as null.
             where: keep only these rows.
+            order: a column to sort by, where the source can do so in bounded memory; without it
+                the rows come as they are stored.
 
         Raises:
             InputError: the table cannot be read whole.

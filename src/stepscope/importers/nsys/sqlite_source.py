@@ -12,13 +12,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.nsys.detect import SQLITE_MAGIC, sqlite_uri
 from stepscope.importers.nsys.prefetch import prefetched
 from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where
-from stepscope.trace.errors import InputError
+from stepscope.trace.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _FALLBACK_ROWS = 1 << 14  # Python objects are some ten times the size of Arrow values
 _LITERALS: dict[Raw, str] = {"int": "0", "float": "0.0", "text": "x''"}
 _HEADER_BYTES = 100
+_SAMPLES = 32
+_SAMPLE_ROWS = 64
 _WAL_VERSION = 2
 
 
@@ -64,20 +67,29 @@ class SqliteSource:
         }
 
     def batches(
-        self, table: str, columns: Mapping[str, Raw], bad: BadValues, where: Where | None = None
+        self,
+        table: str,
+        columns: Mapping[str, Raw],
+        bad: BadValues,
+        where: Where | None = None,
+        order: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a table in stored order; see :class:`~.source.Source`."""
+        """Rows of a table; sorted only where a sample shows that they are not stored so."""
         kinds = {name: self._natural(table, name, raw) for name, raw in columns.items()}
+        query = _select(table, kinds, where)
+        if order is not None and self._is_mixed(table, order):
+            # SQLite sorts in bounded memory, for less than sorting the finished columns costs
+            query += f" ORDER BY {_quoted(order)}, rowid"
         done = 0
         if self._adbc is not None:
             try:
-                for batch in prefetched(lambda: self._fast(table, kinds, where)):
+                for batch in prefetched(lambda: self._fast(query, kinds)):
                     done += batch.num_rows
                     yield batch
                 return
             except _adbc_errors():
                 pass  # the slow path counts the misfits, or says what is damaged
-        yield from self._slow(table, kinds, bad, where, done)
+        yield from self._slow(table, query, kinds, bad, done)
 
     def close(self) -> None:
         """Close the connection."""
@@ -99,15 +111,28 @@ class SqliteSource:
             return "int"
         return raw
 
-    def _fast(
-        self, table: str, kinds: Mapping[str, Raw], where: Where | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _is_mixed(self, table: str, order: str) -> bool:
+        """Whether samples of a large table's rows are out of order (as since 2025.6)."""
+        name, column = _quoted(table), _quoted(order)
+        with self._errors():
+            last = self._connection.execute(f"SELECT max(rowid) FROM {name}").fetchone()[0] or 0
+            if last <= BATCH_ROWS:
+                return False
+            seen: list[Any] = []
+            for part in range(_SAMPLES):
+                query = f"SELECT {column} FROM {name} WHERE rowid > ? LIMIT {_SAMPLE_ROWS}"
+                seen += self._connection.execute(query, (last * part // _SAMPLES,)).fetchall()
+        values = [value for (value,) in seen if isinstance(value, int)]
+        return any(after < before for before, after in pairwise(values))
+
+    def _fast(self, select: str, kinds: Mapping[str, Raw]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         types = {"int": pa.int64(), "float": pa.float64(), "text": pa.binary()}
         schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
         literals = ", ".join(_LITERALS[kind] for kind in kinds.values())
-        query = f"SELECT {literals} UNION ALL {_select(table, kinds, where)}"
+        # ORDER BY would apply to the whole compound, hence the subquery
+        query = f"SELECT {literals} UNION ALL SELECT * FROM ({select})"
         manager, driver = self._adbc
         with ExitStack() as stack:
             database = stack.enter_context(driver.connect(sqlite_uri(self._path)))
@@ -129,16 +154,15 @@ class SqliteSource:
     def _slow(
         self,
         table: str,
+        select: str,
         kinds: Mapping[str, Raw],
         bad: BadValues,
-        where: Where | None,
         skip: int,
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        query = f"{_select(table, kinds, where)} LIMIT -1 OFFSET {skip}"
         with self._errors():
-            cursor = self._connection.execute(query)
+            cursor = self._connection.execute(f"{select} LIMIT -1 OFFSET {skip}")
         while True:
             with self._errors():
                 rows = cursor.fetchmany(_FALLBACK_ROWS)
@@ -155,6 +179,11 @@ class SqliteSource:
         try:
             yield
         except sqlite3.Error as error:
+            if "disk is full" in str(error):
+                raise StorageError(
+                    f"the temporary folder is full while {self._shown} is sorted; free some space, "
+                    "or set SQLITE_TMPDIR to a larger disk"
+                ) from error
             raise InputError(
                 f"{self._shown} is damaged or incomplete ({error}); copy it again, or export the "
                 "report again with nsys export"

@@ -1,0 +1,1 @@
+"""Helpers for tests: unpack captures, strip annotations, build small traces."""
