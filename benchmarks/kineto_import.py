@@ -36,15 +36,17 @@ def build(source: Path, target: Path, factor: int) -> int:
     start = text.index('"traceEvents": [') + len('"traceEvents": [')
     end = text.rindex("]", 0, text.rindex("traceName"))
     body = text[start:end].rstrip()
-    times = [int(match[2]) for match in _MOVED.finditer(body) if match[1] == "ts"]
-    ids = [int(match[2]) for match in _MOVED.finditer(body) if match[1] != "ts"]
+    numbers: dict[str, list[int]] = {"ts": [], "id": []}
+    for match in _MOVED.finditer(body):
+        numbers["ts" if match[1] == "ts" else "id"].append(int(match[2]))
+    times, largest_id = numbers["ts"], max(numbers["id"])
     steps = {"ts": max(times) - min(times) + 1000}
     with target.open("w") as file:
         file.write(text[:start])
         for turn in range(factor):
 
             def move(match: re.Match[str], turn: int = turn) -> str:
-                step = steps.get(match[1], max(ids) + 1)
+                step = steps.get(match[1], largest_id + 1)
                 return f'"{match[1]}": {int(match[2]) + turn * step}{match[3] or ""}'
 
             file.write(("," if turn else "") + (_MOVED.sub(move, body) if turn else body))
@@ -98,7 +100,7 @@ def msgspec_typed(path: Path) -> float:
 
     from stepscope.importers.kineto.events import Event
 
-    document = parser.defstruct("Document", [("traceEvents", list[Event[float]])])
+    document = parser.defstruct("Document", [("traceEvents", list[Event[float, str]])])
     decoder = parser.json.Decoder(document)
     gc.disable()
     start = time.perf_counter()

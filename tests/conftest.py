@@ -15,8 +15,11 @@ from hypothesis import settings
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "h200"
 
-# A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test.
-settings.register_profile("stepscope", deadline=None, print_blob=True)
+# A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test. Continuous
+# integration tries the same examples every time; a person's runs look for new ones.
+settings.register_profile(
+    "stepscope", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("stepscope")
 
 

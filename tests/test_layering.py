@@ -52,6 +52,11 @@ ARROWS: dict[str, set[str]] = {
     "cli": {"session", "render", "data", "trace.errors"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
+    # Writes the reference pages from every room's declarations; nothing imports it.
+    "docs": {
+        *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
+        *("recipes", "compare", "render", "export", "session", "cli", "data"),
+    },
     # The package itself may offer the facade, lazily; every room may read its version.
     "__init__": {"session", "annotate"},
     "__main__": {"cli"},

@@ -65,6 +65,23 @@ def test_an_old_python_can_parse_dev_py_up_to_its_version_check() -> None:
     ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
+def test_an_environment_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    """``.venv`` is deleted and made anew at will, so it must be one that dev.py made."""
+    for name in ("dev.py", "pyproject.toml", "requirements/dev.lock"):
+        copy = tmp_path / name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes())
+    theirs = tmp_path / ".venv" / "theirs"
+    theirs.parent.mkdir()
+    theirs.touch()
+    done = subprocess.run(
+        [sys.executable, tmp_path / "dev.py", "lint"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "move it away" in done.stderr
+    assert [theirs] == list(theirs.parent.iterdir())
+
+
 def closure(requirements: Sequence[str], seen: set[str]) -> Iterator[Distribution]:
     """The installed distributions that the requirements bring in, each once."""
     for line in requirements:

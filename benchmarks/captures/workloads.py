@@ -167,8 +167,14 @@ def main() -> None:
         layers = [m for _ in range(40) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
         model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(24 * 64, 10))
     model = model.cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9) if kind == "cnn" else (
-        torch.optim.AdamW(model.parameters(), lr=1e-4, fused=kind == "gpt", capturable=s == "gpt_graph")
+    optimizer = (
+        torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        if kind == "cnn"
+        else (
+            torch.optim.AdamW(
+                model.parameters(), lr=1e-4, fused=kind == "gpt", capturable=s == "gpt_graph"
+            )
+        )
     )
     workers = {"cnn_workers": 2, "cnn_disk": 0}.get(s, 6)
     loader = DataLoader(

@@ -21,6 +21,7 @@ from stepscope.importers.registry import detect, load, read_head
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError
 
+NSYS = find_nsys()
 REPORT = b"NVIDIA Tegra Profiler Report 363"
 
 
@@ -299,12 +300,13 @@ def test_which_nsys_is_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(
-    find_nsys() is None or not (SHARED / "healthy.nsys-rep").exists(),
+    NSYS is None or not (SHARED / "healthy.nsys-rep").exists(),
     reason="needs nsys and a real report",
 )
-def test_a_real_report_with_the_real_nsys(tmp_path):
+def test_a_real_report_with_the_real_nsys(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_NSYS", str(NSYS))
     real = SHARED / "healthy.nsys-rep"
-    version = subprocess.run([find_nsys(), "--version"], capture_output=True, text=True, check=True)
+    version = subprocess.run([NSYS, "--version"], capture_output=True, text=True, check=True)
     year = int(version.stdout.split("version ")[1].split(".")[0])
     if year < 2025:
         with pytest.raises(InputError, match="newer nsys"):

@@ -121,7 +121,9 @@ def explain_gaps(
     call_end = np.where(known, api["end_ns"][row], no_time) if len(api) else call_start
     queued = known & (call_start < start)
 
-    late = _split_by_host(start[~queued], end[~queued], op[~queued], timeline)
+    late = _split_by_host(
+        start[~queued], end[~queued], op[~queued], call_start[~queued], timeline
+    )
     cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
     late_frame = {
         "start_ns": late["start_ns"],
@@ -157,9 +159,13 @@ def explain_gaps(
 
 
 def _split_by_host(
-    start: IntArray, end: IntArray, op: IntArray, timeline: HostTimeline
+    start: IntArray, end: IntArray, op: IntArray, call_start: IntArray, timeline: HostTimeline
 ) -> dict[str, IntArray]:
-    """Cut each gap at the boundaries of the host timeline, which covers all of them."""
+    """Cut each gap at the boundaries of the host timeline, which covers all of them.
+
+    Once the enqueueing call has begun, what is left is the latency of the launch: a silence that
+    follows the call does not delay it.
+    """
     first = np.searchsorted(timeline.end_ns, start, side="right")
     last = np.searchsorted(timeline.start_ns, end, side="left")
     counts = np.maximum(last - first, 0)
@@ -167,10 +173,14 @@ def _split_by_host(
     piece = np.repeat(first, counts) + (
         np.arange(len(gap)) - np.repeat(np.cumsum(counts) - counts, counts)
     )
+    piece_start = np.maximum(start[gap], timeline.start_ns[piece])
+    label = timeline.label[piece]
+    launched = (call_start[gap] >= start[gap]) & (piece_start >= call_start[gap])
+    launched &= label == h.LABELS.index(h.SILENCE)
     return {
-        "start_ns": np.maximum(start[gap], timeline.start_ns[piece]),
+        "start_ns": piece_start,
         "end_ns": np.minimum(end[gap], timeline.end_ns[piece]),
-        "label": timeline.label[piece],
+        "label": np.where(launched, h.LABELS.index(h.DISPATCH), label),
         "op": op[gap],
     }
 

@@ -12,7 +12,7 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.launch import launching_calls
 from stepscope.intervals import union
 from stepscope.intervals.algebra import Intervals
-from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray, distinct
 
 GPU_COLUMNS = (
     "id",
@@ -146,36 +146,35 @@ def lanes(read: Reader) -> list[Lane]:
     is_os = api.equals("api", "osrt")
     cuda, os_calls = api.take(is_cuda), api.take(is_os)
     call = launching_calls(gpu, cuda)
-    processes, counts = np.unique(gpu["process_id"], return_counts=True)
+    processes = distinct(gpu["process_id"]).tolist()
+    mine_of = {process_id: gpu["process_id"] == process_id for process_id in processes}
     found: list[Lane] = []
-    for process_id in processes[np.argsort(-counts, kind="stable")].tolist():
-        mine = gpu["process_id"] == process_id
+    for process_id in sorted(processes, key=lambda p: -int(mine_of[p].sum())):
+        mine = mine_of[process_id]
         in_cuda = np.flatnonzero(cuda["process_id"] == process_id)
         local = np.full(len(cuda) + 1, -1, np.int64)
         local[in_cuda] = np.arange(len(in_cuda))
-        own_api = cuda.take(in_cuda) if len(in_cuda) < len(cuda) else cuda
+        own_api = cuda.take(cuda["process_id"] == process_id)
         own_call = local[call]
         linked = own_call[mine]
         linked = linked[linked >= 0]
         threads, launches = np.unique(own_api["thread_id"][linked], return_counts=True)
+        annotations = ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation"))
         host = HostSide(
             process_id=process_id,
             api=own_api,
             os_calls=_of(os_calls, process_id),
-            ranges=_of(ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation")),
-                       process_id),
+            ranges=_of(annotations, process_id),
             overhead=overhead.take(
                 (overhead["process_id"] == process_id) | (overhead["process_id"] < 0)
             ),
             launch_threads=threads[np.argsort(-launches, kind="stable")].tolist(),
-        )  # fmt: skip
-        for device in np.unique(gpu["device"][mine]).tolist():
+        )
+        for device in distinct(gpu["device"][mine]).tolist():
             rows = mine & (gpu["device"] == device)
-            ops = gpu if rows.all() else gpu.take(rows)
-            found.append(Lane(process_id, device, ops, own_call[rows], host))
+            found.append(Lane(process_id, device, gpu.take(rows), own_call[rows], host))
     return found
 
 
 def _of(frame: Frame, process_id: int) -> Frame:
-    mine = frame["process_id"] == process_id
-    return frame if mine.all() else frame.take(mine)
+    return frame.take(frame["process_id"] == process_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.frame import Frame, IntArray, distinct
 
 
 def launching_calls(gpu: Frame, api: Frame) -> IntArray:
@@ -24,12 +24,15 @@ def launching_calls(gpu: Frame, api: Frame) -> IntArray:
     calls = np.flatnonzero(api["correlation_id"] > 0)
     if not len(calls) or not len(gpu):
         return np.full(len(gpu), -1, np.int64)
-    processes = np.unique(np.concatenate((gpu["process_id"], api["process_id"])))
+    processes = np.unique(np.concatenate((distinct(gpu["process_id"]), distinct(api["process_id"]))))
     span = int(max(gpu["correlation_id"].max(), api["correlation_id"].max())) + 1
-    gpu_key = np.searchsorted(processes, gpu["process_id"]) * span + gpu["correlation_id"]
-    api_key = (
-        np.searchsorted(processes, api["process_id"][calls]) * span + api["correlation_id"][calls]
-    )
+
+    def key_of(frame: Frame) -> IntArray:
+        if len(processes) == 1:
+            return frame["correlation_id"]
+        return np.searchsorted(processes, frame["process_id"]) * span + frame["correlation_id"]
+
+    gpu_key, api_key = key_of(gpu), key_of(api)[calls]
     known = gpu["correlation_id"] > 0
     size = span * len(processes)
     if size <= 8 * (len(gpu) + len(api)) + 1_000_000:

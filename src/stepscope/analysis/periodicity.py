@@ -17,6 +17,7 @@ _MIN_REPEATS = 3
 _MAX_HYPOTHESES = 16
 _MIN_SIMILARITY = 0.75
 _TIE = 0.015
+_BURSTS = -1  # marks the hypothesis that each run of optimizer operations ends a step
 
 
 def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> IntArray | None:
@@ -31,21 +32,19 @@ def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> Int
         Ascending positions, one a step; None when nothing repeats at least three times.
     """
     sample = slice(0, min(len(token), _SAMPLE))
-    codes, compact = np.unique(token, return_inverse=True)
+    compact = np.unique(token, return_inverse=True)[1]
     repeats = _best_marker(compact[sample], optimizer[sample])
     if repeats is None and len(token) > _SAMPLE:
         sample = slice(0, len(token))
         repeats = _best_marker(compact, optimizer)
     if repeats is None:
         return None
-    marker, count = repeats
-    anchors = _phase(compact, optimizer, upload, np.flatnonzero(compact == marker))
-    del codes, count
-    return anchors
+    anchors = _bursts(optimizer) if repeats == _BURSTS else np.flatnonzero(compact == repeats)
+    return _phase(compact, optimizer, upload, anchors)
 
 
-def _best_marker(token: IntArray, optimizer: BoolArray) -> tuple[int, int] | None:
-    """The token that occurs once a step, and how often it does."""
+def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
+    """The token that occurs once a step, or ``_BURSTS``; None when nothing repeats."""
     counts = np.bincount(token)
     order = np.argsort(token, kind="stable")
     first = np.concatenate(([0], np.cumsum(counts)))
@@ -53,9 +52,8 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> tuple[int, int] | Non
     values, distinct = np.unique(counts[counts >= _MIN_REPEATS], return_counts=True)
     likely = values[np.argsort(-distinct, kind="stable")][:_MAX_HYPOTHESES]
     bursts = _bursts(optimizer)
-    if bursts >= _MIN_REPEATS:
-        near = values[np.abs(values - bursts) <= 1]
-        likely = np.union1d(likely, near)
+    if len(bursts) >= _MIN_REPEATS:
+        hypotheses.append((_similarity(token, bursts), len(bursts), _BURSTS))
     for count in likely.tolist():
         marker = _most_regular(token, counts, order, first, count)
         if marker is None:
@@ -68,9 +66,8 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> tuple[int, int] | Non
     best = max(h[0] for h in good)
     tied = [h for h in good if h[0] >= best - _TIE]
     # Micro-batches look alike; the optimizer runs once a step.
-    per_optimizer = [h for h in tied if abs(h[1] - bursts) <= 1]
-    chosen = max(per_optimizer or tied, key=lambda h: (h[1], h[0]))
-    return chosen[2], chosen[1]
+    per_optimizer = [h for h in tied if abs(h[1] - len(bursts)) <= 1]
+    return max(per_optimizer or tied, key=lambda h: (h[1], h[0]))[2]
 
 
 def _most_regular(
@@ -89,18 +86,18 @@ def _most_regular(
     return None if best is None or best[0] > 1.0 else best[1]
 
 
-def _bursts(optimizer: BoolArray) -> int:
-    """How many separate runs of optimizer operations there are.
+def _bursts(optimizer: BoolArray) -> IntArray:
+    """First position of each separate run of optimizer operations.
 
     Operations between two optimizer kernels that are few compared with the typical distance
     between runs belong to the run (unfused optimizers interleave generic kernels).
     """
     at = np.flatnonzero(optimizer)
     if len(at) < _MIN_REPEATS:
-        return 0
+        return at
     distance = np.diff(at)
     far = max(8.0, 0.25 * float(distance.max()))
-    return int((distance > far).sum()) + 1
+    return at[np.concatenate(([True], distance > far))]
 
 
 def _similarity(token: IntArray, anchors: IntArray) -> float:
@@ -134,11 +131,9 @@ def _phase(
         if len(once):
             firsts = [np.flatnonzero(upload & (token == code)) for code in once.tolist()]
             return min(firsts, key=lambda at: int(at[0]))
-    at = np.flatnonzero(optimizer)
-    if len(at) >= _MIN_REPEATS:
-        distance = np.diff(at)
-        breaks = np.flatnonzero(distance > max(8.0, 0.25 * float(distance.max())))
-        ends = at[breaks] + 1
-        if abs(len(ends) + 1 - n) <= 1:
-            return np.concatenate(([0], ends)) if ends[0] > 0 else ends
+    bursts = _bursts(optimizer)
+    if len(bursts) >= _MIN_REPEATS and abs(len(bursts) - n) <= 1:
+        at = np.flatnonzero(optimizer)
+        last_of_burst = at[np.searchsorted(at, bursts[1:]) - 1]
+        return np.concatenate(([0], last_of_burst + 1))
     return anchors

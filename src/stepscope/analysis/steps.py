@@ -158,7 +158,7 @@ def _from_ranges(lane: Lane) -> Steps | None:
             usable, key=lambda c: (not c.named_step, -round(c.coverage, 1), len(c.begin))
         )
         if best.numbered:
-            return _steps(best, "numbered_range", f"steps are the ranges {best.label}N")
+            return _steps(best, "numbered_range", f"steps are the ranges {best.label!r} with a number")
         return _steps(best, "repeating_range", f"steps are the {best.label!r} ranges")
     return _from_phases(candidates, enqueued)
 

@@ -90,7 +90,7 @@ def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
         return causes()[cause_id].of_program, max(d.time_ns for _, d in seen[cause_id])
 
     ranked = sorted(seen, key=gain, reverse=True)
-    findings = []
+    findings: list[Finding] = []
     for cause_id in ranked:
         case, detection = max(seen[cause_id], key=lambda pair: pair[1].time_ns)
         share = detection.time_ns / case.step_ns
@@ -113,9 +113,8 @@ def _finding(
     predicted = max(floor, step - time) if known else step
     low = max(floor, step - time - detection.unsure_ns) if known else step
     high = min(step, step - detection.direct_ns) if known else step
-    n = case.explanation.n_steady
     time_text = f"{time / 1e6:.1f} ms of each {step / 1e6:.1f} ms step"
-    says = f"{detection.says[0].upper()}{detection.says[1:]}"
+    says = detection.says[0].upper() + detection.says[1:]
     if known:
         says = f"{cause.title} costs {time_text}: {detection.says}"
     figures = [
@@ -127,7 +126,6 @@ def _finding(
             "SELECT sum(wall_ns)::BIGINT FROM step WHERE steady AND {lane}",
         ),
     ]
-    del n
     return Finding(
         cause=cause.id,
         severity=_severity(share),

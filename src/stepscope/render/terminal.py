@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from stepscope.render import budget
@@ -27,6 +26,7 @@ _STYLES = {
 _IDLE_STYLES = ("red", "yellow", "bright_red", "bright_yellow", "bright_magenta")
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "yellow"}
 _BAR_CELLS = 60
+_LONG_PATH = 40
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = True) -> None:
@@ -38,13 +38,15 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         evidence: whether to print each finding's figures.
     """
     style = "bold green" if not diagnosis.findings else "bold"
-    console.print(Text(budget.headline(diagnosis), style=style))
-    console.print(Text(_about(diagnosis), style="dim"))
+    _print(console, Text(budget.headline(diagnosis), style=style))
+    _print(console, Text(_about(diagnosis), style="dim"))
     console.print()
-    console.print(_bar(budget.reference_lane(diagnosis)))
+    for line in _bar(budget.reference_lane(diagnosis)):
+        console.print(line)
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
-        console.print(_finding(number, finding, diagnosis, evidence=evidence))
+        for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
+            _print(console, line, indent)
     notes = [clean(remark, 400) for remark in diagnosis.remarks]
     notes += [
         f"{problem.severity}: {problem.count:,} x {problem.says} ({', '.join(problem.scope)}): "
@@ -54,14 +56,25 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     ]
     if notes:
         console.print()
-        for note in notes:
-            console.print(Padding(Text(f"· {note}", style="dim"), (0, 0, 0, 0)))
+    for note in notes:
+        _print(console, Text(f"· {note}", style="dim"))
+
+
+def _print(console: Console, text: Text, indent: int = 0) -> None:
+    """Print wrapped text with a hanging indent and no trailing spaces."""
+    hang = indent + (2 if text.plain.startswith(("→ ", "· ")) else 0)
+    for number, line in enumerate(text.wrap(console, max(console.width - hang, 20))):
+        line.rstrip()
+        console.print(Text(" " * (indent if number == 0 else hang)) + line, soft_wrap=True)
 
 
 def _about(diagnosis: Diagnosis) -> str:
     trace, step = diagnosis.trace, diagnosis.step_ns
     first, last = trace.steady_steps
-    name = clean(trace.paths[0]) if len(trace.paths) == 1 else f"{len(trace.paths)} inputs"
+    name = f"{len(trace.paths)} inputs"
+    if len(trace.paths) == 1:
+        path = trace.paths[0]
+        name = clean(path if len(path) <= _LONG_PATH else Path(path).name)
     return (
         f"{name} · {trace.source} · {plural(trace.ranks, 'rank')} · "
         f"{plural(trace.devices, 'device')} · {plural(trace.steps, 'step')}, steady {first} to "
@@ -70,56 +83,65 @@ def _about(diagnosis: Diagnosis) -> str:
     )
 
 
-def _bar(lane: LaneAccounting) -> Group:
-    bar, legend = Text(), Table.grid(padding=(0, 3, 0, 0))
-    legend.add_column()
-    legend.add_column(justify="right")
-    legend.add_column(justify="right")
+def _bar(lane: LaneAccounting) -> list[Text]:
+    """The step as one bar, and a line for each of its parts."""
+    bar = Text()
+    legend = []
     wall, drawn, passed = max(lane.wall_ns, 1), 0, 0
     idle_styles = iter(_IDLE_STYLES)
-    for part in budget.parts(lane):
+    shown = budget.parts(lane)
+    width = max((len(_label(part)) for part in shown), default=0)
+    for part in shown:
         passed += part.ns
         cells = round(_BAR_CELLS * passed / wall) - drawn
         drawn += cells
         style = _STYLES.get(part.name) or next(idle_styles, "red")
-        bar.append(("░" if part.idle else "█") * cells, style=style)
-        name = f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
-        legend.add_row(
-            Text(f"{'░' if part.idle else '█'} {name}", style=style),
-            percent(part.ns / wall),
-            "",
-        )
-    return Group(Text("Where a step goes"), bar, legend)
+        block = "░" if part.idle else "█"
+        bar.append(block * cells, style=style)
+        share = 100 * part.ns / wall
+        line = Text(f"{block} {_label(part):{width}}", style=style)
+        legend.append(line.append(f"  {share:5.1f} %", style="default"))
+    return [Text("Where a step goes"), bar, *legend]
 
 
-def _finding(number: int, finding: Finding, diagnosis: Diagnosis, *, evidence: bool) -> Group:
-    from stepscope.diagnosis.cause import causes
+def _label(part: budget.Part) -> str:
+    return f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
 
-    title = Text(f"{number}. {causes()[finding.cause].title} ", style="bold")
+
+def _finding(
+    number: int, finding: Finding, diagnosis: Diagnosis, *, evidence: bool
+) -> list[tuple[int, Text]]:
+    """(indent, line) of one finding."""
+    title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
+    title.append(f" {clean(finding.says, 400)}", style="bold")
+    lines = [(0, title)]
     if finding.cause != "insufficient_data":
-        title.append(
-            f"  {milliseconds(finding.time_ns_per_step)} a step "
-            f"({percent(finding.share_of_step)}), fixed: "
-            f"{milliseconds(finding.predicted_step_ns)} "
-            f"({milliseconds(finding.prediction_low_ns)} to "
-            f"{milliseconds(finding.prediction_high_ns)})"
+        lines.append(
+            (
+                3,
+                Text(
+                    f"fixed, the step takes about {milliseconds(finding.predicted_step_ns)} "
+                    f"({milliseconds(finding.prediction_low_ns)} to "
+                    f"{milliseconds(finding.prediction_high_ns)}); "
+                    f"{percent(finding.share_of_step)} of the step today"
+                ),
+            )
         )
-    if diagnosis.trace.ranks > 1:
-        title.append(f"  ranks {', '.join(map(str, finding.ranks))}", style="dim")
-    lines: list[Text | Padding] = [title, Padding(Text(clean(finding.says, 400)), (0, 0, 0, 3))]
     place = finding.where
     places = [("range", place.range), ("operator", place.operator), ("source", place.source)]
     where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
+    if diagnosis.trace.ranks > 1:
+        where = " · ".join(filter(None, [f"ranks {', '.join(map(str, finding.ranks))}", where]))
     if where:
-        lines.append(Padding(Text(f"where: {where}", style="dim"), (0, 0, 0, 3)))
-    lines += [Padding(Text(f"→ {advice}"), (0, 0, 0, 3)) for advice in finding.do]
+        lines.append((3, Text(f"where: {where}", style="dim")))
+    lines += [(3, Text(f"→ {advice}")) for advice in finding.do]
     if finding.next_capture:
-        lines.append(Padding(Text(f"to know more: {finding.next_capture}"), (0, 0, 0, 3)))
+        lines.append((3, Text(f"to know more: {finding.next_capture}")))
     if evidence:
         figures = " · ".join(
             f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
             for e in finding.evidence
         )
-        lines.append(Padding(Text(f"evidence: {figures}", style="dim"), (0, 0, 0, 3)))
-    return Group(*lines)
+        lines.append((3, Text(f"evidence: {figures}", style="dim")))
+    return lines

@@ -16,13 +16,13 @@ def clean(text: str, limit: int = MAX_NAME) -> str:
 
 
 def milliseconds(ns: float) -> str:
-    """A time in ms with three significant digits at least."""
+    """A time in ms, or in us where it is short."""
     ms = ns / 1e6
     if ms >= 100:
         return f"{ms:.0f} ms"
     if ms >= 1 or ms == 0:
         return f"{ms:.1f} ms"
-    return f"{ms:.3f} ms"
+    return f"{ns / 1e3:.1f} us" if ms < 0.1 else f"{ms:.2f} ms"
 
 
 def percent(share: float) -> str:
@@ -32,7 +32,7 @@ def percent(share: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 step``, ``2 steps``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def figure(value: float | int, unit: str) -> str:

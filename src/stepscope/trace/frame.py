@@ -43,6 +43,8 @@ class Frame:
 
     def take(self, rows: AnyArray) -> Frame:
         """The rows selected by an index array or a boolean mask."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self  # frames are never changed in place, so sharing saves a copy
         return Frame({name: data[rows] for name, data in self.columns.items()}, self.texts)
 
     def slice(self, start: int, stop: int) -> Frame:
@@ -65,6 +67,13 @@ class Frame:
         """The text of one row; empty for null."""
         code = int(self.columns[column][row])
         return self.texts[column][code] if code >= 0 else ""
+
+
+def distinct(values: AnyArray) -> AnyArray:
+    """Sorted distinct values; at once when there is only one, as with process ids of most traces."""
+    if len(values) and values.min() == values.max():
+        return values[:1]
+    return np.unique(values)
 
 
 def from_arrow(table: pa.Table) -> Frame:

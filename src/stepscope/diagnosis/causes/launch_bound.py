@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "launch_bound"
+_LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
 
 
 def detect(case: Case) -> Detection | None:
@@ -18,14 +19,25 @@ def detect(case: Case) -> Detection | None:
     if doubt and time - doubt < CAUSE.min_share * case.step_ns:
         return None
     where = case.place(_ID)
+    explanation = case.explanation
+    kernels = max(int(explanation.lane.is_kernel.sum()), 1)
+    busy = int((explanation.lane.busy[1] - explanation.lane.busy[0]).sum())
+    if busy / kernels < _LAUNCH_NS:
+        says = (
+            "the kernels are shorter than the time the host needs to launch them, so the GPU waits "
+            "for almost every launch"
+        )
+    else:
+        inside = f", most of it in {where.range!r}" if where.range else ""
+        says = (
+            "the host launches too slowly in parts of the step, so the GPU has finished before "
+            f"the next launch arrives{inside}"
+        )
     return Detection(
         time_ns=time,
         direct_ns=time - min(time, doubt),
         unsure_ns=case.idle_ns("small_kernels"),
-        says=(
-            "the kernels are shorter than the time the host needs to launch them, so the GPU waits "
-            "for almost every launch"
-        ),
+        says=says,
         do=[
             "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), or "
             "torch.cuda.make_graphed_callables",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
-Events = list[Event[Any]]
+Events = list[Event[Any, Any]]
 
 ROWS_PER_BATCH = 1 << 17
 _LAST_NUMBER = re.compile(r"-?\d+(?!.*\d)", re.S)

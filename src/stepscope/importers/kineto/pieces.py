@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stepscope.importers.kineto.events import DECIMAL, FLOAT, STRICT_ERRORS, Event
+import msgspec
+
+from stepscope.importers.kineto.events import DECIMAL, FLOAT, KNOWN, STRICT_ERRORS, Event
 from stepscope.importers.kineto.stream import Read, truncated
 from stepscope.importers.kineto.tolerant import Tolerant
 from stepscope.trace.errors import InputError
@@ -52,6 +54,7 @@ class EventReader:
     def __init__(self, read: Read, path: Path) -> None:
         self._read = read
         self._path = path
+        self._decoder: msgspec.json.Decoder[list[Event[Any, Any]]] = KNOWN
         self._exact = False
         self._gap = b""
         self._gap_close = 0
@@ -61,7 +64,7 @@ class EventReader:
         self.malformed = 0
         self.first_malformed = ""
 
-    def __iter__(self) -> Iterator[list[Event[Any]]]:
+    def __iter__(self) -> Iterator[list[Event[Any, Any]]]:
         """Yield lists of events in file order.
 
         Raises:
@@ -74,7 +77,7 @@ class EventReader:
             cut = piece.rfind(self._gap) if self._gap else -1
             if cut >= 0:
                 close = cut + self._gap_close
-                events = self._strict(b"".join((b"[", rest, piece[:close], b"]")))
+                events = self._strict(b"".join((b"[", rest, memoryview(piece)[:close], b"]")))
                 if events is not None:
                     rest = piece[cut + len(self._gap) - 1 :]
                     yield events
@@ -131,20 +134,25 @@ class EventReader:
                 )
         self.trailer = b"".join(parts)
 
-    def _strict(self, array: bytes) -> list[Event[Any]] | None:
+    def _strict(self, array: bytes) -> list[Event[Any, Any]] | None:
         """Decode the text of an array of events; None when it is not one."""
         try:
-            if self._exact:
-                return DECIMAL.decode(array)
-            events = FLOAT.decode(array)
+            events = self._decoder.decode(array)
         except STRICT_ERRORS:
-            return None
-        if events and _is_large(events) and _FRACTION.search(array):
+            if self._decoder is not KNOWN:
+                return None
+            try:
+                events = FLOAT.decode(array)
+            except STRICT_ERRORS:
+                return None
+            self._decoder = FLOAT  # other categories than today's: do not try twice each time
+        if not self._exact and events and _is_large(events) and _FRACTION.search(array):
             self._exact = True
+            self._decoder = DECIMAL
             return self._strict(array)
         return events
 
-    def _careful(self, text: bytes, *, last: bool) -> tuple[list[Event[Any]], int, bool]:
+    def _careful(self, text: bytes, *, last: bool) -> tuple[list[Event[Any, Any]], int, bool]:
         """Decode what is whole at the beginning of ``text``, whatever its layout.
 
         Returns:
@@ -156,7 +164,7 @@ class EventReader:
             if events is not None:
                 self._learn_gap(text, gaps[-1])
                 return events, text.index(b"{", gaps[-1]), False
-        kept: list[Event[Any]] = []
+        kept: list[Event[Any, Any]] = []
         start = _between(text, 0)
         while start < len(text):
             if text[start : start + 1] == b"]":
@@ -183,7 +191,7 @@ class EventReader:
     def _cut(self) -> NoReturn:
         raise truncated(self._path)
 
-    def _next(self, text: bytes, start: int, gaps: list[int]) -> tuple[Event[Any] | None, int]:
+    def _next(self, text: bytes, start: int, gaps: list[int]) -> tuple[Event[Any, Any] | None, int]:
         """Decode the event that begins at ``start``; None where no whole one is found."""
         end = _event_end(text, start)
         if end and (event := self._one(text[start:end])) is not None:
@@ -194,7 +202,7 @@ class EventReader:
                 return event, gap + 1
         return None, start
 
-    def _one(self, text: bytes) -> Event[Any] | None:
+    def _one(self, text: bytes) -> Event[Any, Any] | None:
         events = self._strict(b"[" + text + b"]")
         if events is not None:
             return events[0] if len(events) == 1 else None
@@ -229,7 +237,7 @@ def _event_end(text: bytes, start: int) -> int:
     return 0
 
 
-def _is_large(events: list[Event[Any]]) -> bool:
+def _is_large(events: list[Event[Any, Any]]) -> bool:
     """Whether times may be too large for nanoseconds in a float."""
     some = (events[0], events[len(events) // 2], events[-1])
     return any(event.ts >= _EXACT_FLOAT_US for event in some)

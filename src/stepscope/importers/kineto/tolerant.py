@@ -70,7 +70,7 @@ class Tolerant:
         self.invalid_number = 0
         self.bad_value = 0
 
-    def decode(self, raw: bytes, *, exact: bool) -> Event[Any] | None:
+    def decode(self, raw: bytes, *, exact: bool) -> Event[Any, Any] | None:
         """Decode the text of one event.
 
         Args:
@@ -98,7 +98,7 @@ class Tolerant:
         )
         return event
 
-    def salvage(self, raw: bytes, *, exact: bool) -> Event[Any] | None:
+    def salvage(self, raw: bytes, *, exact: bool) -> Event[Any, Any] | None:
         """Decode an event without its ``args``, which could not be decoded.
 
         Args:
@@ -112,9 +112,9 @@ class Tolerant:
         self.bad_value += event is not None
         return event
 
-    def _event(self, found: dict[str, Any]) -> Event[Any]:
+    def _event(self, found: dict[str, Any]) -> Event[Any, Any]:
         args = found.get("args")
-        event: Event[Any] = Event(
+        event: Event[Any, Any] = Event(
             ph=_clean(found.get("ph", "")),
             cat=_clean(found.get("cat") or ""),
             name=_clean(found.get("name", "")),

@@ -38,7 +38,7 @@ _OPTIONS = (
     _Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
     _Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
     _Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
-    _Option("overhead", "the tool's own overhead", "nsys profile -t cuda", "Cuda"),
+    _Option("overhead", "overhead of the tool itself", "nsys profile -t cuda", "Cuda"),
 )
 _NEVER = (
     _Option(

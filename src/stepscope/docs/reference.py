@@ -1,0 +1,378 @@
+"""The pages of ``docs/reference``, each made from a registry."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+import msgspec
+
+import stepscope
+from stepscope.analysis import gaps, host, profiler_cost, silence, tables
+from stepscope.cli import main as command_line
+from stepscope.diagnosis import result
+from stepscope.diagnosis.cause import Cause, causes
+from stepscope.docs.markdown import (
+    attributes,
+    code,
+    constants,
+    first_sentence,
+    prose,
+    summary,
+    table,
+    text_constants,
+)
+from stepscope.docs.snippets import demo_session
+from stepscope.importers.registry import importers
+from stepscope.trace.meta import Absent
+from stepscope.trace.problems import DECLARED, Problem, ProblemKind
+from stepscope.trace.schema import SCHEMA_VERSION, TABLES
+
+PACKAGE = Path(stepscope.__file__).parent
+
+ENVIRONMENT = {
+    "STEPSCOPE_CACHE_DIR": (
+        "folder of the cache of imported captures; the platform's user cache by default "
+        "(`$XDG_CACHE_HOME/stepscope` or `~/.cache/stepscope`, on macOS "
+        "`~/Library/Caches/stepscope`)"
+    ),
+    "STEPSCOPE_CACHE_MAX_BYTES": "size bound of that cache, a whole number of bytes; 20 GB",
+    "STEPSCOPE_NSYS": (
+        "the `nsys` that reads `.nsys-rep` files; the one on `PATH`, else the newest in the usual "
+        "folders"
+    ),
+    "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
+}
+"""What the environment variables do; they have no registry, so the scan below guards this one."""
+
+
+def tables_page() -> str:
+    """Canonical and analysis tables."""
+    parts = [
+        "# Tables",
+        "What `stepscope query` sees, and what a stored trace holds (layout version "
+        f"{SCHEMA_VERSION}). Times are integer nanoseconds since the capture's origin. In SQL "
+        "every table has a further first column `rank`. A table that the capture does not fill is "
+        "there without rows. A column marked *null* may be empty.",
+        "## Canonical tables",
+    ]
+    for spec in TABLES.values():
+        order = f" Sorted by `{spec.sort}`." if spec.sort else ""
+        rows = [
+            (code(c.name), c.type + (", null" if c.nullable else ""), prose(c.doc))
+            for c in spec.columns
+        ]
+        parts += [f"### {spec.name}", f"{prose(spec.doc)}{order}"]
+        parts.append(table(("column", "type", "meaning"), rows))
+    parts.append("## Analysis tables")
+    documented = constants(tables)
+    with demo_session() as session:
+        for name, constant in (("step", "STEP_COLUMNS"), ("idle_gap", "GAP_COLUMNS")):
+            columns, doc = documented[constant]
+            schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
+            if schema.names != list(columns):
+                raise ValueError(f"{constant} declares other columns than {name} has")
+            rows = [
+                (code(n), _sql_type(str(schema.field(n).type)), prose(columns[n])) for n in columns
+            ]
+            parts += [f"### {name}", prose(doc).removeprefix(f"Columns of `{name}`: ").capitalize()]
+            parts.append(table(("column", "type", "meaning"), rows))
+    return _page(parts)
+
+
+def problems_page() -> str:
+    """Import problems."""
+    severities = attributes(ProblemKind)["severity"]
+    parts = [
+        "# Import problems",
+        "What an import may notice. Every problem is counted and shown with the results it "
+        f"touches. Severities: {prose(severities)}",
+    ]
+    texts = text_constants(PACKAGE)
+    for kind in DECLARED.values():
+        files = texts.get(kind.id, set()) - {"trace/problems.py"}
+        by = sorted({file.split("/")[1] for file in files if file.startswith("importers/")})
+        if any(file.startswith("trace/") for file in files):
+            by = ["every importer"]
+        parts += [
+            f"## {kind.id}",
+            f"*{kind.severity}.* {prose(kind.says)}.",
+            f"**Do:** {prose(kind.do)}.",
+            f"Counted by: {', '.join(by) or 'no importer so far'}.",
+        ]
+    return _page(parts)
+
+
+def causes_page() -> str:
+    """Causes, one section each."""
+    parts = [
+        "# Causes",
+        "What a diagnosis can name. A cause is reported from the given share of the mean steady "
+        "step on. [How it works](../how-it-works.md) explains how time is charged to causes.",
+        table(
+            ("cause", "title", "reported from"),
+            [(f"[`{c.id}`](#{c.id})", c.title, _threshold(c)) for c in causes().values()],
+        ),
+    ]
+    for cause in causes().values():
+        idle = cause.id in gaps.CAUSES
+        parts += [
+            f"## {cause.id}",
+            f"**{cause.title}.** {prose(cause.definition)}",
+            f"- Detected by: {first_sentence(cause.detect)}\n"
+            f"- Look-alikes: {prose(cause.look_alikes)}\n"
+            f"- Prediction: {prose(cause.prediction)}\n"
+            f"- Reported from: {_threshold(cause)}\n"
+            f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"
+            + ("" if cause.of_program else f"- {prose(attributes(Cause)['of_program'])}\n")
+            + f"- Reference: {prose(cause.reference)}\n",
+        ]
+    return _page(parts)
+
+
+def commands_page() -> str:
+    """Commands and their options."""
+    exits = first_sentence(command_line.main).partition(": ")[2]
+    parts = [
+        "# Commands",
+        f"Exit codes: {exits}",
+        table(
+            ("command", "what it does"),
+            [(f"[`{name}`](#{name})", text) for name, text in command_line.COMMANDS.items()],
+        ),
+    ]
+    group = command_line.cli
+    above = click.Context(group, info_name="stepscope", **group.context_settings)
+    for name in command_line.COMMANDS:
+        command = group.get_command(above, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=above)
+        usage = " ".join(("stepscope", name, *command.collect_usage_pieces(context)))
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
+        parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
+        parts.append(table(("option", "values", "default", "meaning"), rows))
+    return _page(parts)
+
+
+def idle_page() -> str:
+    """What idle time is charged to, by what evidence, and the thresholds."""
+    labels = host.LABELS
+    parts = [
+        "# Idle time",
+        "Every idle nanosecond of the steady steps is charged to one of these "
+        "(column `cause` of [`idle_gap`](tables.md#idle_gap)).",
+        table(
+            ("charged to", "meaning"),
+            [
+                (
+                    f"[`{c}`](causes.md#{c})" if c in causes() else code(c),
+                    prose(causes()[c].title) if c in causes() else "no rule explains it",
+                )
+                for c in gaps.CAUSES
+            ],
+        ),
+        "## Evidence for long silences",
+        f"{prose(summary(silence).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
+        "[`idle_gap`](tables.md#idle_gap).",
+        table(("number", "evidence"), [(str(i), t) for i, t in enumerate(silence.EVIDENCE)]),
+        "## Labels of the host's timeline",
+        f"{prose(constants(host)['LABELS'][1])}",
+        ", ".join(map(code, labels)),
+        "## Thresholds",
+    ]
+    for module in (gaps, host):
+        rows = [
+            (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
+            for name, (value, doc) in constants(module).items()
+            if isinstance(value, int | float)
+        ]
+        parts.append(table(("constant", "value", "meaning"), rows))
+    parts += [
+        "## Cost of recording",
+        prose(summary(profiler_cost).partition("\n\n")[2]),
+        table(
+            ("event", "ns"),
+            [
+                (code(name.removesuffix("_NS").lower()), f"{value:,}")
+                for name, (value, _) in constants(profiler_cost).items()
+                if isinstance(value, int)
+            ],
+        ),
+    ]
+    return _page(parts)
+
+
+def diagnosis_page() -> str:
+    """The JSON of a diagnosis."""
+    parts = [
+        "# JSON of a diagnosis",
+        f"What `--format json` of `diagnose` and `demo` prints, version `{result.SCHEMA}`; as JSON "
+        "Schema: [diagnosis.schema.json](diagnosis.schema.json). Times are integer nanoseconds.",
+    ]
+    for struct in _structs():
+        parts += [f"## {struct.__name__}", prose(summary(struct))]
+        hints = get_type_hints(struct)
+        rows = [
+            (code(name), _json_type(hints[name]), prose(_meaning(struct, name)))
+            for name in struct.__struct_fields__
+        ]
+        parts.append(table(("field", "type", "meaning"), rows))
+    return _page(parts)
+
+
+def diagnosis_schema() -> str:
+    """The JSON Schema of a diagnosis, with the docstrings as descriptions."""
+    schema = msgspec.json.schema(result.Diagnosis)
+    for struct in _structs():
+        entry = schema["$defs"][struct.__name__]
+        entry["description"] = prose(summary(struct))
+        for name, part in entry["properties"].items():
+            meaning = _meaning(struct, name)
+            if meaning and "$ref" not in part:
+                part["description"] = prose(meaning)
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def importers_page() -> str:
+    """Importers, and what each may lack."""
+    parts = [
+        "# Importers",
+        "A capture is recognised by its content, never by its name.",
+        table(
+            ("name", "reads", "revision"),
+            [(f"[`{i.name}`](#{i.name})", i.title, str(i.revision)) for i in importers()],
+        ),
+    ]
+    for importer in importers():
+        module = importlib.import_module(f"stepscope.importers.{importer.name}")
+        parts += [
+            f"## {importer.name}",
+            " ".join(prose(p) for p in summary(module).split("\n\n")),
+            "What a capture may lack, and what records it:",
+            table(
+                ("table", "reason", "get it with"),
+                [(code(a.table), prose(a.reason), code(a.flag)) for a in _absent(importer.name)],
+            ),
+        ]
+    return _page(parts)
+
+
+def environment_page() -> str:
+    """Environment variables."""
+    read = {
+        text
+        for text, files in text_constants(PACKAGE).items()
+        if re.fullmatch(r"STEPSCOPE_[A-Z_]+", text)
+        and any(not file.startswith("docs/") for file in files)
+    }
+    if read != set(ENVIRONMENT):
+        raise ValueError(f"ENVIRONMENT differs from what is read: {read ^ set(ENVIRONMENT)}")
+    rows = [(code(name), text) for name, text in ENVIRONMENT.items()]
+    return _page(["# Environment variables", table(("variable", "meaning"), rows)])
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "causes.md": causes_page,
+    "idle-time.md": idle_page,
+    "tables.md": tables_page,
+    "diagnosis-json.md": diagnosis_page,
+    "diagnosis.schema.json": diagnosis_schema,
+    "problems.md": problems_page,
+    "importers.md": importers_page,
+    "environment.md": environment_page,
+}
+"""File in ``docs/reference`` -> what makes it."""
+
+
+def _page(parts: list[str]) -> str:
+    head = "<!-- Generated by python -m stepscope.docs: do not edit. -->"
+    return "\n\n".join(part.strip("\n") for part in [head, *parts]) + "\n"
+
+
+def _threshold(cause: Cause) -> str:
+    if not 0 < cause.min_share < 1:
+        return "verdict when nothing else is found" if cause.min_share else "always when it applies"
+    return f"{100 * cause.min_share:.0f} % of the step"
+
+
+def _option(option: click.Option) -> tuple[str, str, str, str]:
+    choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+    default = option.default if isinstance(option.default, str) else ""
+    names = ", ".join(map(code, (*option.opts, *option.secondary_opts)))
+    return names, ", ".join(code(str(c)) for c in choices), code(default), prose(option.help or "")
+
+
+def _sql_type(arrow: str) -> str:
+    return {"string": "text", "double": "float64"}.get(arrow, arrow)
+
+
+def _structs() -> list[type[msgspec.Struct]]:
+    return [
+        result.Diagnosis,
+        result.TraceSummary,
+        result.StepTime,
+        result.LaneAccounting,
+        result.Finding,
+        result.Location,
+        result.Evidence,
+        Problem,
+    ]
+
+
+def _meaning(struct: type[msgspec.Struct], name: str) -> str:
+    """What a field means: its docstring, else that of its column or of its type."""
+    documented = attributes(struct).get(name)
+    if documented:
+        return documented
+    if struct is result.LaneAccounting and name in tables.STEP_COLUMNS:
+        return tables.STEP_COLUMNS[name]
+    inner = get_type_hints(struct)[name]
+    inner = next(iter(getattr(inner, "__args__", ())), inner)
+    return summary(inner).split("\n\n")[0] if inner in _structs() else ""
+
+
+def _json_type(hint: Any) -> str:
+    """A type as a reader of JSON would call it."""
+    names = {int: "integer", float: "number", str: "string", type(None): "null"}
+    if hint in names:
+        return names[hint]
+    if hint in _structs():
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    parts: tuple[Any, ...] = getattr(hint, "__args__", ())
+    origin = getattr(hint, "__origin__", None)
+    if origin is list:
+        return f"array of {_json_type(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(_json_type, parts))}]"
+    if origin is dict:
+        return f"object of {_json_type(parts[1])}"
+    return " or ".join(code(p) if isinstance(p, str) else _json_type(p) for p in parts)
+
+
+def _absent(importer: str) -> list[Absent]:
+    """Everything that a capture of this source may lack."""
+    if importer == "nsys":
+        from stepscope.importers.nsys.absent import absent_tables as nsys
+
+        return nsys({}, set())
+    if importer == "kineto":
+        from stepscope.importers.kineto.absent import absent_tables as kineto
+
+        nothing = dict.fromkeys(
+            ("shapes", "calls", "python", "memory", "sync", "distributed", "collectives"), False
+        )
+        part = nothing | {"distributed": True}
+        found = [
+            *kineto(operators=False, gpu=False, **nothing),
+            *kineto(operators=True, gpu=True, **part),
+        ]
+        return list(dict.fromkeys(found))
+    return []

@@ -1,0 +1,153 @@
+"""Build small traces by hand: times in microseconds, written through the real store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stepscope.trace.meta import Meta
+from stepscope.trace.problems import ProblemLog
+from stepscope.trace.schema import TABLES
+from stepscope.trace.store import TraceWriter, write_meta
+from stepscope.trace.trace import Trace
+
+US = 1000
+PID = 100
+MAIN = 100
+AUTOGRAD = 101
+
+
+class Build:
+    """Rows of canonical tables, collected one by one."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.correlation = 0
+
+    def _add(self, table: str, **row: Any) -> None:
+        self.rows.setdefault(table, []).append(row)
+
+    def api(
+        self,
+        start: float,
+        end: float,
+        name: str,
+        *,
+        thread: int = MAIN,
+        correlation: int | None = None,
+        api: str = "runtime",
+    ) -> None:
+        self._add(
+            "api_call",
+            api=api,
+            process_id=PID,
+            thread_id=thread,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+            raw_name=name,
+            correlation_id=correlation,
+        )
+
+    def kernel(
+        self,
+        start: float,
+        end: float,
+        *,
+        call: tuple[float, float] | None = None,
+        name: str = "gemm",
+        stream: int = 7,
+        device: int = 0,
+        thread: int = MAIN,
+        call_name: str = "cudaLaunchKernel",
+    ) -> None:
+        self._op("kernel", start, end, call, name, stream, device, thread, call_name)
+
+    def copy(
+        self,
+        start: float,
+        end: float,
+        *,
+        call: tuple[float, float] | None = None,
+        kind: str = "HtoD",
+        size: int = 1 << 20,
+        src: str = "pinned",
+        dst: str = "device",
+        call_name: str = "cudaMemcpyAsync",
+        stream: int = 7,
+    ) -> None:
+        self._op("memcpy", start, end, call, f"[CUDA memcpy {kind}]", stream, 0, MAIN, call_name,
+                 bytes=size, copy_kind=kind, src_memory=src, dst_memory=dst)  # fmt: skip
+
+    def memset(self, start: float, end: float, *, call: tuple[float, float] | None = None) -> None:
+        self._op("memset", start, end, call, "[CUDA memset]", 7, 0, MAIN, "cudaMemsetAsync")
+
+    def _op(
+        self,
+        kind: str,
+        start: float,
+        end: float,
+        call: tuple[float, float] | None,
+        name: str,
+        stream: int,
+        device: int,
+        thread: int,
+        call_name: str,
+        **more: Any,
+    ) -> None:
+        self.correlation += 1
+        if call is not None:
+            self.api(call[0], call[1], call_name, thread=thread, correlation=self.correlation)
+        self._add(
+            "gpu_op",
+            kind=kind,
+            process_id=PID,
+            device=device,
+            stream=stream,
+            correlation_id=self.correlation,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+            **more,
+        )
+
+    def range(self, start: float, end: float, name: str, *, thread: int = MAIN) -> None:
+        self._add(
+            "range",
+            kind="pushpop",
+            process_id=PID,
+            thread_id=thread,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+            closed=True,
+        )
+
+    def trace(self, folder: Path, **meta: Any) -> Trace:
+        """Write the rows as a trace."""
+        target = folder / "built.stepscope"
+        target.mkdir()
+        problems = ProblemLog()
+        writer = TraceWriter(target, problems)
+        for table, rows in self.rows.items():
+            columns: dict[str, Any] = {}
+            for column in TABLES[table].columns:
+                if any(column.name in row for row in rows):
+                    columns[column.name] = pa.array([row.get(column.name) for row in rows])
+            writer.append(table, columns)
+        known = writer.close()
+        ends = [row["end_ns"] for rows in self.rows.values() for row in rows]
+        write_meta(
+            target,
+            Meta(source="nsys", rows=known, window_end_ns=max(ends), problems=problems.problems(),
+                 **meta),
+        )  # fmt: skip
+        return Trace(target)
+
+
+def spread(n: int, period: float, start: float = 0.0) -> list[float]:
+    """Start times of ``n`` steps."""
+    return (start + period * np.arange(n)).tolist()
