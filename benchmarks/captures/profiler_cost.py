@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -46,11 +48,11 @@ def calls() -> None:  # eleven Python calls and one operator a round
 
 LOOPS = {"launches": launches, "cpu_ops": cpu_ops, "allocations": allocations, "calls": calls}
 VARIANTS = {
-    "plain": dict(),
-    "shapes": dict(record_shapes=True),
-    "memory": dict(profile_memory=True),
-    "stack": dict(with_stack=True),
-    "all": dict(record_shapes=True, profile_memory=True, with_stack=True),
+    "plain": {},
+    "shapes": {"record_shapes": True},
+    "memory": {"profile_memory": True},
+    "stack": {"with_stack": True},
+    "all": {"record_shapes": True, "profile_memory": True, "with_stack": True},
 }
 
 
@@ -73,8 +75,11 @@ for name, loop in LOOPS.items():
             ) as prof:
                 timed(loop)
                 runs.append(timed(loop))
-        prof.export_chrome_trace("/tmp/cost.json")
-        for event in json.load(open("/tmp/cost.json"))["traceEvents"]:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cost.json"
+            prof.export_chrome_trace(str(file))
+            events = json.loads(file.read_text())["traceEvents"]
+        for event in events:
             counts[event.get("cat", "")] = counts.get(event.get("cat", ""), 0) + 1
         print(
             json.dumps(

@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as fn
 from torch.utils.data import DataLoader, Dataset
 
 TRUTH = {
@@ -51,14 +51,14 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, d = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
         if self.select:  # a data-dependent shape makes the host wait for the GPU
             keep = x.abs().amax(-1) > 1e-3
             x = x + 0 * x[keep].mean()
         if self.sync:
             torch.cuda.synchronize()
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(fn.gelu(self.up(self.norm2(x))))
 
 
 class Gpt(nn.Module):
@@ -201,7 +201,7 @@ def main() -> None:
             out = model(x)
         target = (x[:, 1:].reshape(-1)) if kind == "gpt" else y
         logits = out[:, :-1].reshape(-1, out.shape[-1]) if kind == "gpt" else out
-        return F.cross_entropy(logits.float(), target), out
+        return fn.cross_entropy(logits.float(), target), out
 
     graph = static = None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.importers.registry import detect, is_trace_folder, load
+from stepscope.importers.registry import detect, examined, is_trace_folder, load
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.job import assemble
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.explain import Explanation
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.sql.engine import Engine
+
+_CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
 
 
 class Session:
@@ -38,10 +41,19 @@ class Session:
     def __init__(
         self, paths: Sequence[str | Path], *, cache: Cache | None = None, again: bool = False
     ) -> None:
-        self.paths = [str(path) for path in paths]
+        # a file name need not be valid Unicode, but results are
+        self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
+        if "" in self.paths:
+            raise InputError("one of the paths is empty; name a capture")
         store = cache or Cache()
-        inputs = [found for path in paths for found in expand(Path(path))]
+        left_out: list[str] = []
+        inputs = [found for path in paths for found in expand(Path(path), left_out)]
         self.job: Job = assemble([load(path, store, again=again) for path in inputs])
+        if left_out:
+            self.job.remarks.append(
+                f"{len(left_out)} files beside the captures are none that Stepscope can read and "
+                f"were left out: {', '.join(left_out[:4])}" + (", ..." if left_out[4:] else "")
+            )
 
     @cached_property
     def explanations(self) -> list[tuple[int, Explanation]]:
@@ -123,32 +135,42 @@ def open_cache() -> Cache:
     return Cache()
 
 
-def expand(path: Path) -> list[Path]:
+def expand(path: Path, left_out: list[str]) -> list[Path]:
     """The captures that a path stands for: itself, or those inside a folder.
+
+    Args:
+        path: a capture or a folder.
+        left_out: receives the names of files that look like captures by their name only.
 
     Raises:
         InputError: nothing is there, or nothing in it is a capture.
     """
-    if not path.is_dir():
+    if not stat.S_ISDIR(examined(path)):
         return [path]
+    found = []
     try:
         if is_trace_folder(path) or detect(path) is not None:
             return [path]
-        inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
-        found = [
-            child
-            for child in inside
-            if is_trace_folder(child) or (_may_be_capture(child) and detect(child) is not None)
-        ]
-    except PermissionError as error:
+        for child in sorted(path.iterdir()):
+            if child.name.startswith("."):
+                continue
+            if _is_capture(child):
+                found.append(child)
+            elif child.suffix in _CAPTURE_SUFFIXES:
+                left_out.append(child.name)
+    except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:
         raise InputError(
             f"{path} holds no capture that Stepscope knows; name a file, or a folder with Nsight "
             "Systems exports or PyTorch traces"
         )
-    return found
+    # nsys leaves an export beside its report: these are one capture
+    exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
+    return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
 
 
-def _may_be_capture(path: Path) -> bool:
-    return path.is_dir() or path.stat().st_size > 0
+def _is_capture(path: Path) -> bool:
+    if path.is_dir():
+        return is_trace_folder(path) or detect(path) is not None
+    return path.is_file() and path.stat().st_size > 0 and detect(path) is not None

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.build import US, Build
 
 from stepscope.analysis.explain import Explanation, explain
 from stepscope.analysis.gaps import CAUSES
 from stepscope.trace.trace import Trace
-from tests.support.build import US, Build
 
 STEPS = 6
 PERIOD = 10_000.0  # us
@@ -27,13 +27,7 @@ def explained(build: Build, folder: Path) -> Explanation:
 
 def assert_identity(e: Explanation) -> None:
     a = e.accounting
-    parts = (
-        a.compute_ns
-        + a.exposed_communication_ns
-        + a.exposed_copy_ns
-        + a.memset_ns
-        + a.idle_ns
-    )
+    parts = a.compute_ns + a.exposed_communication_ns + a.exposed_copy_ns + a.memset_ns + a.idle_ns
     assert parts.tolist() == a.wall_ns.tolist()
     assert (a.idle_ns >= 0).all()
     segments = e.gaps.segments

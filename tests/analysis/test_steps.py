@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.build import Build
 
 from stepscope.analysis.lanes import lanes
 from stepscope.analysis.periodicity import find_period
 from stepscope.analysis.steps import Steps, find_steps, steady_steps
-from tests.support.build import Build
 
 
 def steps_of(build: Build, folder: Path) -> Steps:

@@ -10,9 +10,7 @@ import sqlite3
 from pathlib import Path
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
-BUNDLED = (
-    Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
-)
+BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
 
 
 def unpack(packed: Path, folder: Path) -> Path:

@@ -121,9 +121,7 @@ def explain_gaps(
     call_end = np.where(known, api["end_ns"][row], no_time) if len(api) else call_start
     queued = known & (call_start < start)
 
-    late = _split_by_host(
-        start[~queued], end[~queued], op[~queued], call_start[~queued], timeline
-    )
+    late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
     cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
     late_frame = {
         "start_ns": late["start_ns"],

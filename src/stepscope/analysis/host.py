@@ -17,10 +17,10 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import HostSide, Lane
 from stepscope.intervals import complement, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
-from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.frame import BoolArray, IntArray
 
 SMALL_COPY_BYTES = 1 << 16
-"""A device-to-host copy up to this size is a scalar or flag: its cost is the waiting, not the copy.
+"""A device-to-host copy up to this size is a scalar or flag: its cost is the waiting.
 CUDA also stages host-to-device copies up to this size without waiting."""
 
 LONG_SILENCE_NS = 1_000_000
@@ -47,7 +47,7 @@ DISPATCH: Final = "dispatch"
 SILENCE: Final = "silence"
 
 LABELS: Final = (INPUT, SYNC, COPY, ALLOCATION, MODULE, OVERHEAD, DISPATCH, SILENCE)
-"""Every label, the one that wins first. ``dispatch`` includes short silence; ``silence`` is long."""
+"""Every label, the one that wins first; short silence is ``dispatch``, long is ``silence``."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,12 @@ def blocking_calls(lane: Lane) -> Blocking:
     op[lane.call[linked]] = linked
     has_op = op >= 0
     row = np.maximum(op, 0)
-    pageable = has_op & (
-        lane.ops.equals("src_memory", "pageable") | lane.ops.equals("dst_memory", "pageable")
-    )[row]
+    pageable = (
+        has_op
+        & (lane.ops.equals("src_memory", "pageable") | lane.ops.equals("dst_memory", "pageable"))[
+            row
+        ]
+    )
     to_host = has_op & lane.ops.equals("copy_kind", "DtoH")[row]
     on_device = has_op & lane.ops.equals("copy_kind", "DtoD")[row]
     small_read = to_host & (lane.ops["bytes"][row] <= SMALL_COPY_BYTES)

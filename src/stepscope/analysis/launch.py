@@ -24,7 +24,9 @@ def launching_calls(gpu: Frame, api: Frame) -> IntArray:
     calls = np.flatnonzero(api["correlation_id"] > 0)
     if not len(calls) or not len(gpu):
         return np.full(len(gpu), -1, np.int64)
-    processes = np.unique(np.concatenate((distinct(gpu["process_id"]), distinct(api["process_id"]))))
+    processes = np.unique(
+        np.concatenate((distinct(gpu["process_id"]), distinct(api["process_id"])))
+    )
     span = int(max(gpu["correlation_id"].max(), api["correlation_id"].max())) + 1
 
     def key_of(frame: Frame) -> IntArray:

@@ -119,9 +119,7 @@ def _similarity(token: IntArray, anchors: IntArray) -> float:
     return float(common) / float(possible)
 
 
-def _phase(
-    token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: IntArray
-) -> IntArray:
+def _phase(token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: IntArray) -> IntArray:
     """Move the anchors to where a step naturally begins: its input copy, or after the optimizer."""
     n = len(anchors)
     uploads = np.flatnonzero(upload)

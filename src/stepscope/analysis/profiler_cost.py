@@ -48,9 +48,7 @@ NOTHING: Final = RecordedCost(np.empty(0, np.int64), np.empty(0, np.int64))
 """For tools whose recording costs nothing worth charging."""
 
 
-def recorded_cost(
-    lane: Lane, read: Reader, source: str, options: dict[str, str]
-) -> RecordedCost:
+def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]) -> RecordedCost:
     """Estimate the recording cost on the lane's launching threads.
 
     Args:

@@ -140,7 +140,7 @@ class _Candidate:
 def _from_ranges(lane: Lane) -> Steps | None:
     host = lane.host
     enqueued = np.sort(_enqueue_time(lane))
-    candidates = [c for c in _candidates(host.ranges, enqueued)]
+    candidates = _candidates(host.ranges, enqueued)
     profiler = [c for c in candidates if c.label == "ProfilerStep"]
     if profiler:
         best = max(profiler, key=lambda c: len(c.begin))
@@ -154,11 +154,11 @@ def _from_ranges(lane: Lane) -> Steps | None:
     ]
     if usable:
         # A range that calls itself a step, then the outermost (fewest) of those that cover most.
-        best = min(
-            usable, key=lambda c: (not c.named_step, -round(c.coverage, 1), len(c.begin))
-        )
+        best = min(usable, key=lambda c: (not c.named_step, -round(c.coverage, 1), len(c.begin)))
         if best.numbered:
-            return _steps(best, "numbered_range", f"steps are the ranges {best.label!r} with a number")
+            return _steps(
+                best, "numbered_range", f"steps are the ranges {best.label!r} with a number"
+            )
         return _steps(best, "repeating_range", f"steps are the {best.label!r} ranges")
     return _from_phases(candidates, enqueued)
 
@@ -205,7 +205,7 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
 
 
 def _from_phases(candidates: list[_Candidate], enqueued: IntArray) -> Steps | None:
-    """Steps from phases that repeat together (forward, backward, optimizer) without a step range."""
+    """Steps from phases that repeat together (forward, backward, optimizer)."""
     phases = [c for c in candidates if len(c.begin) >= MIN_STEPS and c.coverage > 0.02]
     if not phases:
         return None

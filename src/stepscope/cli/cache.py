@@ -48,7 +48,7 @@ def command(action: str, format_: str) -> None:
         options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
         return
     click.echo(
-        f"{store.folder}: {len(entries)} captures, {total / 1e6:.1f} MB of {store.limit / 1e9:.0f} GB"
+        f"{store.folder}: {len(entries)} captures, {total / 1e6:.1f} MB of {store.limit / 1e9:g} GB"
     )
     from stepscope.render.text import clean
 

@@ -21,7 +21,7 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
 
         members = [
             {
-                "path": str(member.trace.path),
+                "path": str(member.trace.path).encode("utf-8", "replace").decode(),
                 "rank": member.rank,
                 "rank_source": member.rank_source,
                 "meta": member.trace.meta,
@@ -32,7 +32,8 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
         options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
         return
     from stepscope.render.info import info_text
+    from stepscope.render.text import clean
 
     options.write("\n".join(info_text(member) for member in session.job.members))
     for remark in session.job.remarks:
-        click.echo(remark)
+        options.write(f"{clean(remark, 400)}\n")

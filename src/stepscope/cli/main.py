@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import errno
 import importlib
+import io
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -21,6 +26,10 @@ COMMANDS: dict[str, str] = {
     "cache": "See and clear the cache of imported captures.",
 }
 """Command -> one-line help; the module of the same name in this package holds ``command``."""
+
+_PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_LONGEST_MESSAGE = 4000
 
 
 class _Commands(click.Group):
@@ -61,8 +70,9 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
+    _prepare_streams()
     try:
-        code = cli.main(standalone_mode=False)
+        code = _run()
         sys.stdout.flush()
     except StepscopeError as error:
         _fail(str(error), error.exit_code)
@@ -73,10 +83,12 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # the reader went away (| head): not an error, but Python would complain at shutdown
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
+            _discard_output()
+            _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
         if os.environ.get("STEPSCOPE_DEBUG"):
             raise
         _fail(
@@ -87,7 +99,44 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _run() -> object:
+    if "_STEPSCOPE_COMPLETE" in os.environ:
+        return cli.main(prog_name="stepscope", standalone_mode=False)
+    # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
+    with cli.make_context("stepscope", sys.argv[1:]) as context:
+        return cli.invoke(context)
+
+
+def _prepare_streams() -> None:
+    """Make sure that output never fails for want of a stream or of a character."""
+    codecs.register_error("stepscope", _plainer)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="stepscope")
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that the terminal's encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAINER.get(character, "?") for character in lacking), error.end
+
+
+def _discard_output() -> None:
+    """Let nothing be written any more: Python would complain about it at shutdown."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
-    click.echo(f"stepscope: {line}", err=True)
+    from stepscope.render.text import clean
+
+    # paths and SQL come back in messages: they may hold anything
+    line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
+    with contextlib.suppress(OSError):
+        click.echo(f"stepscope: {line}", err=True)
     sys.exit(code)

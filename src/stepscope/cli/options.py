@@ -59,14 +59,17 @@ def write_table(table: pa.Table, format_: str, schema: str) -> None:
 
 
 def write(text: str) -> None:
-    """Print text as it is, replacing what the terminal's encoding lacks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    """Print text as it is."""
+    sys.stdout.write(text)
 
 
 def console() -> Console:
     """A console on standard output; plain text of a fixed width when it is not a terminal."""
     from rich.console import Console
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # handled where that of every command is
+
     wide = None if sys.stdout.isatty() else 110
-    return Console(highlight=False, markup=False, emoji=False, width=wide, soft_wrap=False)
+    return Plain(highlight=False, markup=False, emoji=False, width=wide, soft_wrap=False)

@@ -22,7 +22,10 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
     session = Session(paths, again=again)
     options.write_table(session.steps(), format_, "stepscope.steps/1")
     if format_ == "column":
+        from stepscope.render.text import clean
+
         for rank, explanation in session.explanations:
             notes = [explanation.steps.says, explanation.set_aside]
             said = "; ".join(note for note in notes if note)
-            click.echo(f"rank {rank} device {explanation.lane.device}: {said}", err=True)
+            line = f"rank {rank} device {explanation.lane.device}: {said}"
+            click.echo(clean(line, 400), err=True)

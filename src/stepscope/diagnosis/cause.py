@@ -134,6 +134,5 @@ def idle_figure(cause: str) -> Figure:
     return Figure(
         f"idle_{cause}_ns",
         "ns",
-        "SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap "
-        f"WHERE cause = '{cause}' AND {{lane}}",
+        f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' AND {{lane}}",
     )

@@ -94,8 +94,10 @@ def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
     for cause_id in ranked:
         case, detection = max(seen[cause_id], key=lambda pair: pair[1].time_ns)
         share = detection.time_ns / case.step_ns
-        if findings and share < _FOLD_BELOW_SHARE and (
-            detection.time_ns < _FOLD_BELOW_FIRST * findings[0].time_ns_per_step
+        if (
+            findings
+            and share < _FOLD_BELOW_SHARE
+            and (detection.time_ns < _FOLD_BELOW_FIRST * findings[0].time_ns_per_step)
         ):
             continue  # a side effect beside the first cause
         ranks = sorted({c.rank for c, _ in seen[cause_id]})

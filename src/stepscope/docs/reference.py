@@ -91,8 +91,8 @@ def problems_page() -> str:
     severities = attributes(ProblemKind)["severity"]
     parts = [
         "# Import problems",
-        "What an import may notice. Every problem is counted and shown with the results it "
-        f"touches. Severities: {prose(severities)}",
+        "What an import may notice and count. `stepscope info` and `stepscope diagnose` show it. "
+        f"Severities: {prose(severities)}",
     ]
     texts = text_constants(PACKAGE)
     for kind in DECLARED.values():
@@ -154,6 +154,7 @@ def commands_page() -> str:
         assert command is not None
         context = click.Context(command, info_name=name, parent=above)
         usage = " ".join(("stepscope", name, *command.collect_usage_pieces(context)))
+        usage = usage.replace("[[", "[").replace("]]", "]")  # as older versions of click write it
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
         rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
@@ -306,8 +307,10 @@ def _threshold(cause: Cause) -> str:
 def _option(option: click.Option) -> tuple[str, str, str, str]:
     choices = option.type.choices if isinstance(option.type, click.Choice) else ()
     default = option.default if isinstance(option.default, str) else ""
-    names = ", ".join(map(code, (*option.opts, *option.secondary_opts)))
-    return names, ", ".join(code(str(c)) for c in choices), code(default), prose(option.help or "")
+    names = [*option.opts, *option.secondary_opts]
+    names.sort(key=lambda name: (not name.startswith("--"), name))  # click's order may vary
+    values = ", ".join(code(str(choice)) for choice in choices)
+    return ", ".join(map(code, names)), values, code(default), prose(option.help or "")
 
 
 def _sql_type(arrow: str) -> str:

@@ -130,12 +130,16 @@ def evidence() -> str:
 
 def recompute() -> str:
     """The same figure, asked for with ``stepscope query``."""
-    item = _diagnosis().findings[0].evidence[0]
-    name = _diagnosis().trace.paths[0]
-    with demo_session() as session:
-        answer = as_columns(session.query(item.sql))
-    command = f"stepscope query {shlex.quote(name)} \\\n  {_quoted(item.sql)}"
-    return _fenced("sh", command) + "\n\n" + _fenced("text", answer.rstrip())
+    return _query(_diagnosis().findings[0].evidence[0].sql)
+
+
+def idle() -> str:
+    """Idle time by cause, with the command that gives it."""
+    sql = (
+        "SELECT cause, count(*) AS pieces, sum(end_ns - start_ns)::BIGINT AS idle_ns "
+        "FROM idle_gap GROUP BY cause ORDER BY idle_ns DESC"
+    )
+    return _query(sql)
 
 
 def steps() -> str:
@@ -156,12 +160,13 @@ SNIPPETS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "evidence": evidence,
     "recompute": recompute,
+    "idle": idle,
     "steps": steps,
     "info": info,
 }
 """What ``<!-- output: NAME -->`` in a page stands for."""
 
-_PLACE = re.compile(r"(<!-- output: (\w+) -->\n).*?(\n<!-- end of output -->)", re.DOTALL)
+_PLACE = re.compile(r"(<!-- output: (\w+) -->\n)((?:(?!<!-- ).*\n)*?)(<!-- end of output -->)")
 
 
 def filled(page: str) -> str:
@@ -169,8 +174,20 @@ def filled(page: str) -> str:
 
     Raises:
         KeyError: it asks for an output that does not exist.
+        ValueError: a place for an output has no end.
     """
-    return _PLACE.sub(lambda place: place[1] + SNIPPETS[place[2]]() + place[3], page)
+    if len(_PLACE.findall(page)) != page.count("<!-- output: "):
+        raise ValueError("an output has no end, or is not alone on its line")
+    return _PLACE.sub(lambda place: f"{place[1]}{SNIPPETS[place[2]]()}\n{place[4]}", page)
+
+
+def _query(sql: str) -> str:
+    name = _diagnosis().trace.paths[0]
+    with demo_session() as session:
+        answer = as_columns(session.query(sql))
+    broken = sql.replace(" FROM ", "\n   FROM ").replace(" WHERE ", "\n   WHERE ")
+    command = f"stepscope query {shlex.quote(name)} \\\n  {_quoted(broken)}"
+    return _fenced("sh", command) + "\n\n" + _fenced("text", answer.rstrip())
 
 
 def _fenced(language: str, text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import META_NAME, TraceWriter, read_meta, write_meta
 from stepscope.trace.trace import Trace
+
+TRACE_SUFFIX = ".stepscope"
 
 
 @cache
@@ -46,20 +49,49 @@ def read_head(path: Path) -> bytes:
     Raises:
         InputError: with the reason in one sentence.
     """
+    if not stat.S_ISREG(examined(path)):
+        raise InputError(
+            f"{path} is no regular file but a pipe, device or folder; save the capture to a file "
+            "and name that"
+        )
     try:
         with path.open("rb") as stream:
             return stream.read(HEAD_BYTES)
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist; check the path") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; name a capture inside it") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
 
 
+def examined(path: Path) -> int:
+    """The mode of what ``path`` leads to.
+
+    Raises:
+        InputError: nothing is there, or it may not be looked at.
+    """
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            message = f"{path} is a link to something that does not exist; check where it leads"
+        else:
+            message = f"{path} does not exist; check the path"
+        raise InputError(message) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; check the path and its rights"
+        ) from error
+
+
 def is_trace_folder(path: Path) -> bool:
     """Whether ``path`` is a folder that Stepscope itself wrote."""
-    return path.is_dir() and (path / META_NAME).is_file()
+    if not path.is_dir():
+        return False
+    if path.suffix == TRACE_SUFFIX:
+        return (path / META_NAME).exists()
+    # a folder of captures may hold somebody else's meta.json
+    try:
+        return b'"schema_version"' in (path / META_NAME).read_bytes()[:HEAD_BYTES]
+    except OSError:
+        return False
 
 
 def load(path: Path, cache_store: Cache, *, again: bool = False) -> Trace:
@@ -104,7 +136,7 @@ def _finish(
             "capture again with CUDA and NVTX tracing on"
         )
     meta.source = importer.name
-    meta.input_name = path.name
+    meta.input_name = path.name.encode("utf-8", "replace").decode()  # a name may be any bytes
     meta.input_digest = digest
     meta.problems = problems.problems()
     write_meta(folder, meta)

@@ -60,7 +60,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:
-    """The device that the headline speaks of: the first rank of the first finding, else the first."""
+    """The device that the headline speaks of: the first finding's first rank, else the first."""
     if diagnosis.findings:
         rank = diagnosis.findings[0].ranks[0]
         for lane in diagnosis.accounting:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from stepscope.render.text import clean, milliseconds
 from stepscope.trace.trace import Member
 
+_LONGEST_LINE = 1000
+
 
 def info_text(member: Member) -> str:
     """One trace: origin, environment, tables, what is absent, problems."""
@@ -33,4 +35,4 @@ def info_text(member: Member) -> str:
             lines.append(
                 f"    {problem.severity:10} {problem.count:,} x {problem.says}; {problem.do}{detail}"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join(clean(line, _LONGEST_LINE) for line in lines) + "\n"

@@ -10,7 +10,10 @@ from stepscope.render.text import clean, figure, milliseconds, percent, plural
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
 
-_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()#+!|~@$"} | {"<": "&lt;", ">": "&gt;"})
+_SPECIAL = str.maketrans(
+    # a backslash does not keep @name from being a mention, an invisible space does
+    {c: f"\\{c}" for c in "\\`*_{}[]()#+!|~$"} | {"<": "&lt;", ">": "&gt;", "@": "@&#8203;"}
+)
 
 
 def escape(text: str) -> str:
@@ -60,7 +63,13 @@ def _finding(number: int, finding: Finding) -> list[str]:
     ]
     if finding.next_capture:
         lines.append(f"- to know more: {escape(finding.next_capture)}")
-    lines += ["", "<details><summary>evidence</summary>", "", "| figure | value | SQL |", "|---|---:|---|"]
+    lines += [
+        "",
+        "<details><summary>evidence</summary>",
+        "",
+        "| figure | value | SQL |",
+        "|---|---:|---|",
+    ]
     for item in finding.evidence:
         sql = clean(item.sql, 2000).replace("|", "\\|").replace("`", "'")
         lines.append(f"| {escape(item.figure)} | {figure(item.value, item.unit)} | `{sql}` |")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from stepscope.render.text import clean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# C0 and C1 without tab and line ends, and what changes the direction of text
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def rows_of(table: pa.Table) -> list[list[Any]]:
@@ -36,8 +40,8 @@ def as_csv(table: pa.Table) -> str:
     """CSV with a header; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.column_names)
-    writer.writerows(["" if v is None else v for v in row] for row in rows_of(table))
+    writer.writerow([_uncontrolled(name) for name in table.column_names])
+    writer.writerows([_csv_cell(value) for value in row] for row in rows_of(table))
     return out.getvalue()
 
 
@@ -57,6 +61,17 @@ def as_markdown(table: pa.Table) -> str:
     ]
     lines += ["| " + " | ".join(escape(_cell(v)) for v in row) + " |" for row in rows_of(table)]
     return "\n".join(lines) + "\n"
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return _uncontrolled(value) if isinstance(value, str) else value
+
+
+def _uncontrolled(text: str) -> str:
+    """Text that a terminal shows as it is: CSV may hold line ends, but no control sequences."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _plain(value: Any) -> Any:

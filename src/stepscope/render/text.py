@@ -5,12 +5,16 @@ from __future__ import annotations
 import unicodedata
 
 MAX_NAME = 120
+_LINE_ENDS = ("Zl", "Zp")
 
 
 def clean(text: str, limit: int = MAX_NAME) -> str:
     """Text from a trace, safe to print: one line, no control or direction characters, bounded."""
     kept = "".join(
-        character if unicodedata.category(character)[0] != "C" else "\ufffd" for character in text
+        "\ufffd"
+        if (kind := unicodedata.category(character))[0] == "C" or kind in _LINE_ENDS
+        else character
+        for character in text[: limit + 1]
     )
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 

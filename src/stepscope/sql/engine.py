@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.trace.errors import UsageError
 from stepscope.trace.schema import TABLES, arrow_schema
+from stepscope.trace.store import damaged
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,8 +84,8 @@ class Engine:
     def _connect(self, names: set[str]) -> duckdb.DuckDBPyConnection:
         import duckdb
 
-        connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false",
-                                                        "autoload_known_extensions": "false"})  # fmt: skip
+        shut_in = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        connection = duckdb.connect(":memory:", config=shut_in)
         for name in sorted(names):
             if name in self._derived:
                 if name not in self._tables:
@@ -94,24 +95,39 @@ class Engine:
             else:
                 connection.execute(f"CREATE VIEW {name} AS {self._view(name, connection)}")
         folders = [_quoted(str(trace.folder.resolve())) for _, trace in self._ranks]
+        connection.execute("SET python_enable_replacements=false")
         connection.execute(f"SET allowed_directories=[{', '.join(folders)}]")
         connection.execute("SET enable_external_access=false")
         connection.execute("SET lock_configuration=true")
         return connection
 
     def _view(self, name: str, connection: duckdb.DuckDBPyConnection) -> str:
+        import duckdb
+
         parts = []
         for rank, trace in self._ranks:
             file = trace.folder.resolve() / f"{name}.parquet"
-            if file.exists():
-                parts.append(
-                    f"SELECT {rank}::BIGINT AS rank, * FROM read_parquet({_quoted(str(file))})"
-                )
+            if not trace.rows(name):
+                continue
+            read = f"read_parquet({_quoted(_literally(str(file)))}, hive_partitioning=false)"
+            query = f"SELECT {rank}::BIGINT AS rank, * FROM {read}"
+            try:
+                found = connection.execute(f"SELECT count(*) FROM {read}").fetchone()
+            except duckdb.Error as error:
+                raise damaged(file, " ".join(str(error).split())[:300]) from error
+            if found != (trace.rows(name),):
+                raise damaged(file, "it holds another number of rows than it should")
+            parts.append(query)
         if parts:
             return " UNION ALL ".join(parts)
         empty = arrow_schema(name).empty_table()
         connection.register(f"_{name}", empty)
         return f"SELECT 0::BIGINT AS rank, * FROM _{name}"
+
+
+def _literally(path: str) -> str:
+    """A path without characters that would make it a pattern."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", path)
 
 
 def _quoted(text: str) -> str:

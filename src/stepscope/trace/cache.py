@@ -2,8 +2,9 @@
 
 An entry is a finished trace folder ``KEY.stepscope``. It is written under a temporary name and
 renamed into place, so a reader sees a whole entry or none; when two processes import the same
-file at once, the second finds the first's entry in place and drops its own. Readers hold a shared
-lock on their entry; eviction only takes entries nobody holds.
+file at once, the second finds the first's entry in place and drops its own. Readers and writers
+hold a shared lock on their folder; only folders that nobody holds are removed, so what a killed
+process left behind is found by its free lock. An entry that is damaged is made anew.
 """
 
 from __future__ import annotations
@@ -23,23 +24,36 @@ from typing import IO
 
 import msgspec
 
-from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.trace.meta import Meta
 from stepscope.trace.schema import SCHEMA_VERSION
-from stepscope.trace.store import META_NAME, read_meta, storage_errors
+from stepscope.trace.store import is_whole, read_meta, storage_errors
 
 DEFAULT_LIMIT_BYTES = 20 * 10**9
 _SUFFIX = ".stepscope"
-_STALE_TEMPORARY_S = 24 * 3600
+_LOCK_NAME = "lock"
+_STALE_TEMPORARY_S = 60
+_TRIES = 3
 
 
 def default_folder() -> Path:
-    """The cache folder: STEPSCOPE_CACHE_DIR, else the platform's user cache."""
+    """The cache folder: STEPSCOPE_CACHE_DIR, else the platform's user cache.
+
+    Raises:
+        StorageError: neither is known.
+    """
     named = os.environ.get("STEPSCOPE_CACHE_DIR")
     if named:
         return Path(named)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "stepscope"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepscope"
+    try:
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "stepscope"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepscope"
+    except RuntimeError as error:
+        raise StorageError(
+            "this user has no home folder for the cache; set STEPSCOPE_CACHE_DIR to a writable "
+            "folder"
+        ) from error
 
 
 def limit_bytes() -> int:
@@ -51,7 +65,7 @@ def limit_bytes() -> int:
     text = os.environ.get("STEPSCOPE_CACHE_MAX_BYTES", "")
     if not text:
         return DEFAULT_LIMIT_BYTES
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise UsageError(f"STEPSCOPE_CACHE_MAX_BYTES is {text!r}; give a whole number of bytes")
     return int(text)
 
@@ -76,7 +90,7 @@ class Stamp:
         try:
             s = path.stat()
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from error
+            raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
         return cls(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
 
 
@@ -127,27 +141,24 @@ class Cache:
         ).hexdigest()
         entry = self.folder / f"{key}{_SUFFIX}"
         if again or not self._hold(entry):
-            self._build(entry, digest, build)
-            if _stamps(path) != before:
-                self._remove(entry)
-                raise InputError(
-                    f"{path} changed while it was read; wait until the capture is finished, "
-                    "then try again"
-                )
+            self._build(entry, lambda folder: _built(path, before, folder, digest, build), again)
             self.shrink()
-            self._hold(entry)
         return entry
 
     def entries(self) -> list[Entry]:
-        """All finished entries, most recently used first."""
+        """All entries, most recently used first; a damaged one has no source."""
         found = []
-        for folder in self.folder.glob(f"*{_SUFFIX}") if self.folder.is_dir() else ():
+        for folder in self.folder.glob(f"*{_SUFFIX}"):
+            try:
+                size = sum(f.stat().st_size for f in folder.iterdir())
+                # by the lock's time: reading the other files may change their times of access
+                used = max(folder.stat().st_mtime, _modified(folder / _LOCK_NAME))
+            except OSError:
+                continue  # removed by another process
             try:
                 meta = read_meta(folder)
-                size = sum(f.stat().st_size for f in folder.iterdir())
-                used = (folder / META_NAME).stat().st_atime
-            except (InputError, OSError):
-                continue  # removed by another process, or unfinished
+            except InputError:
+                meta = Meta(input_name="(damaged)")
             found.append(Entry(folder, meta.input_name, meta.source, size, used))
         return sorted(found, key=lambda entry: -entry.used_at)
 
@@ -158,7 +169,7 @@ class Cache:
             Bytes freed.
         """
         freed = sum(entry.bytes for entry in self.entries() if self._remove(entry.folder))
-        self._remove_abandoned(max_age_s=0)
+        self._remove_abandoned()
         with contextlib.suppress(OSError):
             self._index_path.unlink()
         return freed
@@ -172,57 +183,92 @@ class Cache:
                 break
             if self._remove(entry.folder):
                 total -= entry.bytes
-        self._remove_abandoned(max_age_s=_STALE_TEMPORARY_S)
+        self._remove_abandoned()
 
-    def _build(self, entry: Path, digest: str, build: Callable[[Path, str], None]) -> None:
+    def _build(self, entry: Path, fill: Callable[[Path], None], again: bool) -> None:
+        """Fill a temporary folder and put it in place, held."""
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
         try:
-            build(temporary, digest)
             with storage_errors(self.folder):
-                (temporary / "lock").touch()
-                if entry.exists():
-                    self._remove(entry)
-                with contextlib.suppress(FileExistsError):
-                    # the other process's entry is as good, and whole
-                    _rename(temporary, entry)
+                lock = (temporary / _LOCK_NAME).open("w+b")
+            _share(lock)
+            fill(temporary)
+            with storage_errors(self.folder):
+                self._publish(temporary, lock, entry, again)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def _publish(self, temporary: Path, lock: IO[bytes], entry: Path, again: bool) -> None:
+        """Rename a filled folder into place, or use the one that another process put there."""
+        for _ in range(_TRIES):
+            if again:
+                self._remove(entry)
+            try:
+                temporary.rename(entry)
+            except OSError:
+                if not entry.exists():
+                    raise
+            else:
+                self._held.append(lock)
+                return
+            if self._hold(entry):  # the other process's entry is as good
+                lock.close()
+                return
+            again = True  # it is damaged
+        raise StorageError(
+            f"the cached copy {entry} is damaged and in use; remove it, or set STEPSCOPE_CACHE_DIR "
+            "to another folder"
+        )
+
     def _hold(self, entry: Path) -> bool:
-        """Take the shared lock of an entry; False when there is no such entry."""
+        """Take the shared lock of an entry; False when there is none, or a damaged one."""
         try:
-            handle = (entry / "lock").open("rb")
+            handle = (entry / _LOCK_NAME).open("rb")
         except OSError:
             return False
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        if not (entry / META_NAME).exists():
+        _share(handle)
+        try:
+            # between opening and locking, another process may have put a new entry in its place
+            current = os.path.samestat(os.fstat(handle.fileno()), (entry / _LOCK_NAME).stat())
+        except OSError:
+            current = False
+        if not current or not is_whole(entry):
             handle.close()
             return False
         self._held.append(handle)
         with contextlib.suppress(OSError):
-            now = time.time()
-            os.utime(entry / META_NAME, (now, (entry / META_NAME).stat().st_mtime))
+            os.utime(entry / _LOCK_NAME)
         return True
 
     def _remove(self, entry: Path) -> bool:
-        """Remove an entry unless a reader holds it."""
+        """Remove an entry unless a process holds it."""
         try:
-            with (entry / "lock").open("rb") as handle:
+            with (entry / _LOCK_NAME).open("ab") as handle:  # a damaged entry may lack its lock
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 doomed = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
-                entry.rename(doomed / entry.name)
+                try:
+                    entry.rename(doomed / entry.name)
+                finally:
+                    shutil.rmtree(doomed, ignore_errors=True)
         except OSError:
             return False
-        shutil.rmtree(doomed, ignore_errors=True)
         return True
 
-    def _remove_abandoned(self, max_age_s: float) -> None:
-        for folder in self.folder.glob("tmp-*") if self.folder.is_dir() else ():
+    def _remove_abandoned(self) -> None:
+        """Remove temporary folders and files whose process is gone."""
+        for found in self.folder.glob("tmp-*"):
             with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime >= max_age_s:
-                    shutil.rmtree(folder, ignore_errors=True)
+                lock = found / _LOCK_NAME
+                if lock.exists():
+                    with lock.open("rb") as handle:
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(found, ignore_errors=True)
+                elif time.time() - found.stat().st_mtime >= _STALE_TEMPORARY_S:
+                    # without a lock: it is being removed right now, or was when its process ended
+                    shutil.rmtree(found, ignore_errors=True)
+                    found.unlink(missing_ok=True)
 
     @property
     def _index_path(self) -> Path:
@@ -230,7 +276,9 @@ class Cache:
 
     def _digest(self, path: Path, stamps: dict[str, Stamp]) -> str:
         """BLAKE2b over names and contents; remembered by stamp, so reopening costs no reading."""
-        key = msgspec.json.encode([str(path.resolve()), stamps]).decode()
+        # ascii(): a file name need not be valid Unicode
+        named = {ascii(name): stamp for name, stamp in stamps.items()}
+        key = msgspec.json.encode([ascii(str(path.resolve())), named]).decode()
         index: dict[str, str] = {}
         with contextlib.suppress(OSError, msgspec.DecodeError):
             index = msgspec.json.decode(self._index_path.read_bytes(), type=dict[str, str])
@@ -239,39 +287,75 @@ class Cache:
         digest = hashlib.blake2b(digest_size=20)
         for name in stamps:
             file = path / name if path.is_dir() else path
-            digest.update(f"{name if path.is_dir() else ''}\0".encode())
+            digest.update(os.fsencode(name if path.is_dir() else "") + b"\0")
             try:
                 with file.open("rb") as stream:
                     digest.update(hashlib.file_digest(stream, "blake2b").digest())
             except OSError as error:
-                raise InputError(f"cannot read {file}: {error.strerror}") from error
-        if _stamps(path) == stamps:
+                raise InputError(
+                    f"cannot read {file}: {error.strerror}; check its rights"
+                ) from error
+        if _is_unchanged(path, stamps):
             kept = dict(list(index.items())[-1000:]) | {key: digest.hexdigest()}
             with contextlib.suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 _write_atomically(self._index_path, msgspec.json.encode(kept))
         return digest.hexdigest()
 
 
-def _rename(source: Path, target: Path) -> None:
-    """Rename a folder; FileExistsError when the target is a non-empty folder."""
+def _built(
+    path: Path,
+    before: dict[str, Stamp],
+    folder: Path,
+    digest: str,
+    build: Callable[[Path, str], None],
+) -> None:
+    """Fill a folder from an input, and make sure that the input stayed as it was.
+
+    Raises:
+        InputError: it changed, which also explains why it may have looked damaged.
+    """
+    failure: InputError | None = None
     try:
-        source.rename(target)
-    except OSError as error:
-        if target.exists():
-            raise FileExistsError(str(target)) from error
-        raise
+        build(folder, digest)
+    except InputError as error:
+        failure = error
+    if not _is_unchanged(path, before):
+        raise InputError(
+            f"{path} changed while it was read; wait until the capture is finished, then try again"
+        ) from failure
+    if failure is not None:
+        raise failure
+
+
+def _is_unchanged(path: Path, before: dict[str, Stamp]) -> bool:
+    try:
+        return _stamps(path) == before
+    except InputError:
+        return False
+
+
+def _share(handle: IO[bytes]) -> None:
+    """Take a shared lock; a file system without locks goes without."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
-    if not path.parent.is_dir():
-        return
     handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

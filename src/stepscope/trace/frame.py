@@ -58,7 +58,7 @@ class Frame:
         return np.isin(self.columns[column], wanted)
 
     def matches(self, column: str, pattern: str | re.Pattern[str]) -> BoolArray:
-        """Mask of the rows whose text matches ``pattern`` anywhere (evaluated per distinct text)."""
+        """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
         regex = re.compile(pattern)
         hits = np.array([bool(regex.search(t)) for t in self.texts[column]] + [False], dtype=bool)
         return hits[self.columns[column]]
@@ -70,7 +70,7 @@ class Frame:
 
 
 def distinct(values: AnyArray) -> AnyArray:
-    """Sorted distinct values; at once when there is only one, as with process ids of most traces."""
+    """Sorted distinct values; at once when there is only one, as with most process ids."""
     if len(values) and values.min() == values.max():
         return values[:1]
     return np.unique(values)

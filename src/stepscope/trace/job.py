@@ -7,7 +7,12 @@ from pathlib import Path
 
 from stepscope.trace.trace import Job, Member, Trace
 
-_RANK_IN_NAME = re.compile(r"(?:rank|r|worker|node\d+_gpu|gpu|proc)[_\-.]?(\d+)(?!\d)", re.IGNORECASE)
+_RANK_IN_NAME = (
+    re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE),
+    # shorter words count where no letter stands before them: server12 and year2026 are no ranks
+    re.compile(r"(?<![a-z])(?:r|worker|gpu|proc)[_\-.]?(\d+)", re.IGNORECASE),
+)
+_LONGEST_RANK = 7  # digits; longer numbers are dates and process ids
 
 
 def assemble(traces: list[Trace]) -> Job:
@@ -40,16 +45,17 @@ def assemble(traces: list[Trace]) -> Job:
     worlds = {trace.meta.world_size for trace in traces if trace.meta.world_size}
     if worlds and max(worlds) > len(traces):
         missing = sorted(set(range(max(worlds))) - {member.rank for member in members})
-        remarks.append(
-            f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}"
-        )
+        remarks.append(f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}")
     return Job(members, remarks)
 
 
 def rank_in_name(name: str) -> int | None:
     """The rank that a file name states; None when it states none."""
-    found = _RANK_IN_NAME.findall(Path(name).name)
-    return int(found[-1]) if found else None
+    for pattern in _RANK_IN_NAME:
+        found = pattern.findall(Path(name).name)
+        if found and len(found[-1]) <= _LONGEST_RANK:
+            return int(found[-1])
+    return None
 
 
 def _claim(trace: Trace) -> tuple[int | None, str]:

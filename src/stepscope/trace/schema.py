@@ -84,7 +84,9 @@ TABLES: dict[str, Table] = {
                 _CORRELATION,
                 _START,
                 _END,
-                _must("name", "text", "demangled kernel name, or e.g. [CUDA memcpy Host-to-Device]"),
+                _must(
+                    "name", "text", "demangled kernel name, or e.g. [CUDA memcpy Host-to-Device]"
+                ),
                 _may("short_name", "text", "kernel name without template and call parameters"),
                 _may("mangled_name", "text", "kernel symbol"),
                 _may("grid_x", "int32", "blocks in x"),

@@ -7,10 +7,11 @@ written last, so a folder without it is an unfinished write and is never read.
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 META_NAME = "meta.json"
+_PARQUET_MAGIC = b"PAR1"
 _PENDING_BATCHES = 3  # bounds the memory between the reading and the writing thread
 _DELTA_COLUMNS = frozenset(
     {"id", "start_ns", "end_ns", "time_ns", "correlation_id", "external_id", "python_id"}
@@ -40,11 +42,12 @@ def storage_errors(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        advice = (
-            "free some space, or set STEPSCOPE_CACHE_DIR to a larger disk"
-            if full
-            else "check the folder's rights, or set STEPSCOPE_CACHE_DIR to a writable folder"
-        )
+        if full:
+            advice = "free some space, or set STEPSCOPE_CACHE_DIR to a larger disk"
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+            advice = "it is no folder; set STEPSCOPE_CACHE_DIR to a writable folder"
+        else:
+            advice = "check the folder's rights, or set STEPSCOPE_CACHE_DIR to a writable folder"
         what = "the disk is full" if full else (error.strerror or str(error))
         raise StorageError(f"cannot write below {where}: {what}; {advice}") from error
 
@@ -107,7 +110,8 @@ class TraceWriter:
             self._queue.put(None)
             self._thread.join()
         for sink in self._sinks.values():
-            sink.abandon()
+            with suppress(OSError):  # the disk may be full, which is why this is aborted
+                sink.abandon()
 
     def _put(self, item: tuple[str, pa.RecordBatch] | None) -> None:
         self._raise_failure()
@@ -215,9 +219,9 @@ class _TableSink:
         return self.rows
 
     def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _sort(self) -> None:
         table = _read_sorted(self.path, self.spec)
@@ -295,7 +299,7 @@ def read_meta(folder: Path) -> Meta:
     except OSError as error:
         raise InputError(
             f"{folder} is not a Stepscope trace: {META_NAME} cannot be read; "
-            "import the original capture again"
+            "import the original capture again (--again)"
         ) from error
     try:
         version = msgspec.json.decode(raw, type=_Version).schema_version
@@ -303,7 +307,7 @@ def read_meta(folder: Path) -> Meta:
             return msgspec.json.decode(raw, type=Meta)
     except msgspec.DecodeError as error:
         raise InputError(
-            f"{path} is damaged ({error}); import the original capture again"
+            f"{path} is damaged ({error}); import the original capture again (--again)"
         ) from error
     raise InputError(
         f"{folder} was written by a newer Stepscope (layout {version}, this one reads "
@@ -313,6 +317,27 @@ def read_meta(folder: Path) -> Meta:
 
 class _Version(msgspec.Struct):
     schema_version: int
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a trace folder can be read and all its tables are there to their last byte.
+
+    Cheap, for folders that this program wrote itself: it looks at both ends of each file.
+    """
+    try:
+        tables = [name for name, rows in read_meta(folder).rows.items() if rows]
+        return all(_is_closed_parquet(folder / f"{name}.parquet") for name in tables)
+    except (InputError, OSError):
+        return False
+
+
+def _is_closed_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        begins = file.read(4) == _PARQUET_MAGIC
+        file.seek(-8, os.SEEK_END)
+        tail = file.read(8)
+        footer = int.from_bytes(tail[:4], "little")
+        return begins and tail[4:] == _PARQUET_MAGIC and footer + 12 <= file.tell()
 
 
 def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa.Table:
@@ -338,6 +363,14 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
         return pa.schema([schema.field(name) for name in wanted]).empty_table()
     try:
         # row groups have dictionaries of their own; one dictionary lets Arrow group and join
-        return pq.read_table(path, columns=wanted).select(wanted).unify_dictionaries()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{path} is damaged ({error}); import the original again") from error
+        read = pq.read_table(path, columns=wanted).select(wanted).unify_dictionaries()
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise damaged(path, " ".join(str(error).split())[:300]) from error
+    if read.schema.types != [schema.field(name).type for name in wanted]:
+        raise damaged(path, "its columns have other types")
+    return read
+
+
+def damaged(path: Path, why: str) -> InputError:
+    """The error for a stored table that cannot be trusted."""
+    return InputError(f"{path} is damaged ({why}); import the original capture again (--again)")

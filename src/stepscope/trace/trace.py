@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.trace.frame import Frame, from_arrow
 from stepscope.trace.meta import Meta
-from stepscope.trace.store import read_meta, read_table
+from stepscope.trace.store import damaged, read_meta, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +42,19 @@ class Trace:
         return self.meta.rows.get(table, 0)
 
     def arrow(self, table: str, columns: list[str] | None = None) -> pa.Table:
-        """Columns of one table as Arrow, sorted by its time column."""
-        return read_table(self.folder, table, columns)
+        """Columns of one table as Arrow, sorted by its time column.
+
+        Raises:
+            UsageError: unknown table or column.
+            InputError: the stored table is damaged, or gone.
+        """
+        read = read_table(self.folder, table, columns)
+        if len(read) != self.rows(table):
+            raise damaged(
+                self.folder / f"{table}.parquet",
+                f"it holds {len(read)} rows instead of {self.rows(table)}",
+            )
+        return read
 
     def frame(self, table: str, *columns: str) -> Frame:
         """Columns of one table as numpy, kept for the next request of the same columns."""

@@ -10,9 +10,7 @@ _ID = "blocking_copy"
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies
-    exposed = (
-        case.explanation.steady_total("exposed_host_copy_ns") / case.explanation.n_steady
-    )
+    exposed = case.explanation.steady_total("exposed_host_copy_ns") / case.explanation.n_steady
     time = exposed + case.idle_ns(_ID)
     if not copies.count or not time:
         return None

@@ -10,7 +10,7 @@ _NEVER = (
     Absent(
         "cpu_sample",
         "the PyTorch profiler does not sample call stacks",
-        "nsys profile --sample=process-tree, or stepscope run --backend collector",
+        "nsys profile --sample=process-tree",
     ),
     Absent(
         "sched",

@@ -1,0 +1,87 @@
+"""Runs the real command line, and checks how it refuses bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 120
+CONTROL = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "stepscope", *arguments]
+
+
+@dataclass
+class Stepscope:
+    """The command line with a cache folder of its own."""
+
+    cache: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, "STEPSCOPE_CACHE_DIR": str(self.cache), **self.env, **more}
+
+    def __call__(
+        self, *arguments: str | Path, expect: int = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            python(*map(str, arguments)),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            env=self.environment(**env),
+            check=False,
+        )
+        assert done.returncode == expect, (done.returncode, done.stdout[-2000:], done.stderr)
+        return done
+
+    def json(self, *arguments: str | Path, **env: str) -> Any:
+        return json.loads(self(*arguments, "--format", "json", **env).stdout)
+
+    def refuses(self, *arguments: str | Path, code: int = 2, **env: str) -> str:
+        """Run, expect one clear line and nothing left in the cache; returns the line."""
+        done = self(*arguments, expect=code, **env)
+        assert done.stdout == ""
+        message = is_one_line(done.stderr)
+        assert left_over(self.cache) == []
+        return message
+
+
+def is_one_line(stderr: str) -> str:
+    assert stderr.endswith("\n"), stderr
+    line = stderr[:-1]
+    assert line.startswith("stepscope: "), stderr
+    assert not CONTROL & set(map(ord, line)), stderr
+    assert "Traceback" not in line
+    assert "internal error" not in line
+    return line.removeprefix("stepscope: ")
+
+
+def left_over(cache: Path) -> list[str]:
+    """What an import that failed must not leave in the cache."""
+    if not cache.is_dir():
+        return []
+    return sorted(found.name for found in cache.iterdir() if found.name != "digests.json")
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.stepscope"))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file below a folder: size, time of change, content."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        stat = path.lstat()
+        content = path.read_bytes() if path.is_file() and os.access(path, os.R_OK) else b""
+        found[str(path.relative_to(folder))] = (stat.st_size, stat.st_mtime_ns, content)
+    return found
