@@ -47,9 +47,9 @@ ARROWS: dict[str, set[str]] = {
     "export": {"trace", "analysis", "diagnosis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
-        *("diagnosis", "recipes", "compare", "render", "export", "capture"),
+        *("diagnosis", "recipes", "compare", "render", "export", "capture", "data"),
     },
-    "cli": {"session", "render", "data", "trace.errors"},
+    "cli": {"session", "render", "trace.errors"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.

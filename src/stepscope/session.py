@@ -13,7 +13,7 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
-from stepscope.trace.trace import Job
+from stepscope.trace.trace import Job, Member
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,16 +55,25 @@ class Session:
                 f"were left out: {', '.join(left_out[:4])}" + (", ..." if left_out[4:] else "")
             )
 
-    @cached_property
+    @property
     def explanations(self) -> list[tuple[int, Explanation]]:
-        """(rank, explanation) of every device of every rank.
+        """(rank, explanation) of every device of every rank, by rank.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return [(rank, explanation) for rank, _, explanation in self._explained]
+
+    @cached_property
+    def _explained(self) -> list[tuple[int, Member, Explanation]]:
+        """(rank, trace, explanation) of every device of every rank.
 
         Raises:
             InputError: a trace holds no GPU work.
         """
         from stepscope.analysis.explain import explain
 
-        found = []
+        found: list[tuple[int, Member, Explanation]] = []
         for member in self.job.members:
             of_rank = explain(member.trace.frame, member.trace.meta)
             if not of_rank:
@@ -72,8 +81,27 @@ class Session:
                     f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "
                     "(nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the GPU trains"
                 )
-            found += [(member.rank, explanation) for explanation in of_rank]
-        return found
+            ranks = self._ranks_of_processes(member, [e.lane.process_id for e in of_rank])
+            found += [(ranks[e.lane.process_id], member, e) for e in of_rank]
+        return sorted(found, key=lambda item: (item[0], item[2].lane.device))
+
+    def _ranks_of_processes(self, member: Member, processes: list[int]) -> dict[int, int]:
+        """Rank of each process of one trace: one report may hold all ranks of a machine."""
+        distinct = list(dict.fromkeys(processes))
+        if len(distinct) == 1 or len(self.job.members) > 1:
+            return dict.fromkeys(distinct, member.rank)
+        known = member.trace.frame("process", "process_id", "rank")
+        stated = dict(zip(known["process_id"].tolist(), known["rank"].tolist(), strict=True))
+        ranks = [stated.get(process, -1) for process in distinct]
+        if min(ranks) >= 0 and len(set(ranks)) == len(ranks):
+            return dict(zip(distinct, ranks, strict=True))
+        remark = (
+            f"the capture holds {len(distinct)} processes with GPU work; they are numbered as "
+            "ranks in the order of their process ids"
+        )
+        if remark not in self.job.remarks:
+            self.job.remarks.append(remark)
+        return {process: rank for rank, process in enumerate(sorted(distinct))}
 
     @cached_property
     def engine(self) -> Engine:
@@ -108,8 +136,11 @@ class Session:
         from stepscope.diagnosis.cause import Case
         from stepscope.diagnosis.engine import diagnose
 
-        metas = {member.rank: member.trace.meta for member in self.job.members}
-        cases = [Case(rank, metas[rank], e) for rank, e in self.explanations]
+        several = len(self.job.members) > 1
+        cases = [
+            Case(rank, member.trace.meta, explanation, member.rank if several else None)
+            for rank, member, explanation in self._explained
+        ]
 
         def compute(sql: str) -> float | int:
             value = self.query(sql).column(0)[0].as_py()
@@ -119,7 +150,7 @@ class Session:
             cases,
             compute,
             paths=self.paths,
-            source="+".join(sorted({meta.source for meta in metas.values()})),
+            source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
             problems=self.problems,
         )
@@ -133,6 +164,20 @@ class Session:
 def open_cache() -> Cache:
     """The user's cache of imported captures."""
     return Cache()
+
+
+def bundled_capture() -> Path:
+    """The bundled capture, unpacked into the cache folder, where it stays for further questions.
+
+    Raises:
+        StorageError: the cache cannot be written.
+    """
+    import lzma
+    from importlib import resources
+
+    name = "h200_input_starvation.sqlite"
+    packed = resources.files("stepscope.data").joinpath(f"{name}.xz").read_bytes()
+    return Cache().keep(name, lzma.decompress(packed))
 
 
 def expand(path: Path, left_out: list[str]) -> list[Path]:

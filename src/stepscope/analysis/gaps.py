@@ -22,7 +22,7 @@ from stepscope.analysis import host as h
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
-from stepscope.analysis.silence import explain_silences
+from stepscope.analysis.silence import NAMED_INPUT, explain_silences
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.trace.frame import Frame, IntArray
 
@@ -119,7 +119,9 @@ def explain_gaps(
         len(start), no_time
     )  # fmt: skip
     call_end = np.where(known, api["end_ns"][row], no_time) if len(api) else call_start
-    queued = known & (call_start < start)
+    # Work without a recorded call cannot be called late: it counts as waiting on the device, and
+    # what that does not explain stays unexplained.
+    queued = (known & (call_start < start)) | (~known & (op >= 0))
 
     late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
     cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
@@ -189,7 +191,8 @@ def _causes_of_labels(
     """Cause and evidence of each host-late piece."""
     translate = np.array([_CODE[_OF_LABEL[label]] for label in h.LABELS])
     cause = translate[pieces["label"]]
-    evidence = np.full(len(cause), -1, np.int64)
+    annotated = pieces["label"] == h.LABELS.index(h.INPUT)
+    evidence = np.where(annotated, NAMED_INPUT, -1)
     silent = np.flatnonzero(pieces["label"] == h.LABELS.index(h.SILENCE))
     if len(silent):
         is_input, why = explain_silences(lane, timeline.quiet, step_label)

@@ -105,7 +105,8 @@ def steady_steps(duration_ns: IntArray) -> tuple[int, int, str]:
         last -= 1
     parts = []
     if first:
-        parts.append(f"the first {first} step{'s' * (first > 1)} set aside as warm-up")
+        which = "the first step" if first == 1 else f"the first {first} steps"
+        parts.append(f"{which} set aside as warm-up")
     if last < n - 1:
         parts.append("the last step set aside as cut short")
     return first, last, " and ".join(parts)

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def paths(function: F) -> F:
     """``PATH...``: captures, folders of captures, or Stepscope traces."""
-    return click.argument("paths", nargs=-1, required=True, type=click.Path())(function)
+    return click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))(function)
 
 
 def again(function: F) -> F:

@@ -8,7 +8,7 @@ from stepscope.cli import options
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 @click.argument("sql")
 @options.formats(*options.TABLE_FORMATS)
 @options.again

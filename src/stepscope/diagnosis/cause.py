@@ -34,11 +34,14 @@ class Case:
         rank: the rank.
         meta: the trace's metadata.
         explanation: its steps, accounting and gaps.
+        trace_rank: value of the column ``rank`` that selects the trace in SQL; None where there is
+            only one trace (which may hold several processes, told apart by ``process_id``).
     """
 
     rank: int
     meta: Meta
     explanation: Explanation
+    trace_rank: int | None = None
 
     @property
     def step_ns(self) -> float:
@@ -94,7 +97,7 @@ class Cause:
     """One root cause.
 
     Attributes:
-        id: public id (design section 5).
+        id: public id.
         title: short name for people.
         definition: what it means, one paragraph.
         look_alikes: what separates it from causes that look like it.

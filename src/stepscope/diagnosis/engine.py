@@ -162,7 +162,9 @@ def _severity(share: float) -> Severity:
 
 def _evidence(figure: Figure, case: Case, compute: Compute) -> Evidence:
     e = case.explanation
-    process = f"rank = {case.rank} AND process_id = {e.lane.process_id}"
+    process = f"process_id = {e.lane.process_id}"
+    if case.trace_rank is not None:
+        process = f"rank = {case.trace_rank} AND {process}"
     places = {
         "process": process,
         "lane": f"{process} AND device = {e.lane.device}",
@@ -190,7 +192,7 @@ def _accounting(case: Case) -> LaneAccounting:
 
 def _remarks(reference: Case, cases: list[Case], findings: list[Finding]) -> list[str]:
     e = reference.explanation
-    remarks = [f"{e.steps.says}"]
+    remarks = [e.steps.says]
     if e.set_aside:
         remarks.append(e.set_aside)
     wall = sum(c.explanation.steady_total("wall_ns") for c in cases)

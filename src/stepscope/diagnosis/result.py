@@ -37,7 +37,13 @@ class TraceSummary(msgspec.Struct, frozen=True):
 
 
 class StepTime(msgspec.Struct, frozen=True):
-    """Distribution of the steady step time, ns."""
+    """Distribution of the steady step time.
+
+    Attributes:
+        median: half of the steady steps take at most this, ns.
+        p95: 95 in 100 steady steps take at most this, ns.
+        coefficient_of_variation: standard deviation over mean.
+    """
 
     median: int
     p95: int
@@ -45,7 +51,19 @@ class StepTime(msgspec.Struct, frozen=True):
 
 
 class LaneAccounting(msgspec.Struct, frozen=True):
-    """One device's steady window: the accounting identity and idle time by cause, ns in total."""
+    """One device's steady window, ns in total: the accounting identity and idle time by cause.
+
+    Attributes:
+        rank: the rank.
+        device: CUDA device ordinal inside the process.
+        wall_ns: length of the steady window; the parts below sum to it exactly.
+        compute_ns: time in which compute kernels run.
+        exposed_communication_ns: time in which only communication (or less) runs.
+        exposed_copy_ns: time in which only copies (or memory sets) run.
+        memset_ns: time in which only memory sets run.
+        idle_ns: time in which nothing runs.
+        idle_by_cause_ns: idle time by cause; sums to ``idle_ns`` exactly.
+    """
 
     rank: int
     device: int
@@ -77,7 +95,13 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where in the program a cause sits; null where the trace cannot tell."""
+    """Where in the program a cause sits; null where the trace cannot tell.
+
+    Attributes:
+        range: the annotation that holds most of it.
+        operator: the framework operator that holds most of it.
+        source: the Python file and line that hold most of it.
+    """
 
     range: str | None = None
     operator: str | None = None
@@ -121,8 +145,16 @@ class Finding(msgspec.Struct, frozen=True):
 class Diagnosis(msgspec.Struct, frozen=True):
     """A whole diagnosis.
 
-    ``problems`` and ``remarks`` stand beside the contract's fields: what the import counted, and
-    what was assumed (how steps were found, which were set aside, how ranks were assigned).
+    Attributes:
+        schema: name and version of this contract.
+        trace: what was diagnosed.
+        step_ns: distribution of the steady step time of the slowest device.
+        accounting: where each device's time goes.
+        verdict: the first finding's cause, or ``gpu_bound_healthy``.
+        findings: root causes, the largest predicted gain first.
+        remarks: what was assumed: how steps were found, which were set aside, how ranks were
+            assigned.
+        problems: what the imports counted.
     """
 
     schema: str

@@ -32,7 +32,6 @@ def info_text(member: Member) -> str:
         lines.append("  problems")
         for problem in meta.problems:
             detail = f" [{clean(problem.detail)}]" if problem.detail else ""
-            lines.append(
-                f"    {problem.severity:10} {problem.count:,} x {problem.says}; {problem.do}{detail}"
-            )
+            says = f"{problem.count:,} x {problem.says}; {problem.do}{detail}"
+            lines.append(f"    {problem.severity:10} {says}")
     return "\n".join(clean(line, _LONGEST_LINE) for line in lines) + "\n"

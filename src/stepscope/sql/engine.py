@@ -84,16 +84,20 @@ class Engine:
     def _connect(self, names: set[str]) -> duckdb.DuckDBPyConnection:
         import duckdb
 
-        shut_in = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        shut_in: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
         connection = duckdb.connect(":memory:", config=shut_in)
         for name in sorted(names):
             if name in self._derived:
                 if name not in self._tables:
                     self._tables[name] = self._derived[name]()
-                connection.register(f"_{name}", self._tables[name])
-                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM _{name}")
+                connection.register(name, self._tables[name])
+            elif view := self._view(name, connection):
+                connection.execute(f"CREATE VIEW {name} AS {view}")
             else:
-                connection.execute(f"CREATE VIEW {name} AS {self._view(name, connection)}")
+                connection.register(name, _without_rows(name))
         folders = [_quoted(str(trace.folder.resolve())) for _, trace in self._ranks]
         connection.execute("SET python_enable_replacements=false")
         connection.execute(f"SET allowed_directories=[{', '.join(folders)}]")
@@ -102,6 +106,7 @@ class Engine:
         return connection
 
     def _view(self, name: str, connection: duckdb.DuckDBPyConnection) -> str:
+        """The statement over the ranks' files; empty when no rank holds the table."""
         import duckdb
 
         parts = []
@@ -118,16 +123,19 @@ class Engine:
             if found != (trace.rows(name),):
                 raise damaged(file, "it holds another number of rows than it should")
             parts.append(query)
-        if parts:
-            return " UNION ALL ".join(parts)
-        empty = arrow_schema(name).empty_table()
-        connection.register(f"_{name}", empty)
-        return f"SELECT 0::BIGINT AS rank, * FROM _{name}"
+        return " UNION ALL ".join(parts)
 
 
 def _literally(path: str) -> str:
     """A path without characters that would make it a pattern."""
     return re.sub(r"[*?\[]", r"[\g<0>]", path)
+
+
+def _without_rows(name: str) -> pa.Table:
+    import pyarrow as pa
+
+    fields = [pa.field("rank", pa.int64()), *arrow_schema(name)]
+    return pa.schema(fields).empty_table()
 
 
 def _quoted(text: str) -> str:

@@ -31,6 +31,7 @@ from stepscope.trace.store import is_whole, read_meta, storage_errors
 
 DEFAULT_LIMIT_BYTES = 20 * 10**9
 _SUFFIX = ".stepscope"
+_KEPT_NAME = "kept"
 _LOCK_NAME = "lock"
 _STALE_TEMPORARY_S = 60
 _TRIES = 3
@@ -145,6 +146,19 @@ class Cache:
             self.shrink()
         return entry
 
+    def keep(self, name: str, content: bytes) -> Path:
+        """A small file of our own beside the entries, written when it is not there yet.
+
+        Raises:
+            StorageError: the cache cannot be written.
+        """
+        file = self.folder / _KEPT_NAME / name
+        if not file.exists() or file.stat().st_size != len(content):
+            with storage_errors(self.folder):
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _write_atomically(file, content)
+        return file
+
     def entries(self) -> list[Entry]:
         """All entries, most recently used first; a damaged one has no source."""
         found = []
@@ -170,6 +184,7 @@ class Cache:
         """
         freed = sum(entry.bytes for entry in self.entries() if self._remove(entry.folder))
         self._remove_abandoned()
+        shutil.rmtree(self.folder / _KEPT_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._index_path.unlink()
         return freed

@@ -41,7 +41,7 @@ def assemble(traces: list[Trace]) -> Job:
     ]
     members.sort(key=lambda member: member.rank)
     sources = sorted({member.rank_source for member in members})
-    remarks = [f"ranks come from the {' and the '.join(sources)}"]
+    remarks = [f"ranks are taken from {' and '.join(sources)}"]
     worlds = {trace.meta.world_size for trace in traces if trace.meta.world_size}
     if worlds and max(worlds) > len(traces):
         missing = sorted(set(range(max(worlds))) - {member.rank for member in members})

@@ -135,12 +135,6 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         " time",
     ),
     ProblemKind(
-        "duplicate_event",
-        "info",
-        "events were recorded twice and counted once",
-        "nothing to do",
-    ),
-    ProblemKind(
         "graph_mode",
         "data_loss",
         "CUDA graph launches were recorded as a whole, the kernels inside are unknown",
@@ -151,12 +145,6 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "data_loss",
         "the capturing tool says that it lost or may have lost records",
         "capture a shorter window, or let the process exit before the capture ends",
-    ),
-    ProblemKind(
-        "device_time_suspect",
-        "notice",
-        "GPU operations start before the call that launched them",
-        "clocks of host and GPU disagree; treat launch latencies with care",
     ),
     ProblemKind(
         "invalid_number",

@@ -34,6 +34,7 @@ def detect(case: Case) -> Detection | None:
     in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {lane} AND {window}"
     return Detection(
         time_ns=time,
+        unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=exposed + case.direct_ns(_ID),
         says=says,
         do=do,

@@ -23,7 +23,7 @@ CAUSE = Cause(
         "is accounted for separately."
     ),
     prediction="none",
-    reference="design section 5",
+    reference="docs/how-it-works.md",
     min_share=1.0,
     detect=detect,
 )

@@ -25,6 +25,7 @@ def detect(case: Case) -> Detection | None:
         says += " (nothing in the capture says at what; it may be input)"
     return Detection(
         time_ns=time,
+        unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=says,
         do=[
@@ -58,7 +59,7 @@ CAUSE = Cause(
         "hides is not reported."
     ),
     prediction="the step without the idle time spent in long silences of the training thread",
-    reference="design section 4: host compute",
+    reference="docs/how-it-works.md, idle time",
     min_share=0.08,
     detect=detect,
 )

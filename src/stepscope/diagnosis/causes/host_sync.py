@@ -16,6 +16,7 @@ def detect(case: Case) -> Detection | None:
     inside = f", most of it in {where.range!r}" if where.range else ""
     return Detection(
         time_ns=time,
+        unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=(
             "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "

@@ -42,6 +42,7 @@ def detect(case: Case) -> Detection | None:
                   "num_workers to 2 or more")  # fmt: skip
     return Detection(
         time_ns=time,
+        unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=says,
         do=do,
@@ -70,7 +71,7 @@ CAUSE = Cause(
         "upload itself. A slow loader that hides behind the GPU costs nothing and is not reported."
     ),
     prediction="the step without the idle time spent getting input",
-    reference="design section 4: the gap is what the launching thread did since the GPU went idle",
+    reference="docs/how-it-works.md, idle time",
     min_share=0.05,
     detect=detect,
 )

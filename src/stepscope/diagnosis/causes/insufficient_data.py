@@ -51,7 +51,7 @@ CAUSE = Cause(
     definition="The capture lacks what an answer needs; the finding says what to capture instead.",
     look_alikes="none",
     prediction="none",
-    reference="design section 5",
+    reference="docs/how-it-works.md",
     min_share=0.0,
     detect=detect,
 )

@@ -43,7 +43,7 @@ CAUSE = Cause(
     ),
     look_alikes="launch_bound waits for the host; here the host was in time.",
     prediction="the step without the turnaround gaps; fusion cannot remove all of them",
-    reference="design section 4",
+    reference="docs/how-it-works.md, idle time",
     min_share=0.10,
     detect=detect,
 )

@@ -133,13 +133,22 @@ class Strings:
         text = clean(raw)
         return text, text.encode() != raw
 
+    def positions_of(self, ids: pa.Array) -> IntArray:
+        """Positions of nullable ids; -1 where the id is null or unknown."""
+        at = self.positions(ids.fill_null(-1).to_numpy(zero_copy_only=False))
+        if not ids.null_count:
+            return at
+        # no number stands for null: -1 may itself be the id of a text
+        valid = ids.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(valid, at, -1)
+
     def take(self, ids: pa.Array, replaced: Replaced) -> pa.Array:
         """Clean texts of nullable ids; null where the id is null or unknown."""
         import pyarrow as pa
 
         if ids.null_count == len(ids):
             return pa.nulls(len(ids), pa.string())
-        at = self.positions(ids.fill_null(-1).to_numpy(zero_copy_only=False))
+        at = self.positions_of(ids)
         return clean_array(self._texts.take(pa.array(at, mask=at < 0)), replaced)
 
 
@@ -174,7 +183,7 @@ class NameColumn:
         import pyarrow as pa
 
         numbers: IntArray = ids.fill_null(-1).to_numpy(zero_copy_only=False)
-        at = self._strings.positions(numbers)
+        at = self._strings.positions_of(ids)
         codes = self._known[at]
         missing = codes < 0
         if missing.any():

@@ -1,0 +1,585 @@
+"""Bad input through the real command line: one line, exit 2, nothing left, nothing touched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from stepscope.cli.main import main
+from tests.cli.command import (
+    LIMIT_S,
+    Stepscope,
+    is_one_line,
+    left_over,
+    python,
+    snapshot,
+)
+from tests.cli.conftest import changed
+
+NOBODY = 65534
+AS_ROOT = os.geteuid() == 0
+CUTS = 25
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 8
+KINETO_HEAD = '{"schemaVersion": 1, "deviceProperties": [], "traceEvents": ['
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the input lies, apart from the cache."""
+    made = tmp_path / "input"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(scope="session")
+def kineto_text(kineto_capture: Path) -> bytes:
+    return gzip.decompress(kineto_capture.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def packed(kineto_text: bytes, sqlite_capture: Path) -> dict[str, bytes]:
+    """The bytes of one small capture in every form."""
+    return {
+        "sqlite": sqlite_capture.read_bytes(),
+        "json": kineto_text,
+        "json.gz": gzip.compress(kineto_text, 1),
+        "json.zst": zstandard.compress(kineto_text, 1),
+    }
+
+
+FORMS = ("sqlite", "json", "json.gz", "json.zst")
+
+
+def database(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def random_bytes(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+CONTENTS: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"this is the log of a training run\n" * 100,
+    "png": PNG,
+    "random": random_bytes(5000),
+    "zeros": bytes(5000),
+    "random behind the SQLite magic": b"SQLite format 3\0" + random_bytes(5000),
+    "random behind the gzip magic": b"\x1f\x8b\x08\x00" + random_bytes(5000),
+    "random behind the zstd magic": b"\x28\xb5\x2f\xfd" + random_bytes(5000),
+    "gzip of text": gzip.compress(b"hello " * 1000),
+    "gzip of nothing": gzip.compress(b""),
+    "gzip of gzip": gzip.compress(gzip.compress(b"{}")),
+    "zstd of nothing": zstandard.compress(b""),
+    "a list": b"[]",
+    "a list of numbers": b"[1, 2, 3]",
+    "a number": b"17",
+    "a string": b'"traceEvents"',
+    "null": b"null",
+    "package.json": json.dumps({"name": "x", "version": "1.0", "dependencies": {"a": "^1"}}).encode(),
+    "a Chrome trace without events": b'{"traceEvents": []}',
+    "a Chrome trace without events, padded": b'{"traceEvents": [  ], "x": "' + b"y" * 70000 + b'"}',
+    "a PyTorch header without events": (KINETO_HEAD + "]}").encode(),
+    "traceEvents is no list": b'{"schemaVersion": 1, "traceEvents": {"a": 1}}',
+    "traceEvents holds numbers": (KINETO_HEAD + "1, 2]}").encode(),
+    "traceEvents holds lists": (KINETO_HEAD + "[], []]}").encode(),
+    "only metadata events": (
+        KINETO_HEAD + '{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}]}'
+    ).encode(),
+    "deeply nested": b'{"traceEvents": [' + b'{"args":' * 100_000,
+    "deeply nested list": b"[" * 200_000,
+    "an unfinished string": (KINETO_HEAD + '{"name": "').encode() + b"a" * 300_000,
+    "an integer of many digits": (
+        KINETO_HEAD + '{"ph": "X", "cat": "kernel", "name": "k", "ts": ' + "9" * 10_000 + "}]}"
+    ).encode(),
+    "UTF-16": '{"traceEvents": []}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_content(name: str, folder: Path, stepscope: Stepscope) -> None:
+    path = folder / "capture.json"
+    path.write_bytes(CONTENTS[name])
+    before = snapshot(folder)
+    message = stepscope.refuses("diagnose", path)
+    assert str(path) in message
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("command", ["diagnose", "steps", "info", "query"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cut_capture(
+    command: str, form: str, folder: Path, stepscope: Stepscope, packed: dict[str, bytes]
+) -> None:
+    path = folder / f"capture.{form}"
+    path.write_bytes(packed[form][: len(packed[form]) * 2 // 3])
+    before = snapshot(folder)
+    more = ["SELECT 1"] if command == "query" else []
+    message = stepscope.refuses(command, path, *more)
+    assert str(path) in message
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_capture_cut_anywhere(
+    form: str,
+    folder: Path,
+    packed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, for speed: the same entry point, many cuts."""
+    cache = folder.parent / "cache"
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(cache))
+    whole = packed[form].rstrip() if form == "json" else packed[form]
+    choose = random.Random(form)
+    edges = [1, 15, 16, 17, 99, 100, 101, 4095, 4096, 65536, len(whole) - 1, len(whole) - 4]
+    for cut in [*edges, *(choose.randrange(1, len(whole)) for _ in range(CUTS))]:
+        path = folder / f"capture.{form}"
+        path.write_bytes(whole[:cut])
+        before = snapshot(folder)
+        monkeypatch.setattr(sys, "argv", ["stepscope", "info", str(path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert (cut, ended.value.code, said.out) == (cut, 2, "")
+        assert str(path) in is_one_line(said.err)
+        assert left_over(cache) == []
+        assert snapshot(folder) == before
+
+
+def test_whole_captures_are_read(
+    folder: Path, stepscope: Stepscope, packed: dict[str, bytes]
+) -> None:
+    """What the cuts are cuts of."""
+    for form in FORMS:
+        path = folder / f"capture.{form}"
+        path.write_bytes(packed[form])
+    before = snapshot(folder)
+    verdicts = {form: stepscope.json("diagnose", folder / f"capture.{form}") for form in FORMS}
+    assert {found["verdict"] for found in verdicts.values()} == {"launch_bound"}
+    del verdicts["sqlite"]
+    accounts = [json.dumps(found["accounting"]) for found in verdicts.values()]
+    assert len(set(accounts)) == 1
+    assert snapshot(folder) == before
+
+
+def test_another_database(folder: Path, stepscope: Stepscope) -> None:
+    path = database(folder / "history.sqlite", "CREATE TABLE urls (id INTEGER, url TEXT)")
+    before = snapshot(folder)
+    assert "not a capture" in stepscope.refuses("diagnose", path)
+    assert snapshot(folder) == before
+
+
+def test_an_empty_database(folder: Path, stepscope: Stepscope) -> None:
+    path = database(folder / "empty.sqlite", "CREATE TABLE x (y)", "DROP TABLE x", "VACUUM")
+    assert str(path) in stepscope.refuses("diagnose", path)
+
+
+GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT")
+
+
+def no_gpu_sqlite(capture: Path, target: Path) -> Path:
+    return changed(capture, target, *(f"DELETE FROM CUPTI_ACTIVITY_KIND_{t}" for t in GPU_TABLES))
+
+
+def no_gpu_kineto(text: bytes, target: Path) -> Path:
+    document = json.loads(text)
+    document["traceEvents"] = [
+        event
+        for event in document["traceEvents"]
+        if not str(event.get("cat", "")).startswith(("kernel", "gpu_"))
+    ]
+    target.write_text(json.dumps(document))
+    return target
+
+
+@pytest.mark.parametrize("form", ["sqlite", "json"])
+def test_no_gpu_work(
+    form: str, folder: Path, stepscope: Stepscope, sqlite_capture: Path, kineto_text: bytes
+) -> None:
+    if form == "sqlite":
+        path = no_gpu_sqlite(sqlite_capture, folder / "cpu.sqlite")
+    else:
+        path = no_gpu_kineto(kineto_text, folder / "cpu.json")
+    for command in ("diagnose", "steps"):
+        done = stepscope(command, path, expect=2)
+        assert done.stdout == ""
+        assert "no GPU work" in is_one_line(done.stderr)
+    info = stepscope.json("info", path)
+    assert "gpu_op" not in info["traces"][0]["meta"]["rows"]
+    assert "api_call" in stepscope("info", path).stdout
+    assert stepscope.json("query", path, "SELECT count(*) FROM gpu_op")["rows"] == [[0]]
+
+
+BAD_TIMES = {
+    "negative": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -start, end = -start + 5",
+    "end before start": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid % 2",
+    "infinite": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 9e999 WHERE rowid % 2",
+    "text": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'NaN' WHERE rowid % 2",
+    "huge": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 9223372036854775807 WHERE rowid % 2",
+    "null": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = NULL WHERE rowid % 2",
+    "all at once": "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 5, end = 5",
+}
+
+
+def relaxed(capture: Path, target: Path, statement: str) -> Path:
+    """A changed copy whose kernel table accepts any value."""
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    return changed(
+        capture,
+        target,
+        f"CREATE TABLE k AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE k RENAME TO {table}",
+        statement,
+    )
+
+
+def survives(stepscope: Stepscope, path: Path) -> dict[str, int]:
+    """Diagnose ends well or in one line; returns the counted problems."""
+    done = subprocess.run(
+        python("diagnose", str(path), "--format", "json"),
+        capture_output=True,
+        text=True,
+        env=stepscope.environment(),
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode in (0, 2), done.stderr
+    if done.returncode:
+        assert done.stdout == ""
+        is_one_line(done.stderr)
+    else:
+        for lane in json.loads(done.stdout)["accounting"]:
+            holds(lane)
+    meta = stepscope.json("info", path)["traces"][0]["meta"]
+    return {problem["id"]: problem["count"] for problem in meta["problems"]}
+
+
+def holds(lane: dict[str, int]) -> None:
+    parts = ("compute", "exposed_communication", "exposed_copy", "memset", "idle")
+    assert lane["wall_ns"] == sum(lane[f"{part}_ns"] for part in parts)
+    assert lane["idle_ns"] == sum(lane["idle_by_cause_ns"].values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", BAD_TIMES)
+def test_bad_times_in_sqlite(
+    name: str, folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
+    path = relaxed(sqlite_capture, folder / "times.sqlite", BAD_TIMES[name])
+    before = snapshot(folder)
+    problems = survives(stepscope, path)
+    if name != "all at once":
+        counted = {"negative_time", "negative_duration", "bad_value", "not_a_number"}
+        assert counted & set(problems)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "duration"),
+    [
+        ("NaN", "1"),
+        ("Infinity", "1"),
+        ("-Infinity", "1"),
+        ("1e400", "1"),
+        ("-4413301311172.5", "1"),
+        ("null", "1"),
+        ('"soon"', "1"),
+        ("4413301311172.5", "-3"),
+        ("4413301311172.5", "NaN"),
+        ("4413301311172.5", "1e30"),
+    ],
+)
+def test_bad_times_in_kineto(
+    value: str, duration: str, folder: Path, stepscope: Stepscope, kineto_text: bytes
+) -> None:
+    event = (
+        '{"ph": "X", "cat": "kernel", "name": "odd", "pid": 0, "tid": 7, '
+        f'"ts": {value}, "dur": {duration}, "args": {{"correlation": 1, "stream": 7}}}},\n'
+    )
+    at = kineto_text.index(b'"traceEvents": [') + len(b'"traceEvents": [')
+    path = folder / "times.json"
+    path.write_bytes(kineto_text[:at] + event.encode() + kineto_text[at:])
+    problems = survives(stepscope, path)
+    assert sum(problems.values()) >= 1
+
+
+def test_paths_that_lead_nowhere(folder: Path, stepscope: Stepscope) -> None:
+    link = folder / "link.sqlite"
+    link.symlink_to(folder / "gone.sqlite")
+    loop = folder / "loop.sqlite"
+    loop.symlink_to(loop)
+    assert "does not exist" in stepscope.refuses("diagnose", folder / "nothing.sqlite")
+    assert "link" in stepscope.refuses("diagnose", link)
+    assert "link" in stepscope.refuses("diagnose", loop)
+    assert "too long" in stepscope.refuses("diagnose", folder / ("x" * 300))
+    assert "empty" in stepscope.refuses("diagnose", "")
+    assert "holds no capture" in stepscope.refuses("diagnose", folder)
+    inside = folder / "file"
+    inside.write_text("x")
+    assert "cannot read" in stepscope.refuses("diagnose", inside / "below.sqlite")
+
+
+def test_what_is_no_file(folder: Path, stepscope: Stepscope) -> None:
+    pipe = folder / "pipe.json"
+    os.mkfifo(pipe)
+    assert "pipe" in stepscope.refuses("diagnose", pipe)
+    for device in ("/dev/null", "/dev/zero"):
+        assert "device" in stepscope.refuses("diagnose", device)
+    assert "holds no capture" in stepscope.refuses("diagnose", folder)
+
+
+def test_folders_without_captures(folder: Path, stepscope: Stepscope) -> None:
+    empty = folder / "empty"
+    empty.mkdir()
+    assert "holds no capture" in stepscope.refuses("diagnose", empty)
+    (folder / "train.log").write_text("loss 1.0")
+    (folder / "meta.json").write_text('{"mine": true}')
+    assert "holds no capture" in stepscope.refuses("diagnose", folder)
+
+
+def test_a_folder_of_captures_and_other_files(
+    folder: Path, stepscope: Stepscope, sqlite_capture: Path, kineto_capture: Path
+) -> None:
+    (folder / "rank0.sqlite").write_bytes(sqlite_capture.read_bytes())
+    (folder / "rank1.json.gz").write_bytes(kineto_capture.read_bytes())
+    (folder / "rank0.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report" + bytes(4000))
+    (folder / "train.py").write_text("import torch")
+    (folder / "meta.json").write_text('{"mine": true}')
+    (folder / "rank2.json").write_bytes(b"")
+    (folder / "link.json").symlink_to(folder / "gone")
+    (folder / ".hidden.sqlite").write_bytes(b"SQLite format 3\0broken")
+    os.mkfifo(folder / "pipe.json")
+    (folder / "sub").mkdir()
+    before = snapshot(folder)
+    info = stepscope.json("info", folder)
+    assert [Path(found["path"]).name for found in info["traces"]] == [
+        "rank0.sqlite",
+        "rank1.json.gz",
+    ]
+    remark = next(remark for remark in info["remarks"] if "left out" in remark)
+    assert "rank2.json" in remark
+    assert snapshot(folder) == before
+
+
+def test_one_damaged_rank_stops_all(
+    folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
+    data = sqlite_capture.read_bytes()
+    (folder / "rank0.sqlite").write_bytes(data)
+    (folder / "rank1.sqlite").write_bytes(data[: len(data) // 2])
+    done = stepscope("diagnose", folder, expect=2)
+    assert "rank1.sqlite is truncated" in is_one_line(done.stderr)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.sqlite", b"\x1b[31mred.sqlite", b"new\nline.sqlite"])
+def test_names_of_files(name: bytes, folder: Path, stepscope: Stepscope, sqlite_capture: Path) -> None:
+    path = os.path.join(os.fsencode(folder), name)  # noqa: PTH118 - not valid Unicode
+    try:
+        Path(os.fsdecode(path)).write_bytes(sqlite_capture.read_bytes())
+    except OSError:
+        pytest.skip("this file system refuses such names")
+    for command in (["diagnose"], ["diagnose", "-f", "json"], ["diagnose", "-f", "markdown"],
+                    ["info"], ["info", "-f", "json"]):  # fmt: skip
+        done = subprocess.run(
+            [*python(*command), path],
+            capture_output=True,
+            env=stepscope.environment(),
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        done.stdout.decode("utf-8")
+        assert b"\x1b" not in done.stdout
+    listed = stepscope("cache", "show").stdout
+    assert len(listed.splitlines()) == 2
+    assert "\x1b" not in listed
+    Path(os.fsdecode(path)).write_bytes(b"SQLite format 3\0")
+    done = subprocess.run(
+        [*python("diagnose"), path],
+        capture_output=True,
+        env=stepscope.environment(),
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    is_one_line(done.stderr.decode("utf-8"))
+
+
+# ---- rights and space ----------------------------------------------------------------------------
+
+AS_NOBODY = f"""
+import importlib, os, pkgutil, sys
+import pyarrow.parquet, stepscope
+for module in pkgutil.walk_packages(stepscope.__path__, "stepscope."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)  # the user may not be able to read the program
+from stepscope.cli.main import main
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+    os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+main()
+"""
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Runs a command as a user without rights; returns the line it says."""
+    cache = tmp_path / "cache"
+    if AS_ROOT:
+        for above in [tmp_path, *tmp_path.parents][:4]:  # pytest closes its folders to others
+            if "pytest" in str(above):
+                above.chmod(above.stat().st_mode | 0o011)
+    cache.mkdir(mode=0o777)
+    cache.chmod(0o777)
+
+    def run(*arguments: str | Path, **env: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "STEPSCOPE_CACHE_DIR": str(cache), "HOME": "/nonexistent", **env},
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        return is_one_line(done.stderr)
+
+    yield run
+
+
+def test_without_rights(folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path) -> None:
+    file = folder / "closed.sqlite"
+    file.write_bytes(sqlite_capture.read_bytes())
+    file.chmod(0)
+    shut = folder / "shut"
+    shut.mkdir()
+    (shut / "a.sqlite").write_bytes(sqlite_capture.read_bytes())
+    shut.chmod(0)
+    try:
+        assert "cannot read" in as_nobody("diagnose", file)
+        assert "rights" in as_nobody("diagnose", shut)
+        assert "rights" in as_nobody("diagnose", shut / "a.sqlite")
+        shut.chmod(0o444)  # the names can be read, the files cannot
+        assert "rights" in as_nobody("diagnose", shut)
+    finally:
+        shut.chmod(0o755)
+
+
+def test_a_cache_without_rights(
+    folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path
+) -> None:
+    file = folder / "open.sqlite"
+    file.write_bytes(sqlite_capture.read_bytes())
+    file.chmod(0o644)
+    closed = folder / "cache"
+    closed.mkdir(mode=0o555)
+    message = as_nobody("diagnose", file, STEPSCOPE_CACHE_DIR=str(closed))
+    assert "cannot write below" in message
+    assert "STEPSCOPE_CACHE_DIR" in message
+    closed.chmod(0)
+    assert "cannot write below" in as_nobody("diagnose", file, STEPSCOPE_CACHE_DIR=str(closed))
+    assert "cannot write below" in as_nobody(
+        "diagnose", file, STEPSCOPE_CACHE_DIR=str(closed / "below")
+    )
+
+
+def test_a_cache_that_is_a_file(
+    folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
+    stepscope.cache.write_text("not a folder")
+    for where in (stepscope.cache, stepscope.cache / "below"):
+        done = stepscope("diagnose", sqlite_capture, expect=2, STEPSCOPE_CACHE_DIR=str(where))
+        assert "no folder" in is_one_line(done.stderr)
+        assert done.stdout == ""
+    assert stepscope.cache.read_text() == "not a folder"
+    assert "0 captures" in stepscope("cache").stdout
+
+
+@pytest.mark.parametrize("value", ["plenty", "-1", "1e9", "20 GB", "²", "٣", "0x10"])
+def test_a_senseless_bound(value: str, stepscope: Stepscope, sqlite_capture: Path) -> None:
+    message = stepscope.refuses("diagnose", sqlite_capture, STEPSCOPE_CACHE_MAX_BYTES=value)
+    assert "whole number" in message
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    point = tmp_path / "tiny"
+    point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(point)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False, timeout=20)
+    except OSError:
+        pytest.skip("needs the command mount")
+    if done.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield point
+    subprocess.run(["umount", str(point)], check=True, timeout=20)
+
+
+def test_a_full_disk(tiny_disk: Path, kineto_capture: Path) -> None:
+    cache = tiny_disk / "cache"
+    message = Stepscope(cache).refuses("diagnose", kineto_capture)
+    assert "disk is full" in message
+    assert "STEPSCOPE_CACHE_DIR" in message
+
+
+FULL = """
+import errno, os, sys
+import pyarrow.parquet as pq
+budget = int(sys.argv.pop(1))
+class Full(pq.ParquetWriter):
+    def write_batch(self, *a, **k):
+        global budget
+        budget -= 1
+        if budget < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_batch(*a, **k)
+    def close(self):
+        super().close()
+        if budget < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+pq.ParquetWriter = Full
+from stepscope.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+@pytest.mark.parametrize("form", ["sqlite", "kineto"])
+def test_a_disk_that_fills_up(
+    budget: int, form: str, stepscope: Stepscope, sqlite_capture: Path, kineto_capture: Path
+) -> None:
+    """Where no small disk can be mounted: the writer itself fails."""
+    path = sqlite_capture if form == "sqlite" else kineto_capture
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(budget), "diagnose", str(path)],
+        capture_output=True,
+        text=True,
+        env=stepscope.environment(),
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "disk is full" in is_one_line(done.stderr)
+    assert left_over(stepscope.cache) == []
