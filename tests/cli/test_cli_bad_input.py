@@ -9,6 +9,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,7 +92,9 @@ CONTENTS: dict[str, bytes] = {
     "a number": b"17",
     "a string": b'"traceEvents"',
     "null": b"null",
-    "package.json": json.dumps({"name": "x", "version": "1.0", "dependencies": {"a": "^1"}}).encode(),
+    "package.json": json.dumps(
+        {"name": "x", "version": "1.0", "dependencies": {"a": "^1"}}
+    ).encode(),
     "a Chrome trace without events": b'{"traceEvents": []}',
     "a Chrome trace without events, padded": b'{"traceEvents": [  ], "x": "' + b"y" * 70000 + b'"}',
     "a PyTorch header without events": (KINETO_HEAD + "]}").encode(),
@@ -390,7 +393,9 @@ def test_one_damaged_rank_stops_all(
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.sqlite", b"\x1b[31mred.sqlite", b"new\nline.sqlite"])
-def test_names_of_files(name: bytes, folder: Path, stepscope: Stepscope, sqlite_capture: Path) -> None:
+def test_names_of_files(
+    name: bytes, folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
     path = os.path.join(os.fsencode(folder), name)  # noqa: PTH118 - not valid Unicode
     try:
         Path(os.fsdecode(path)).write_bytes(sqlite_capture.read_bytes())
@@ -441,14 +446,18 @@ main()
 
 
 @pytest.fixture
-def as_nobody(tmp_path: Path) -> Iterator[Callable[..., str]]:
+def shared_folder() -> Iterator[Path]:
+    """A folder that other users can enter; pytest closes its own to them."""
+    with tempfile.TemporaryDirectory(prefix="stepscope-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def as_nobody(shared_folder: Path) -> Callable[..., str]:
     """Runs a command as a user without rights; returns the line it says."""
-    cache = tmp_path / "cache"
-    if AS_ROOT:
-        for above in [tmp_path, *tmp_path.parents][:4]:  # pytest closes its folders to others
-            if "pytest" in str(above):
-                above.chmod(above.stat().st_mode | 0o011)
-    cache.mkdir(mode=0o777)
+    cache = shared_folder / "nobodys"
+    cache.mkdir()
     cache.chmod(0o777)
 
     def run(*arguments: str | Path, **env: str) -> str:
@@ -464,10 +473,13 @@ def as_nobody(tmp_path: Path) -> Iterator[Callable[..., str]]:
         assert done.stdout == ""
         return is_one_line(done.stderr)
 
-    yield run
+    return run
 
 
-def test_without_rights(folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path) -> None:
+def test_without_rights(
+    shared_folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path
+) -> None:
+    folder = shared_folder
     file = folder / "closed.sqlite"
     file.write_bytes(sqlite_capture.read_bytes())
     file.chmod(0)
@@ -486,8 +498,9 @@ def test_without_rights(folder: Path, as_nobody: Callable[..., str], sqlite_capt
 
 
 def test_a_cache_without_rights(
-    folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path
+    shared_folder: Path, as_nobody: Callable[..., str], sqlite_capture: Path
 ) -> None:
+    folder = shared_folder
     file = folder / "open.sqlite"
     file.write_bytes(sqlite_capture.read_bytes())
     file.chmod(0o644)
@@ -503,9 +516,7 @@ def test_a_cache_without_rights(
     )
 
 
-def test_a_cache_that_is_a_file(
-    folder: Path, stepscope: Stepscope, sqlite_capture: Path
-) -> None:
+def test_a_cache_that_is_a_file(folder: Path, stepscope: Stepscope, sqlite_capture: Path) -> None:
     stepscope.cache.write_text("not a folder")
     for where in (stepscope.cache, stepscope.cache / "below"):
         done = stepscope("diagnose", sqlite_capture, expect=2, STEPSCOPE_CACHE_DIR=str(where))

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
+    from stepscope.session import Session
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -61,6 +63,16 @@ def write_table(table: pa.Table, format_: str, schema: str) -> None:
 def write(text: str) -> None:
     """Print text as it is."""
     sys.stdout.write(text)
+
+
+def warn_of_problems(session: Session) -> None:
+    """Say on standard error what the import counted that touches any result."""
+    from stepscope.render.text import clean
+
+    for problem in session.problems:
+        if problem.severity in ("data_loss", "error"):
+            line = f"{problem.count:,} x {problem.says} ({', '.join(problem.scope)}); {problem.do}"
+            click.echo(clean(f"{problem.severity}: {line}", 400), err=True)
 
 
 def console() -> Console:

@@ -23,3 +23,4 @@ def command(paths: tuple[str, ...], sql: str, format_: str, again: bool) -> None
 
     session = Session(paths, again=again)
     options.write_table(session.query(sql), format_, "stepscope.query/1")
+    options.warn_of_problems(session)

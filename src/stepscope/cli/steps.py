@@ -21,6 +21,7 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
 
     session = Session(paths, again=again)
     options.write_table(session.steps(), format_, "stepscope.steps/1")
+    options.warn_of_problems(session)
     if format_ == "column":
         from stepscope.render.text import clean
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepscope.importers.kineto.absent import absent_tables
 from stepscope.importers.kineto.collectives import write_collectives
 from stepscope.importers.kineto.columns import Events, runs
@@ -231,6 +233,10 @@ def _count_problems(writer: TraceWriter, events: EventReader, tables: Tables) ->
     count("invalid_text", events.tolerant.invalid_text, scope="operator")
     count("invalid_number", events.tolerant.invalid_number, scope="gpu_op")
     count("bad_value", events.tolerant.bad_value, scope="gpu_op")
+    launched = tables.gpu.columns.peek("correlation")
+    calls = tables.calls.columns.peek("correlation")
+    lacking = int((~np.isin(launched, calls[calls > 0])).sum())
+    count("unresolved_correlation", lacking, scope="gpu_op")
     if tables.unread:
         kinds = ", ".join(f"{name} ({n})" for name, n in tables.unread.most_common(5))
         detail = f"events of categories that are not read: {kinds}"
