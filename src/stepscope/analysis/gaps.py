@@ -308,7 +308,12 @@ def _lead_takers(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Intervals in which the host could not enqueue, and the cause each belongs to."""
     api, blocking = lane.host.api, timeline.blocking
-    label_cause = {h.SILENCE: "host_compute", h.INPUT: "input_starvation"}
+    label_cause = {
+        h.SILENCE: "host_compute",
+        h.INPUT: "input_starvation",
+        h.ALLOCATION: "allocator_churn",
+        h.MODULE: "compilation_or_warmup",
+    }
     starts = [api["start_ns"][blocking.call]] if len(blocking.call) else []
     ends = [api["end_ns"][blocking.call]] if len(blocking.call) else []
     causes = [np.where(blocking.is_copy, _CODE["blocking_copy"], _CODE["host_sync"])]

@@ -90,8 +90,8 @@ def input_ranges(host: HostSide) -> Intervals:
     ranges = host.ranges
     if not len(ranges):
         return EMPTY
-    named = ranges.matches("name", words.INPUT_RANGE) & ~ranges.matches("name", words.STEP_RANGE)
-    hits = named & np.isin(ranges["thread_id"], host.launch_threads)
+    launching = np.isin(ranges["thread_id"], host.launch_threads)
+    hits = ranges.that("name", words.is_input_range) & launching
     return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
 
 
@@ -107,7 +107,7 @@ def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
         return np.full(n, -1, np.int64)
     middle = (quiet[0] + quiet[1]) // 2
     inner = stab_innermost(ranges["start_ns"][rows], ranges["end_ns"][rows], middle)
-    is_input = ranges.matches("name", words.INPUT_RANGE)[rows]
+    is_input = ranges.that("name", words.is_input_range)[rows]
     return np.where(inner < 0, -1, np.where(is_input[inner], NAMED_INPUT, NAMED_OTHER))
 
 

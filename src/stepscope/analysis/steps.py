@@ -135,7 +135,7 @@ class _Candidate:
 
     @property
     def named_step(self) -> bool:
-        return bool(words.STEP_RANGE.search(self.label))
+        return words.is_step_range(self.label)
 
 
 def _from_ranges(lane: Lane) -> Steps | None:

@@ -63,15 +63,28 @@ OPTIMIZER_KERNEL = re.compile(
 )
 """Kernels that update parameters, as frameworks name them."""
 
-INPUT_RANGE = re.compile(
+_INPUT_WORDS = re.compile(
     r"(?<![a-z])(data_?load(er|ing)?|load_?(data|batch)|get_?batch|next_?batch|fetch(_?data|_?batch)?"
-    r"|batch_?(load|fetch|prep)\w*|data_?(fetch|prep|iter|time|wait|next)\w*|dataset|input(_?pipeline"
-    r"|_?wait|s)?|prefetch\w*|collate\w*|tokeni[sz]\w*|augment\w*|preprocess\w*|decode_?(image|jpeg"
-    r"|video)\w*|read_?(data|batch|sample|image)\w*|sampl(e|er)_?batch|enumerate\(dataloader\)"
-    r"|data)(?![a-z])|dataloader|dataset|__next__",
+    r"|batch_?(load|fetch|prep)\w*|data_?(fetch|prep|iter|time|wait|next)\w*|dataset|prefetch\w*"
+    r"|input_?(pipeline|wait)|collate\w*|tokeni[sz]\w*|augment\w*|preprocess\w*"
+    r"|decode_?(image|jpeg|video)\w*|read_?(data|batch|sample|image)\w*|sampl(e|er)_?batch)(?![a-z])"
+    r"|dataloader|__next__|^[^a-z]*(data|inputs?|batch_?wait)[^a-z]*$",
     re.IGNORECASE,
 )
-"""Range names that say the thread is getting the next batch."""
+_MODEL_WORDS = re.compile(
+    r"fsdp|fullysharded|param|gather|unshard|embed|norm|proj|forward|backward|^aten::|nn\.\w",
+    re.IGNORECASE,
+)
+
+
+def is_input_range(text: str) -> bool:
+    """Whether a range name says that its thread is getting the next batch.
+
+    Names of model parts that contain the same words (``input_layernorm``, FSDP's ``prefetch``)
+    are not input.
+    """
+    return bool(_INPUT_WORDS.search(text)) and not _MODEL_WORDS.search(text)
+
 
 INPUT_FUNCTION = re.compile(
     r"torch/utils/data/|dataloader\.py|/datasets?/|torchvision/transforms|webdataset"
@@ -80,27 +93,27 @@ INPUT_FUNCTION = re.compile(
 )
 """Python functions, as file(line): name, that belong to the input pipeline."""
 
-COPY_RANGE = re.compile(
-    r"(?<![a-z0-9])(h2d|d2h|htod|dtoh|to_?device|to_?gpu|to_?cuda|copy_?(to|batch)\w*|transfer\w*"
-    r"|host_?to_?device|device_?to_?host)(?![a-z])",
-    re.IGNORECASE,
-)
-"""Range names that say the thread is moving data to or from the device."""
-
 STEP_RANGE = re.compile(
-    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch|train_?batch)(?![a-z])",
+    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch)"
+    r"([_ ]?(idx|id|num|number|no))?[^a-z]*$",
     re.IGNORECASE,
 )
-"""Range names that usually hold one training step."""
+"""Range names that usually hold one training step, with or without a number."""
+
+_PART_OF_STEP = re.compile(r"optim|zero_?grad|scaler|schedul|forward|backward|micro", re.IGNORECASE)
+
+
+def is_step_range(text: str) -> bool:
+    """Whether a range name says that it holds a whole training step."""
+    is_part = _PART_OF_STEP.search(text) or is_input_range(text)
+    return bool(STEP_RANGE.search(text)) and not is_part
+
 
 EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)
 """Range names that hold something else than one training step."""
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
 """The annotation of one step by torch.profiler's schedule."""
-
-OPTIMIZER_RANGE = re.compile(r"^Optimizer\.(step|zero_grad)#")
-"""Annotations that torch.optim makes by itself."""
 
 WAIT_CALL = re.compile(
     r"^(poll|ppoll|select|pselect|epoll_|sem_|pthread_cond_|pthread_join|futex|read$|recv|accept"
@@ -123,5 +136,4 @@ def marks_steps(text: str, step_label: str) -> bool:
             return True  # the label itself, or the label and a number
     if PROFILER_STEP.match(text) or EPOCH_RANGE.search(text):
         return True
-    is_part = INPUT_RANGE.search(text) or OPTIMIZER_RANGE.match(text)
-    return bool(STEP_RANGE.search(text)) and not is_part
+    return is_step_range(text)

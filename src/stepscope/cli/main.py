@@ -8,6 +8,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -71,6 +72,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
     _prepare_streams()
+    signal.signal(signal.SIGINT, _interrupt_once)
     try:
         code = _run()
         sys.stdout.flush()
@@ -81,6 +83,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # none may end the process another way
         _fail("interrupted", 130)
     except BrokenPipeError:
         _discard_output()  # the reader went away (| head): not an error
@@ -116,6 +119,12 @@ def _prepare_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="stepscope")
+
+
+def _interrupt_once(number: int, frame: object) -> NoReturn:
+    """Answer Ctrl+C by cleaning up, which a second one must not cut short."""
+    signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:

@@ -69,6 +69,10 @@ class Engine:
         except duckdb.Error as error:
             reason = " ".join(str(error).split())
             raise UsageError(f"SQL: {reason[:400]}") from error
+        except RuntimeError as error:
+            if "interrupt" in str(error).lower():  # what DuckDB makes of Ctrl+C
+                raise KeyboardInterrupt from error
+            raise
 
     def _open(self, sql: str) -> duckdb.DuckDBPyConnection:
         """The connection, with views for the tables that the statement names."""
@@ -98,7 +102,9 @@ class Engine:
                 connection.execute(f"CREATE VIEW {name} AS {view}")
             else:
                 connection.register(name, _without_rows(name))
-        folders = [_quoted(str(trace.folder.resolve())) for _, trace in self._ranks]
+        names = [str(trace.folder.resolve()) for _, trace in self._ranks]
+        # a pattern is compared as it is written, before it is resolved
+        folders = [_quoted(n) for name in names for n in dict.fromkeys((name, _literally(name)))]
         connection.execute("SET python_enable_replacements=false")
         connection.execute(f"SET allowed_directories=[{', '.join(folders)}]")
         connection.execute("SET enable_external_access=false")

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -202,11 +203,11 @@ class Cache:
 
     def _build(self, entry: Path, fill: Callable[[Path], None], again: bool) -> None:
         """Fill a temporary folder and put it in place, held."""
-        with storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
-        try:
+        temporary = self.folder / f"tmp-{secrets.token_hex(8)}"
+        try:  # from the first moment: an interrupt may come at any time
             with storage_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                temporary.mkdir(mode=0o700)
                 lock = (temporary / _LOCK_NAME).open("w+b")
             _share(lock)
             fill(temporary)
@@ -295,7 +296,7 @@ class Cache:
         named = {ascii(name): stamp for name, stamp in stamps.items()}
         key = msgspec.json.encode([ascii(str(path.resolve())), named]).decode()
         index: dict[str, str] = {}
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             index = msgspec.json.decode(self._index_path.read_bytes(), type=dict[str, str])
         if key in index:
             return index[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,13 @@ class Frame:
         wanted = [code for code, text in enumerate(texts) if text in values]
         return np.isin(self.columns[column], wanted)
 
-    def matches(self, column: str, pattern: str | re.Pattern[str]) -> BoolArray:
+    def matches(self, column: str, pattern: re.Pattern[str]) -> BoolArray:
         """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
-        regex = re.compile(pattern)
-        hits = np.array([bool(regex.search(t)) for t in self.texts[column]] + [False], dtype=bool)
+        return self.that(column, lambda text: pattern.search(text) is not None)
+
+    def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
+        """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
+        hits = np.array([holds(text) for text in self.texts[column]] + [False], dtype=bool)
         return hits[self.columns[column]]
 
     def text(self, column: str, row: int) -> str:

@@ -305,7 +305,7 @@ def read_meta(folder: Path) -> Meta:
         version = msgspec.json.decode(raw, type=_Version).schema_version
         if version <= SCHEMA_VERSION:
             return msgspec.json.decode(raw, type=Meta)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} is damaged ({error}); import the original capture again (--again)"
         ) from error
