@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stepscope.diagnosis.result import Diagnosis, LaneAccounting
 
 _SMALL = 0.01
+_NOTABLE = 0.10
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,17 @@ def parts(lane: LaneAccounting) -> list[Part]:
 def headline(diagnosis: Diagnosis) -> str:
     """The whole answer in one sentence."""
     from stepscope.diagnosis.cause import causes
-    from stepscope.render.text import clean, milliseconds
+    from stepscope.render.text import clean, milliseconds, percent
 
     if not diagnosis.findings:
         lane = reference_lane(diagnosis)
+        waiting = lane.exposed_communication_ns / max(lane.wall_ns, 1)
+        if waiting > _NOTABLE:
+            return (
+                f"No cause found outside communication, which nothing covers for "
+                f"{percent(waiting)} of each {milliseconds(diagnosis.step_ns.median)} step: it may "
+                "move data or wait for another rank."
+            )
         share = 100 * (lane.wall_ns - lane.idle_ns) / max(lane.wall_ns, 1)
         return (
             f"Healthy: the GPU is busy {share:.0f} % of each "

@@ -41,7 +41,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     _print(console, Text(budget.headline(diagnosis), style=style))
     _print(console, Text(_about(diagnosis), style="dim"))
     console.print()
-    for line in _bar(budget.reference_lane(diagnosis)):
+    first, last = diagnosis.trace.steady_steps
+    for line in _bar(budget.reference_lane(diagnosis), last - first + 1):
         console.print(line)
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
@@ -83,7 +84,7 @@ def _about(diagnosis: Diagnosis) -> str:
     )
 
 
-def _bar(lane: LaneAccounting) -> list[Text]:
+def _bar(lane: LaneAccounting, steps: int) -> list[Text]:
     """The step as one bar, and a line for each of its parts."""
     bar = Text()
     legend = []
@@ -100,12 +101,20 @@ def _bar(lane: LaneAccounting) -> list[Text]:
         bar.append(block * cells, style=style)
         share = 100 * part.ns / wall
         line = Text(f"{block} {_label(part):{width}}", style=style)
-        legend.append(line.append(f"  {share:5.1f} %", style="default"))
+        time = milliseconds(part.ns / steps)
+        legend.append(line.append(f"  {share:5.1f} %  {time:>9}", style="default"))
     return [Text("Where a step goes"), bar, *legend]
 
 
 def _label(part: budget.Part) -> str:
     return f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
+
+
+def _without_times(says: str) -> str:
+    """The sentence without its times, which stand in the headline and the next line."""
+    costs, colon, reason = says.partition(": ")
+    cause, separator, _ = costs.partition(" costs ")
+    return f"{cause}: {reason}" if colon and separator else says
 
 
 def _finding(
@@ -114,17 +123,18 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {clean(finding.says, 400)}", style="bold")
+    title.append(f" {_without_times(clean(finding.says, 400))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
             (
                 3,
                 Text(
-                    f"fixed, the step takes about {milliseconds(finding.predicted_step_ns)} "
+                    f"{milliseconds(finding.time_ns_per_step)} a step, "
+                    f"{percent(finding.share_of_step)}; fixed, the step takes about "
+                    f"{milliseconds(finding.predicted_step_ns)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
-                    f"{milliseconds(finding.prediction_high_ns)}); "
-                    f"{percent(finding.share_of_step)} of the step today"
+                    f"{milliseconds(finding.prediction_high_ns)})"
                 ),
             )
         )

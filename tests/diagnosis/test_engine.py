@@ -1,0 +1,140 @@
+"""Ranking, folding, prediction and evidence of the diagnosis engine, on hand-made traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.build import Build
+
+from stepscope.diagnosis.cause import causes
+from stepscope.diagnosis.engine import HEALTHY, INSUFFICIENT
+from stepscope.diagnosis.result import Diagnosis
+from stepscope.session import Session
+
+PERIOD = 10_000.0  # us
+STEPS = 8
+
+
+def diagnosed(build: Build, folder: Path, **meta: object) -> tuple[Diagnosis, Session]:
+    session = Session([build.trace(folder, **meta).folder])
+    return session.diagnose(), session
+
+
+def starved(build: Build, loading: float, work: float) -> None:
+    for i in range(STEPS):
+        at = i * (loading + work)
+        build.range(at, at + loading + work, f"step {i}")
+        build.range(at, at + loading, "dataload")
+        for k in range(4):
+            begin = at + loading + 20 + k * work / 4
+            build.kernel(
+                begin, begin + work / 4 - 1, call=(at + loading + 1 + k, at + loading + 2 + k)
+            )
+
+
+def test_prediction_is_the_step_without_the_cause(tmp_path: Path) -> None:
+    build = Build()
+    starved(build, 4_000, 6_000)
+    diagnosis, _ = diagnosed(build, tmp_path)
+    (finding,) = diagnosis.findings
+    assert diagnosis.verdict == finding.cause == "input_starvation"
+    assert finding.severity == "high"
+    assert finding.time_ns_per_step == pytest.approx(4_000_000, rel=0.02)
+    assert finding.predicted_step_ns == pytest.approx(6_000_000, rel=0.02)
+    assert finding.prediction_low_ns <= finding.predicted_step_ns <= finding.prediction_high_ns
+    assert finding.where.range == "dataload"
+    assert "'dataload'" in finding.says
+
+
+def test_a_small_wait_is_not_a_finding(tmp_path: Path) -> None:
+    build = Build()
+    starved(build, 200, 9_800)
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert (diagnosis.verdict, diagnosis.findings) == (HEALTHY, [])
+    assert diagnosis.accounting[0].idle_by_cause_ns["input_starvation"] > 0
+
+
+def test_two_causes_are_ordered_by_gain(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(12):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.range(at, at + 2_000, "dataload")
+        build.kernel(at + 2_020, at + 5_000, call=(at + 2_005, at + 2_010))
+        build.copy(at + 5_100, at + 9_900, call=(at + 5_010, at + 9_910), kind="DtoH",
+                   src="device", dst="pageable", size=1 << 28)  # fmt: skip
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert [f.cause for f in diagnosis.findings] == ["blocking_copy", "input_starvation"]
+    gains = [f.time_ns_per_step for f in diagnosis.findings]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_every_figure_is_what_its_statement_gives(tmp_path: Path) -> None:
+    build = Build()
+    starved(build, 4_000, 6_000)
+    diagnosis, session = diagnosed(build, tmp_path)
+    checked = 0
+    for finding in diagnosis.findings:
+        for evidence in finding.evidence:
+            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+            checked += 1
+    assert checked >= 3
+
+
+def test_the_profiler_never_outranks_the_program(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        for k in range(50):
+            t = at + 200 * k
+            build.kernel(t + 180, t + 195, call=(t + 170, t + 175))
+    build.rows["overhead"] = [
+        {"process_id": 100, "thread_id": 100, "name": "buffer flush",
+         "start_ns": int((i * PERIOD + 200 * k) * 1000),
+         "end_ns": int((i * PERIOD + 200 * k + 120) * 1000)}
+        for i in range(STEPS) for k in range(50)
+    ]  # fmt: skip
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert [f.cause for f in diagnosis.findings] == ["launch_bound", "profiler_overhead"]
+    assert diagnosis.findings[1].time_ns_per_step > diagnosis.findings[0].time_ns_per_step
+
+
+def test_without_launching_calls_the_answer_is_that_data_lacks(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        for k in range(5):
+            build.kernel(i * PERIOD + 1_000 * k, i * PERIOD + 1_000 * k + 500, name=f"k{k}")
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert diagnosis.verdict == INSUFFICIENT
+    assert diagnosis.findings[0].next_capture
+    assert diagnosis.findings[0].predicted_step_ns == pytest.approx(PERIOD * 1000, rel=0.1)
+
+
+def test_several_processes_of_one_capture_become_ranks(tmp_path: Path) -> None:
+    build = Build()
+    starved(build, 4_000, 6_000)
+    for table in ("gpu_op", "api_call", "range"):
+        build.rows[table] += [
+            {**row, "process_id": 200, "thread_id": 200} if "thread_id" in row
+            else {**row, "process_id": 200}
+            for row in build.rows[table]
+        ]  # fmt: skip
+    diagnosis, session = diagnosed(build, tmp_path)
+    assert diagnosis.trace.ranks == 2
+    assert [lane.rank for lane in diagnosis.accounting] == [0, 1]
+    assert diagnosis.findings[0].ranks == [0, 1]
+    assert any("2 processes" in remark for remark in diagnosis.remarks)
+    for evidence in diagnosis.findings[0].evidence:
+        assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+
+
+def test_every_cause_is_complete() -> None:
+    found = causes()
+    assert {"input_starvation", "host_sync", "host_compute", "launch_bound", "blocking_copy",
+            "gpu_bound_healthy", "insufficient_data"} <= set(found)  # fmt: skip
+    for name, cause in found.items():
+        assert cause.id == name
+        for text in (cause.title, cause.definition, cause.look_alikes, cause.reference):
+            assert text
