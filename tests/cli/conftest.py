@@ -6,7 +6,6 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-
 from tests.cli.command import Stepscope
 from tests.support.captures import DATA, unpack
 

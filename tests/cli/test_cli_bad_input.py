@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-
-from stepscope.cli.main import main
 from tests.cli.command import (
     LIMIT_S,
     Stepscope,
@@ -26,6 +24,8 @@ from tests.cli.command import (
     snapshot,
 )
 from tests.cli.conftest import changed
+
+from stepscope.cli.main import main
 
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0

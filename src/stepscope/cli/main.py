@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, str] = {
 _PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _LONGEST_MESSAGE = 4000
+_SAME_INTERRUPT_S = 0.5
 
 
 class _Commands(click.Group):
@@ -72,7 +74,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
     _prepare_streams()
-    signal.signal(signal.SIGINT, _interrupt_once)
+    _answer_interrupts()
     try:
         code = _run()
         sys.stdout.flush()
@@ -121,10 +123,18 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="stepscope")
 
 
-def _interrupt_once(number: int, frame: object) -> NoReturn:
-    """Answer Ctrl+C by cleaning up, which a second one must not cut short."""
-    signal.signal(number, lambda *_: None)
-    raise KeyboardInterrupt
+def _answer_interrupts() -> None:
+    """Answer Ctrl+C once: libraries pass the same signal on, which would cut the cleaning short."""
+    answered = -_SAME_INTERRUPT_S
+
+    def answer(number: int, frame: object) -> None:
+        nonlocal answered
+        now = time.monotonic()
+        if now - answered >= _SAME_INTERRUPT_S:
+            answered = now
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, answer)
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:

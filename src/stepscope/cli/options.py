@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def paths(function: F) -> F:
     """``PATH...``: captures, folders of captures, or Stepscope traces."""
-    return click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))(function)
+    path = click.Path(readable=False)  # whether it can be read is said later, and better
+    return click.argument("paths", nargs=-1, required=True, type=path)(function)
 
 
 def again(function: F) -> F:

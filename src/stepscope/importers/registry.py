@@ -15,6 +15,7 @@ from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import META_NAME, TraceWriter, read_meta, write_meta
+from stepscope.trace.text import without_controls
 from stepscope.trace.trace import Trace
 
 TRACE_SUFFIX = ".stepscope"
@@ -138,6 +139,11 @@ def _finish(
     meta.source = importer.name
     meta.input_name = path.name.encode("utf-8", "replace").decode()  # a name may be any bytes
     meta.input_digest = digest
+    for name in ("source_version", "hostname", "command", "rank_source"):
+        setattr(meta, name, without_controls(getattr(meta, name)))
+    for name in ("capture_options", "environment"):
+        facts = getattr(meta, name).items()
+        setattr(meta, name, {without_controls(k): without_controls(v) for k, v in facts})
     meta.problems = problems.problems()
     write_meta(folder, meta)
     read_meta(folder)  # what was written can be read back

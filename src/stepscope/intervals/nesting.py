@@ -89,28 +89,13 @@ def stab_innermost(start: Ints, end: Ints, at: Ints) -> Ints:
     """
     if not len(start):
         return np.full(len(at), -1, np.int64)
-    # Walking from the latest start outwards: a range that ended before the time cannot hold it,
-    # nor can any range inside it, so the next candidate is the nearest earlier row that ends
-    # later than this one.
-    earlier = _previous_longer(end)
+    # If the range that began last has ended, so have all ranges inside it, and every other range
+    # that holds the time holds that one too: the next candidate is its parent.
+    parent, _ = nest(start, end, np.zeros(len(start), np.int64))
     row = np.searchsorted(start, at, side="right").astype(np.int64) - 1
     pending = np.flatnonzero(row >= 0)
     while len(pending):
         pending = pending[end[row[pending]] < at[pending]]
-        row[pending] = earlier[row[pending]]
+        row[pending] = parent[row[pending]]
         pending = pending[row[pending] >= 0]
     return row
-
-
-def _previous_longer(end: Ints) -> Ints:
-    """For each row the nearest earlier row whose end is greater; -1 where there is none."""
-    result = np.full(len(end), -1, np.int64)
-    stack: list[int] = []
-    ends = end.tolist()
-    for row, stop in enumerate(ends):
-        while stack and ends[stack[-1]] <= stop:
-            stack.pop()
-        if stack:
-            result[row] = stack[-1]
-        stack.append(row)
-    return result

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.render.text import clean
+from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\
 
 def rows_of(table: pa.Table) -> list[list[Any]]:
     """The cells row by row; exact decimals that are whole become integers."""
-    columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
+    columns = [_values(table, at) for at in range(table.num_columns)]
     return [list(row) for row in zip(*columns, strict=True)] if columns else []
 
 
@@ -61,6 +62,16 @@ def as_markdown(table: pa.Table) -> str:
     ]
     lines += ["| " + " | ".join(escape(_cell(v)) for v in row) + " |" for row in rows_of(table)]
     return "\n".join(lines) + "\n"
+
+
+def _values(table: pa.Table, at: int) -> list[Any]:
+    try:
+        return [_plain(value) for value in table.column(at).to_pylist()]
+    except (OverflowError, ValueError) as error:
+        name = table.schema.field(at).name
+        raise UsageError(
+            f"column {name} holds dates or times too far away to be shown; cast them to text"
+        ) from error
 
 
 def _csv_cell(value: Any) -> Any:

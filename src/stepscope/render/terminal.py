@@ -64,7 +64,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
 def _print(console: Console, text: Text, indent: int = 0) -> None:
     """Print wrapped text with a hanging indent and no trailing spaces."""
     hang = indent + (2 if text.plain.startswith(("→ ", "· ")) else 0)
-    for number, line in enumerate(text.wrap(console, max(console.width - hang, 20))):
+    for number, line in enumerate(text.wrap(console, max(console.width - hang, 10))):
         line.rstrip()
         console.print(Text(" " * (indent if number == 0 else hang)) + line, soft_wrap=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from stepscope.trace.errors import UsageError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from stepscope.trace.trace import Trace
 
+_INTERRUPT_POLL_S = 0.05
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -62,17 +64,10 @@ class Engine:
                 duckdb.StatementType.EXPLAIN,
             ):
                 raise UsageError("give exactly one SELECT statement; traces are never changed")
-            result = connection.sql(sql)
-            if result is None:
-                raise UsageError("the statement returns no rows; give a SELECT")
-            return result.to_arrow_table()
+            return _interruptible(connection, sql)
         except duckdb.Error as error:
             reason = " ".join(str(error).split())
             raise UsageError(f"SQL: {reason[:400]}") from error
-        except RuntimeError as error:
-            if "interrupt" in str(error).lower():  # what DuckDB makes of Ctrl+C
-                raise KeyboardInterrupt from error
-            raise
 
     def _open(self, sql: str) -> duckdb.DuckDBPyConnection:
         """The connection, with views for the tables that the statement names."""
@@ -102,9 +97,9 @@ class Engine:
                 connection.execute(f"CREATE VIEW {name} AS {view}")
             else:
                 connection.register(name, _without_rows(name))
-        names = [str(trace.folder.resolve()) for _, trace in self._ranks]
+        paths = [str(trace.folder.resolve()) for _, trace in self._ranks]
         # a pattern is compared as it is written, before it is resolved
-        folders = [_quoted(n) for name in names for n in dict.fromkeys((name, _literally(name)))]
+        folders = [_quoted(p) for path in paths for p in dict.fromkeys((path, _literally(path)))]
         connection.execute("SET python_enable_replacements=false")
         connection.execute(f"SET allowed_directories=[{', '.join(folders)}]")
         connection.execute("SET enable_external_access=false")
@@ -130,6 +125,19 @@ class Engine:
                 raise damaged(file, "it holds another number of rows than it should")
             parts.append(query)
         return " UNION ALL ".join(parts)
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
+    """Run a statement in a thread of its own, so that this one hears Ctrl+C meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(lambda: connection.sql(sql).to_arrow_table())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            while not future.done():
+                connection.interrupt()
+                wait([future], timeout=_INTERRUPT_POLL_S)
+            raise
 
 
 def _literally(path: str) -> str:

@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from stepscope.trace.text import without_controls
+
 Severity = Literal["info", "notice", "data_loss", "error"]
 
 
@@ -197,7 +199,7 @@ class ProblemLog:
         self._counts[kind] = self._counts.get(kind, 0) + n
         self._scopes.setdefault(kind, set()).add(scope)
         if detail:
-            self._details.setdefault(kind, detail[:300])
+            self._details.setdefault(kind, without_controls(detail[:300]))
 
     def problems(self) -> list[Problem]:
         """The counted problems, worst severity first, then by id."""

@@ -22,6 +22,7 @@ from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Table, arrow_schema
+from stepscope.trace.text import clean_dictionary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,7 @@ class TraceWriter:
         self._sinks: dict[str, _TableSink] = {}
         self._queue: queue.Queue[tuple[str, pa.RecordBatch] | None] = queue.Queue(_PENDING_BATCHES)
         self._failure: BaseException | None = None
+        self._clean: dict[tuple[str, str], pa.Array] = {}
         self._thread = threading.Thread(target=self._drain, name="stepscope-writer", daemon=True)
         self._thread.start()
 
@@ -87,7 +89,7 @@ class TraceWriter:
             StorageError: the folder cannot be written.
         """
         batch = _conform(TABLES[table], columns)
-        batch = self._drop_invalid(table, batch)
+        batch = self._drop_invalid(table, self._clean_texts(table, batch))
         if batch.num_rows:
             self._put((table, batch))
 
@@ -134,6 +136,26 @@ class TraceWriter:
             except BaseException as error:
                 self._failure = error
 
+    def _clean_texts(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        for at, field in enumerate(batch.schema):
+            if not pa.types.is_dictionary(field.type):
+                continue
+            column = batch.column(at)
+            texts = column.dictionary
+            # importers pass the same dictionary with batch after batch
+            if (seen := self._clean.get((table, field.name))) is not None and _same(seen, texts):
+                continue
+            cleaned, changed = clean_dictionary(texts)
+            if not changed:
+                self._clean[table, field.name] = texts
+                continue
+            self.problems.count("invalid_text", len(changed), scope=table, detail=changed[0])
+            mended = pa.DictionaryArray.from_arrays(column.indices, cleaned)
+            batch = batch.set_column(at, field, mended)
+        return batch
+
     def _drop_invalid(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
@@ -152,6 +174,14 @@ class TraceWriter:
             detail=f"{table}: start {int(start[first])} ns, end {int(end[first])} ns",
         )
         return batch.filter(pa.array(~bad))
+
+
+def _same(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two arrays are the same memory."""
+    if len(one) != len(other) or one.offset != other.offset:
+        return False
+    places = [[buffer and buffer.address for buffer in array.buffers()] for array in (one, other)]
+    return places[0] == places[1]
 
 
 def _conform(spec: Table, columns: Mapping[str, Any]) -> pa.RecordBatch:

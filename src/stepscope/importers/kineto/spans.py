@@ -82,7 +82,11 @@ class Spans:
         scope = self.table
         context.writer.problems.count("not_a_number", self.dropped, scope=scope)
         if self.columns.rows:
-            start = self.columns.pop("start") - context.origin_ns
+            recorded = self.columns.pop("start")
+            early = int((recorded < 0).sum())
+            detail = f"{scope}: {int(recorded.min())} ns"
+            context.writer.problems.count("negative_time", early, scope=scope, detail=detail)
+            start = recorded - context.origin_ns
             end = self.columns.pop("end") - context.origin_ns
             columns = {"start_ns": start, "end_ns": end, **self.output(context, start)}
             write_sorted(context.writer, self.table, start, columns, self.columns.rows)

@@ -1,0 +1,31 @@
+"""Text of untrusted origin: what is stored holds no control characters."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROL_RE2 = r"[\x00-\x1f\x7f\x{80}-\x{9f}]"
+
+
+def without_controls(text: str) -> str:
+    """Text whose control characters (C0, C1, delete) and lone surrogates are U+FFFD."""
+    valid = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return _CONTROL.sub("\ufffd", valid)
+
+
+def clean_dictionary(texts: pa.Array) -> tuple[pa.Array, list[str]]:
+    """Distinct texts without control characters, and those that had to be changed (as changed)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(texts) or not pc.any(pc.match_substring_regex(texts, _CONTROL_RE2)).as_py():
+        return texts, []
+    before = texts.to_pylist()
+    after = [None if text is None else without_controls(text) for text in before]
+    changed = [b for a, b in zip(before, after, strict=True) if b is not None and a != b]
+    return pa.array(after, type=texts.type), changed
