@@ -17,8 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stepscope.session import Session
 from tests.support.captures import unpack, without_annotations
+
+from stepscope.session import Session
 
 DEFAULT = Path(__file__).parents[1] / "tests/data/captures"
 

@@ -314,9 +314,18 @@ def _lead_takers(
         h.ALLOCATION: "allocator_churn",
         h.MODULE: "compilation_or_warmup",
     }
-    starts = [api["start_ns"][blocking.call]] if len(blocking.call) else []
-    ends = [api["end_ns"][blocking.call]] if len(blocking.call) else []
-    causes = [np.where(blocking.is_copy, _CODE["blocking_copy"], _CODE["host_sync"])]
+    starts, ends, causes = [], [], []
+    if len(blocking.call):
+        order = np.argsort(api["start_ns"][blocking.call], kind="stable")
+        call_start, call_end = (api[c][blocking.call][order] for c in ("start_ns", "end_ns"))
+        # Blocking calls that crowd are a loop that reads value after value: what the host does
+        # between two of them is part of reading the next one.
+        previous = np.concatenate(([np.iinfo(np.int64).min // 2], call_end[:-1]))
+        crowded = (call_start - previous < CROWDED_NS) & (previous < call_start)
+        starts.append(np.where(crowded, previous, call_start))
+        ends.append(call_end)
+        is_copy = blocking.is_copy[order]
+        causes.append(np.where(is_copy, _CODE["blocking_copy"], _CODE["host_sync"]))
     for label, cause in label_cause.items():
         rows = timeline.label == h.LABELS.index(label)
         starts.append(timeline.start_ns[rows])
