@@ -69,7 +69,7 @@ class Session:
         """(rank, trace, explanation) of every device of every rank.
 
         Raises:
-            InputError: a trace holds no GPU work.
+            InputError: a trace holds no GPU work, or none with sound times.
         """
         from stepscope.analysis.explain import explain
 
@@ -80,6 +80,11 @@ class Session:
                 raise InputError(
                     f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "
                     "(nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the GPU trains"
+                )
+            if any(e.end_ns <= e.begin_ns for e in of_rank):
+                raise InputError(
+                    f"the GPU work in {member.trace.path} takes no time, so its times are "
+                    "damaged; capture again, or copy the capture again"
                 )
             ranks = self._ranks_of_processes(member, [e.lane.process_id for e in of_rank])
             found += [(ranks[e.lane.process_id], member, e) for e in of_rank]

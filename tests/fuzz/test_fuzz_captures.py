@@ -1,6 +1,7 @@
 """Damaged captures: each ends in a diagnosis or in one clear sentence, and never takes long.
 
-The cases are seeded, so every run tries the same ones; STEPSCOPE_FUZZ_ROUNDS=50 tries more.
+The cases are seeded, so every run tries the same ones; STEPSCOPE_FUZZ_ROUNDS=50 tries more, and
+STEPSCOPE_FUZZ_FIRST=1000 others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from stepscope.trace.errors import StepscopeError
 
 ROUNDS = int(os.environ.get("STEPSCOPE_FUZZ_ROUNDS", "1"))
 CASES = 16 * ROUNDS
+FIRST = int(os.environ.get("STEPSCOPE_FUZZ_FIRST", "0"))
 LIMIT_S = 60  # for one case; usual ones take a tenth of a second
 IMPORTERS = Path(__file__).parents[1] / "importers"
 KEPT_EVENTS = 2500
@@ -133,7 +135,7 @@ def each(
     folder.mkdir()
     path = folder / name
     said = []
-    for case in range(cases):
+    for case in range(FIRST, FIRST + cases):
         seed = f"{name} {case}"
         make(path, random.Random(seed))
         try:
@@ -179,7 +181,8 @@ def distort(connection: sqlite3.Connection, table: str, choose: random.Random) -
     if kind == "table":
         connection.execute(f'DROP TABLE "{table}"')
     elif kind == "column" and len(columns) > 1:
-        kept = [f'"{name}"' for name in columns if name != choose.choice(columns)]
+        lost = choose.choice(columns)
+        kept = [f'"{name}"' for name in columns if name != lost]
         connection.execute(f'CREATE TABLE odd AS SELECT {", ".join(kept)} FROM "{table}"')
         connection.execute(f'DROP TABLE "{table}"')
         connection.execute(f'ALTER TABLE odd RENAME TO "{table}"')

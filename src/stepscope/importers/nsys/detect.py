@@ -14,6 +14,8 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 STREAM_MAGIC = b"NVIDIA Nsight Systems Stream"
 ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged database raises: its error messages quote bytes of the file."""
 TABLE_SUFFIXES = (".arrow", ".parquet")
 _OURS = re.compile(
     r"(StringIds|NVTX_EVENTS|CUPTI_ACTIVITY_KIND_\w+|TARGET_INFO_\w+|META_DATA_(EXPORT|CAPTURE)"
@@ -59,7 +61,7 @@ def confidence(path: Path, head: bytes) -> float:
         return 0.9
     try:
         names = sqlite_table_names(path)
-    except sqlite3.Error:
+    except SQLITE_ERRORS:
         return 0.1  # damaged: nobody else can read it, and the reader says what is wrong
     return 0.9 if any(is_ours(name) for name in names) else 0.0
 
@@ -85,7 +87,7 @@ def sqlite_table_names(path: Path) -> list[str]:
     """Names of the tables of a database.
 
     Raises:
-        sqlite3.Error: it cannot be read.
+        SQLITE_ERRORS: it cannot be read.
     """
     connection = sqlite3.connect(sqlite_uri(path), uri=True)
     try:

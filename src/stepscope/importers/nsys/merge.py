@@ -82,7 +82,7 @@ class _Head:
 
 
 def _length(columns: Columns) -> int:
-    return len(columns["start_ns"]) if columns else 0
+    return len(columns.get("start_ns", ()))  # a batch without usable rows may lack it
 
 
 def _sorted(columns: Columns, starts: IntArray) -> tuple[Columns, IntArray]:

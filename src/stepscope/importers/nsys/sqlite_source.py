@@ -16,9 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.nsys.detect import SQLITE_MAGIC, sqlite_uri
+from stepscope.importers.nsys.detect import SQLITE_ERRORS, SQLITE_MAGIC, sqlite_uri
 from stepscope.importers.nsys.prefetch import prefetched
 from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where
+from stepscope.importers.nsys.text import clean
 from stepscope.trace.errors import InputError, StorageError
 
 if TYPE_CHECKING:
@@ -178,14 +179,15 @@ class SqliteSource:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if "disk is full" in str(error):
                 raise StorageError(
                     f"the temporary folder is full while {self._shown} is sorted; free some space, "
                     "or set SQLITE_TMPDIR to a larger disk"
                 ) from error
+            reason = clean(" ".join(str(error).split()))[:200]  # quotes bytes of the file
             raise InputError(
-                f"{self._shown} is damaged or incomplete ({error}); copy it again, or export the "
+                f"{self._shown} is damaged or incomplete ({reason}); copy it again, or export the "
                 "report again with nsys export"
             ) from error
 
