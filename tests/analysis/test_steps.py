@@ -15,7 +15,7 @@ from stepscope.analysis.steps import Steps, find_steps, steady_steps
 
 def steps_of(build: Build, folder: Path) -> Steps:
     trace = build.trace(folder)
-    return find_steps(lanes(trace.frame)[0], trace.meta.window_end_ns)
+    return find_steps(lanes(trace.frame)[0], 0, trace.meta.window_end_ns)
 
 
 def work(build: Build, at: float) -> None:

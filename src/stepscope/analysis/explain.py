@@ -130,10 +130,10 @@ def explain(read: Reader, meta: Meta) -> list[Explanation]:
 
 def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     """Explain one device."""
-    steps = find_steps(lane, meta.window_end_ns)
+    steps = find_steps(lane, meta.window_start_ns, meta.window_end_ns)
     bounds = step_windows(lane, steps)
     durations = np.diff(bounds)
-    first, last, set_aside = steady_steps(durations)
+    first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
     timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))

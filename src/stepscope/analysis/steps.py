@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analysis import vocabulary as words
-from stepscope.analysis.lanes import Lane
+from stepscope.analysis.lanes import HostSide, Lane
 from stepscope.analysis.periodicity import find_period
 from stepscope.trace.frame import Frame, IntArray
 
@@ -37,11 +37,16 @@ class Steps:
     says: str
     label: str = ""
 
+    @property
+    def open_end(self) -> bool:
+        """Whether nothing marks the end of the last step."""
+        return self.source == "kernel_sequence"
+
     def __len__(self) -> int:
         return len(self.begin_ns)
 
 
-def find_steps(lane: Lane, window_end_ns: int) -> Steps:
+def find_steps(lane: Lane, window_start_ns: int, window_end_ns: int) -> Steps:
     """The training steps, from annotations where there are any, else from repeating GPU work.
 
     In this order: ``ProfilerStep#`` annotations; numbered ranges of one stem (``step_0``,
@@ -50,9 +55,10 @@ def find_steps(lane: Lane, window_end_ns: int) -> Steps:
 
     Args:
         lane: the device whose operations the steps must hold.
+        window_start_ns: begin of the capture, ns.
         window_end_ns: end of the capture, ns.
     """
-    found = _from_ranges(lane) or _from_kernels(lane)
+    found = _from_ranges(lane) or _from_kernels(lane, window_start_ns)
     if found is not None:
         return found
     begin = _first_begin(lane)
@@ -85,12 +91,17 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
     return bounds.astype(np.int64)
 
 
-def steady_steps(duration_ns: IntArray) -> tuple[int, int, str]:
+def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int, int, str]:
     """First and last steady step, and what was set aside, in one sentence.
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
     compilation, autotuning, profiler start). A last step under half the median was cut by the end
     of the capture. Odd steps in the middle stay: they are jitter, which is a finding of its own.
+
+    Args:
+        duration_ns: length of each step.
+        open_end: nothing marks the end of the last step, so that it lacks what the host does
+            between its last launch and the next step; it then counts only at nearly full length.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
@@ -101,7 +112,7 @@ def steady_steps(duration_ns: IntArray) -> tuple[int, int, str]:
         first += 1
     if first == 0 and duration_ns[0] < 0.7 * typical:
         first = 1  # the capture began inside it
-    if duration_ns[last] < 0.5 * typical:
+    if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
         last -= 1
     parts = []
     if first:
@@ -118,6 +129,21 @@ def _enqueue_time(lane: Lane) -> IntArray:
         return lane.ops["start_ns"]
     return np.where(
         lane.call >= 0, lane.host.api["start_ns"][np.maximum(lane.call, 0)], lane.ops["start_ns"]
+    )
+
+
+def _capture_begin(host: HostSide, window_start_ns: int) -> int:
+    """When the program could go on after the capture began; starting a capture takes a while."""
+    started = host.api["end_ns"][host.api.matches("name", words.CAPTURE_START_CALL)]
+    return int(started[0]) if len(started) else window_start_ns
+
+
+def _enqueued_by(lane: Lane) -> IntArray:
+    """End of the launching call of each operation; its own start where none is known."""
+    if not len(lane.host.api):
+        return lane.ops["start_ns"]
+    return np.where(
+        lane.call >= 0, lane.host.api["end_ns"][np.maximum(lane.call, 0)], lane.ops["start_ns"]
     )
 
 
@@ -224,7 +250,7 @@ def _from_phases(candidates: list[_Candidate], enqueued: IntArray) -> Steps | No
     return Steps(first.begin, end, "repeating_range", says, first.label)
 
 
-def _from_kernels(lane: Lane) -> Steps | None:
+def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     """Steps from the repeating sequence of enqueued operations, when nothing is annotated."""
     if len(lane.ops) < 2 * MIN_STEPS:
         return None
@@ -240,7 +266,10 @@ def _from_kernels(lane: Lane) -> Steps | None:
     anchors = find_period(token[order], optimizer[order], upload[order])
     if anchors is None or len(anchors) < MIN_STEPS - 1:
         return None
-    begin = enqueued[order][anchors]
+    # The step begins when the one before has enqueued its last work: what the host does before
+    # its own first call, getting a batch, belongs to it.
+    first = min(_capture_begin(lane.host, window_start_ns), int(enqueued[order[0]]))
+    begin = np.where(anchors > 0, _enqueued_by(lane)[order][anchors - 1], first)
     end = int(max(enqueued.max(), ops["end_ns"].max()))
     says = (
         f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "

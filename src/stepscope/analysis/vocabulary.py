@@ -32,11 +32,8 @@ MODULE_CALL = re.compile(
 )
 """Host calls that load or compile device code."""
 
-LAUNCH_CALL = re.compile(
-    r"LaunchKernel|GraphLaunch|LaunchCooperative|^hipExtLaunch|^cuLaunchGrid|^hipModuleLaunch"
-    r"|^hipExtModuleLaunch"
-)
-"""Host calls that launch kernels or graphs."""
+CAPTURE_START_CALL = re.compile(r"^(cuda|cu|hip)ProfilerStart")
+"""Host calls that start a capture range."""
 
 PINNING_CALL = re.compile(
     r"HostAlloc|HostRegister|MallocHost|EventQuery|PointerGetAttribute|HostGetDevicePointer"

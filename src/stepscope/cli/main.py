@@ -101,6 +101,7 @@ def main() -> NoReturn:
             "STEPSCOPE_DEBUG=1 shows where",
             3,
         )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
     sys.exit(code if isinstance(code, int) else 0)
 
 
