@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.importers.registry import detect, examined, is_trace_folder, load
-from stepscope.trace.cache import Cache
+from stepscope.trace.cache import Cache, remove_leftovers
 from stepscope.trace.errors import InputError
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+
+__all__ = ["Session", "bundled_capture", "expand", "open_cache", "remove_leftovers"]
 
 
 class Session:
@@ -45,10 +47,11 @@ class Session:
         self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
         if "" in self.paths:
             raise InputError("one of the paths is empty; name a capture")
-        store = cache or Cache()
+        # kept for as long as the session: the cache holds the locks of the entries that it gave
+        self._cache = cache or Cache()
         left_out: list[str] = []
         inputs = [found for path in paths for found in expand(Path(path), left_out)]
-        self.job: Job = assemble([load(path, store, again=again) for path in inputs])
+        self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
         if left_out:
             self.job.remarks.append(
                 f"{len(left_out)} files beside the captures are none that Stepscope can read and "

@@ -85,8 +85,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # none may end the process another way
-        _fail("interrupted", 130)
+        _end_interrupted()
     except BrokenPipeError:
         _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
@@ -111,6 +110,18 @@ def _run() -> object:
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
     with cli.make_context("stepscope", sys.argv[1:]) as context:
         return cli.invoke(context)
+
+
+def _end_interrupted() -> NoReturn:
+    """End at once and cleanly: no thread, library or second signal may change how."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "stepscope.session" in sys.modules:
+        from stepscope.session import remove_leftovers
+
+        remove_leftovers()
+    with contextlib.suppress(OSError):
+        click.echo("stepscope: interrupted", err=True)
+    os._exit(130)
 
 
 def _prepare_streams() -> None:

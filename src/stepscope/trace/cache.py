@@ -10,13 +10,13 @@ process left behind is found by its free lock. An entry that is damaged is made 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,8 @@ _SUFFIX = ".stepscope"
 _KEPT_NAME = "kept"
 _LOCK_NAME = "lock"
 _STALE_TEMPORARY_S = 60
-_TRIES = 3
+_TRIES = 50
+_RETRY_S = 0.02
 
 
 def default_folder() -> Path:
@@ -203,17 +204,20 @@ class Cache:
 
     def _build(self, entry: Path, fill: Callable[[Path], None], again: bool) -> None:
         """Fill a temporary folder and put it in place, held."""
-        temporary = self.folder / f"tmp-{secrets.token_hex(8)}"
+        unlocked, temporary = (_temporary(self.folder, prefix) for prefix in ("new-", "tmp-"))
         try:  # from the first moment: an interrupt may come at any time
             with storage_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                temporary.mkdir(mode=0o700)
-                lock = (temporary / _LOCK_NAME).open("w+b")
-            _share(lock)
+                unlocked.mkdir(mode=0o700)
+                lock = (unlocked / _LOCK_NAME).open("w+b")
+                _share(lock)
+                # only now may other processes see it: one without its lock looks abandoned
+                unlocked.rename(temporary)
             fill(temporary)
             with storage_errors(self.folder):
                 self._publish(temporary, lock, entry, again)
         finally:
+            shutil.rmtree(unlocked, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _publish(self, temporary: Path, lock: IO[bytes], entry: Path, again: bool) -> None:
@@ -223,8 +227,8 @@ class Cache:
                 self._remove(entry)
             try:
                 temporary.rename(entry)
-            except OSError:
-                if not entry.exists():
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
             else:
                 self._held.append(lock)
@@ -232,7 +236,8 @@ class Cache:
             if self._hold(entry):  # the other process's entry is as good
                 lock.close()
                 return
-            again = True  # it is damaged
+            again = True  # it is damaged, or another process is replacing it
+            time.sleep(_RETRY_S)
         raise StorageError(
             f"the cached copy {entry} is damaged and in use; remove it, or set STEPSCOPE_CACHE_DIR "
             "to another folder"
@@ -263,7 +268,8 @@ class Cache:
         try:
             with (entry / _LOCK_NAME).open("ab") as handle:  # a damaged entry may lack its lock
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                doomed = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
+                doomed = _temporary(self.folder, "tmp-")
+                doomed.mkdir(mode=0o700)
                 try:
                     entry.rename(doomed / entry.name)
                 finally:
@@ -274,10 +280,10 @@ class Cache:
 
     def _remove_abandoned(self) -> None:
         """Remove temporary folders and files whose process is gone."""
-        for found in self.folder.glob("tmp-*"):
+        for found in [*self.folder.glob("tmp-*"), *self.folder.glob("new-*")]:
             with contextlib.suppress(OSError):
                 lock = found / _LOCK_NAME
-                if lock.exists():
+                if lock.exists() and not found.name.startswith("new-"):
                     with lock.open("rb") as handle:
                         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         shutil.rmtree(found, ignore_errors=True)
@@ -364,12 +370,30 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
+_OURS: set[Path] = set()
+
+
+def _temporary(folder: Path, prefix: str) -> Path:
+    """A fresh name, removed at the end whatever happens (an interrupt may come at any moment)."""
+    path = folder / f"{prefix}{secrets.token_hex(8)}"
+    _OURS.add(path)
+    return path
+
+
+def remove_leftovers() -> None:
+    """Remove what this process has not put in place."""
+    for path in _OURS:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def _write_atomically(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
-    temporary = Path(name)
+    temporary = _temporary(path.parent, "tmp-")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+        temporary.write_bytes(data)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
