@@ -338,6 +338,11 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
         return pa.schema([schema.field(name) for name in wanted]).empty_table()
     try:
         # row groups have dictionaries of their own; one dictionary lets Arrow group and join
-        return pq.read_table(path, columns=wanted).select(wanted).unify_dictionaries()
+        found = pq.read_table(path, columns=wanted)
+        for name in wanted:
+            if name not in found.column_names:  # written before the column was introduced
+                field = schema.field(name)
+                found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+        return found.select(wanted).unify_dictionaries()
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path} is damaged ({error}); import the original again") from error

@@ -1,0 +1,1 @@
+"""Reports: named tables that answer standing questions, one file each under ``catalog``."""

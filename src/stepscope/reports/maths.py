@@ -1,0 +1,151 @@
+"""Grouping, statistics and rounding that all reports share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.frame import AnyArray, IntArray
+
+FloatArray = npt.NDArray[np.float64]
+_DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows
+
+
+def round_half_away(values: AnyArray, decimals: int = 1) -> FloatArray:
+    """Round as SQLite does: each number as it is written in decimal, halves away from zero."""
+    exact = np.asarray(values, dtype=np.float64)
+    scale = 10.0**decimals
+    scaled = exact * scale
+    rounded = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5) / scale
+    # the product is rounded itself: near a half, only decimal arithmetic decides
+    unsure = np.abs(np.abs(scaled) % 1.0 - 0.5) < 1e-5 * np.maximum(1.0, np.abs(scaled) * 1e-9)
+    unit = Decimal(1).scaleb(-decimals)
+    for row in np.flatnonzero(unsure & np.isfinite(exact)).tolist():
+        number = Decimal(repr(float(exact[row])))
+        rounded[row] = float(number.quantize(unit, rounding=ROUND_HALF_UP))
+    return rounded
+
+
+def percent_of_total(totals: IntArray) -> FloatArray:
+    """Each total as percentage of their sum, one decimal."""
+    whole = int(totals.sum())
+    if not whole:
+        return np.full(len(totals), np.nan)
+    # the order of the operations decides the last digit before rounding
+    return round_half_away(totals * 100.0 / whole)
+
+
+def group(*keys: AnyArray) -> tuple[IntArray, IntArray]:
+    """Number the distinct combinations of keys.
+
+    Returns:
+        The number of each row's combination, and for each number a row that has it.
+    """
+    codes, firsts = _number(np.asarray(keys[0], dtype=np.int64))
+    for key in keys[1:]:
+        more, of_more = _number(np.asarray(key, dtype=np.int64))
+        codes, firsts = _number(codes * max(len(of_more), 1) + more)
+    return codes, firsts
+
+
+def _number(key: IntArray) -> tuple[IntArray, IntArray]:
+    if not len(key):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    low, high = int(key.min()), int(key.max())
+    if high - low < _DIRECT_KEYS:
+        first = np.full(high - low + 1, -1, np.int64)
+        at = key - low
+        first[at[::-1]] = np.arange(len(key) - 1, -1, -1)
+        present = np.flatnonzero(first >= 0)
+        number = np.empty(len(first), np.int64)
+        number[present] = np.arange(len(present))
+        return number[at], first[present]
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return inverse.astype(np.int64), first.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of the values of each group; NaN and -1 where a group is empty.
+
+    Attributes:
+        count: number of values.
+        total: sum.
+        avg: mean.
+        med: median; the mean of the two middle values where their number is even.
+        low: least value.
+        high: greatest value.
+        std: sample standard deviation; 0 for fewer than two values.
+    """
+
+    count: IntArray
+    total: IntArray
+    avg: FloatArray
+    med: FloatArray
+    low: IntArray
+    high: IntArray
+    std: FloatArray
+
+
+def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
+    """Statistics of integer values by group (0 to ``number - 1``)."""
+    count = np.bincount(groups, minlength=number).astype(np.int64)
+    ordered = _sorted_by_group(values, groups, number)
+    first = np.concatenate(([0], np.cumsum(count)[:-1])).astype(np.int64)
+    filled = np.flatnonzero(count)
+    total = np.zeros(number, np.int64)
+    if len(ordered):
+        total[filled] = np.add.reduceat(ordered, first[filled])
+    low, high = np.full(number, -1, np.int64), np.full(number, -1, np.int64)
+    avg, med = np.full(number, np.nan), np.full(number, np.nan)
+    low[filled] = ordered[first[filled]]
+    high[filled] = ordered[first[filled] + count[filled] - 1]
+    avg[filled] = total[filled] / count[filled]
+    left = ordered[first[filled] + (count[filled] - 1) // 2]
+    right = ordered[first[filled] + count[filled] // 2]
+    med[filled] = (left + right) / 2
+    spread = np.zeros(number)
+    if len(ordered):
+        away = ordered - np.repeat(avg[filled], count[filled])
+        np.square(away, out=away)
+        spread[filled] = np.add.reduceat(away, first[filled])
+    std = np.sqrt(spread / np.maximum(count - 1, 1))
+    return Statistics(count, total, avg, med, low, high, std)
+
+
+def _sorted_by_group(values: IntArray, groups: IntArray, number: int) -> IntArray:
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    width = max((high - low).bit_length(), 1)
+    if width + number.bit_length() < 63:
+        packed = np.sort((groups << width) | (values - low))
+        return (packed & ((1 << width) - 1)) + low
+    return values[np.lexsort((values, groups))]
+
+
+def text_ranks(texts: list[str]) -> IntArray:
+    """Rank of each text in the order of its UTF-8 bytes."""
+    order = sorted(range(len(texts)), key=lambda code: texts[code].encode())
+    rank = np.empty(len(texts), np.int64)
+    rank[order] = np.arange(len(texts))
+    return rank
+
+
+def dictionary(codes: AnyArray, texts: list[str]) -> Any:
+    """Codes and their texts as an Arrow dictionary array; negative codes are null."""
+    import pyarrow as pa
+
+    indices = pa.array(np.asarray(codes, dtype=np.int32), mask=np.asarray(codes) < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))
+
+
+def nullable(values: AnyArray, null: AnyArray | None = None) -> Any:
+    """An Arrow array that is null where ``null`` is true (by default where the value is -1)."""
+    import pyarrow as pa
+
+    return pa.array(values, mask=np.asarray(values == -1 if null is None else null))
