@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
+    from stepscope.analysis.tabular.report import Outcome, Report, Request
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.sql.engine import Engine
 
@@ -112,10 +113,87 @@ class Session:
             problems=self.problems,
         )
 
+    def answers(
+        self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""
+    ) -> Iterator[tuple[Path, Outcome]]:
+        """(capture, what a report or rule says of it), captures in order of rank.
+
+        Args:
+            requests: from :func:`stats_requests` or :func:`rule_requests`.
+            window: ``[start]/[end]``: only events of this time.
+            nvtx: ``range[@domain][/index]``: only events of this range; wins over ``window``.
+
+        Raises:
+            UsageError: a filter is written wrong.
+        """
+        from stepscope.analysis.tabular.report import Outcome, answer
+        from stepscope.analysis.tabular.source import Scope, Source
+        from stepscope.analysis.tabular.window import range_scope, time_scope
+
+        fixed: Scope = time_scope(window) if window else Scope()
+        for member in self.job.members:
+            trace = member.trace
+            scope = range_scope(trace, nvtx) if nvtx else fixed
+            source = None if scope is None else Source(trace, scope)
+            for request in requests:
+                if source is None:
+                    said = f"{trace.path.name} holds no NVTX range {nvtx!r}"
+                    yield trace.path, Outcome(request, None, said)
+                else:
+                    yield trace.path, answer(request, source)
+
     @property
     def problems(self) -> list[Problem]:
         """Import problems of all traces, one entry a kind and trace."""
         return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+
+def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:
+    """Every report by name: those in the folders, those that ship.
+
+    Raises:
+        InputError: a folder or a file in it cannot be used.
+    """
+    from stepscope.reports.registry import reports
+
+    if not folders:
+        return reports()
+    from stepscope.reports.user import user_reports
+
+    return dict(sorted((reports() | user_reports([Path(folder) for folder in folders])).items()))
+
+
+def known_rules() -> dict[str, Report]:
+    """Every rule by name."""
+    from stepscope.rules.registry import rules
+
+    return rules()
+
+
+def stats_requests(names: Sequence[str], known: Mapping[str, Report]) -> list[Request]:
+    """Read ``name[:argument]...``; the default set when there are no names.
+
+    Raises:
+        UsageError: unknown report or argument.
+    """
+    from stepscope.analysis.tabular.report import parse
+    from stepscope.reports.registry import DEFAULT
+
+    return [parse(name, known) for name in names or DEFAULT]
+
+
+def rule_requests(names: Sequence[str]) -> list[Request]:
+    """Read ``name[:argument]...``; the default set when there are no names, ``all`` for all.
+
+    Raises:
+        UsageError: unknown rule or argument.
+    """
+    from stepscope.analysis.tabular.report import parse
+    from stepscope.rules.registry import DEFAULT, rules
+
+    wanted = list(names) or list(DEFAULT)
+    every = [name for item in wanted for name in (rules() if item == "all" else (item,))]
+    return [parse(name, rules(), "rule") for name in every]
 
 
 def open_cache() -> Cache:

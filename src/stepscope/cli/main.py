@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "steps": "Show every step: length, and where its time goes.",
+    "stats": "Print reports, as nsys stats does, from any capture.",
+    "analyze": "Check rules, as nsys analyze does, on any capture.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "cache": "See and clear the cache of imported captures.",

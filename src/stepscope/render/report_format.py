@@ -201,6 +201,11 @@ def _suffix(category: str, format_: Format) -> str:
     return f" ({unit}/s)" if category == "thru" else f" ({unit})"
 
 
+def _hexadecimal(value: int, category: str) -> str:
+    unsigned = value & (1 << 64) - 1
+    return f"0x{unsigned:X}" if category == "addr" else f"{unsigned:x}"
+
+
 def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     import pyarrow as pa
 
@@ -211,7 +216,7 @@ def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     if pa.types.is_string(data.type):
         return ["" if value is None else value for value in values]
     if category == "hex" or (category == "addr" and format_.unit("addr") == "hex"):
-        return ["" if value is None else f"0x{value & (1 << 64) - 1:x}" for value in values]
+        return ["" if value is None else _hexadecimal(value, category) for value in values]
     unit = format_.unit(category) if category else ""
     factor = (TIME_UNITS | BYTE_UNITS).get(unit, 1)
     if factor == 1:

@@ -402,9 +402,10 @@ TABLES: dict[str, Table] = {
                 _START,
                 _END,
                 _must("metric", "text", "counter name"),
-                _must("value", "int64", "counts in the interval"),
+                _must("value", "int64", "value of the counter"),
                 _may("guid", "int64", "device's global unique id"),
-                _may("device_name", "text", "device's name"),
+                _may("device_name", "text", "device's name (mlx5_0)"),
+                _may("product", "text", "device's product name"),
             ),
         ),
         Table(

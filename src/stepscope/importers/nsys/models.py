@@ -11,6 +11,7 @@ from stepscope.importers.nsys.merge import Columns
 from stepscope.importers.nsys.rows import Field, Rows, code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.importers.nsys.targets import records
+from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,8 +147,15 @@ def read_network_samples(sink: Sink) -> None:
         (row["metricsListId"], row["metricsIdx"]): row["name"] or ""
         for row in records(sink, "TARGET_INFO_NETWORK_METRICS", fields, table)
     }
-    fields = (must("nicId"), may("GUID"), may("name", "text"))
-    cards = {row["nicId"]: row for row in records(sink, "TARGET_INFO_NIC_INFO", fields, table)}
+    fields = (must("id"), may("label", "text"))
+    products = {
+        row["id"]: row["label"] for row in records(sink, "ENUM_NET_DEVICE_ID", fields, table)
+    }
+    fields = (must("nicId"), may("GUID"), may("name", "text"), may("deviceId"))
+    cards = {
+        row["nicId"]: row | {"product": products.get(row["deviceId"])}
+        for row in records(sink, "TARGET_INFO_NIC_INFO", fields, table)
+    }
     fields = (must("nicId"), must("globalId"))
     devices: dict[int, Any] = {
         row["globalId"]: cards.get(row["nicId"])
@@ -180,8 +188,6 @@ def _read_samples(
         ids, device = np.unique(rows.ints("globalId"), return_inverse=True)
         known = [devices.get(number) or {} for number in ids.tolist()]
         guids = pa.array([card.get("GUID") for card in known], type=pa.int64())
-        lexicon = sink.lexicon(table, "device_name")
-        named = [lexicon.code(card["name"]) if card.get("name") else None for card in known]
         sink.put(
             table,
             {
@@ -191,6 +197,18 @@ def _read_samples(
                 "metric": pa.array(codes),
                 "value": rows["value"],
                 "guid": guids.take(pa.array(device)),
-                "device_name": pa.array(named, type=pa.int32()).take(pa.array(device)),
+                "device_name": _texts(sink, "device_name", known, "name", device),
+                "product": _texts(sink, "product", known, "product", device),
             },
         )
+
+
+def _texts(
+    sink: Sink, column: str, known: list[dict[str, Any]], key: str, device: IntArray
+) -> pa.Array:
+    """Codes of a text that each device has, for every row."""
+    import pyarrow as pa
+
+    lexicon = sink.lexicon("network_sample", column)
+    codes = [lexicon.code(card[key]) if card.get(key) else None for card in known]
+    return pa.array(codes, type=pa.int32()).take(pa.array(device))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import KERNEL_NAMES, kernel_names, triples
-from stepscope.reports.maths import dictionary, group, statistics, text_ranks
-from stepscope.reports.needs import KERNELS
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.attribution import KERNEL_NAMES, kernel_names, triples
+from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.analysis.tabular.needs import KERNELS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import header, summary
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stepscope.reports.attribution import memory_op_names
-from stepscope.reports.maths import dictionary
-from stepscope.reports.needs import MEMORY_OPS
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.attribution import memory_op_names
+from stepscope.analysis.tabular.maths import dictionary
+from stepscope.analysis.tabular.needs import MEMORY_OPS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import by_name
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import (
+from stepscope.analysis.tabular.attribution import (
     KERNEL_NAMES,
     Names,
     call_names,
     kernel_names,
     memory_op_names,
 )
-from stepscope.reports.maths import dictionary, group, statistics, text_ranks
-from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import header, summary
 from stepscope.trace.frame import IntArray
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.reports.attribution import KERNEL_NAMES, kernel_names, memory_op_names
-from stepscope.reports.maths import dictionary, group, nullable
-from stepscope.reports.needs import GPU_WORK
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Rows, Source
+from stepscope.analysis.tabular.attribution import KERNEL_NAMES, kernel_names, memory_op_names
+from stepscope.analysis.tabular.maths import dictionary, group, nullable
+from stepscope.analysis.tabular.needs import GPU_WORK
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Rows, Source
 
 MEMORY_LABELS = {
     "pageable": "Pageable",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import KERNEL_NAMES
+from stepscope.analysis.tabular.attribution import KERNEL_NAMES
+from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.catalog.cuda_kern_exec_trace import executions
-from stepscope.reports.maths import dictionary, group, statistics, text_ranks
-from stepscope.reports.needs import CUDA_CALLS, KERNELS
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
 from stepscope.reports.summary import spread, spread_columns
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.reports.attribution import (
+from stepscope.analysis.tabular.attribution import (
     KERNEL_NAMES,
     Names,
     call_names,
@@ -14,10 +14,10 @@ from stepscope.reports.attribution import (
     launches,
     triples,
 )
-from stepscope.reports.maths import dictionary, nullable
-from stepscope.reports.needs import CUDA_CALLS, KERNELS
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.maths import dictionary, nullable
+from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import STYLES
+from stepscope.analysis.tabular.attribution import STYLES
+from stepscope.analysis.tabular.maths import (
+    dictionary,
+    group,
+    round_half_away,
+    statistics,
+    text_ranks,
+)
+from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.catalog.nvtx_gpu_proj_trace import PROJECTED, project
-from stepscope.reports.maths import dictionary, group, round_half_away, statistics, text_ranks
-from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
 from stepscope.reports.summary import spread, spread_columns
 
 

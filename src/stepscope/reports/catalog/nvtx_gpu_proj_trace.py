@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.reports.attribution import (
+from stepscope.analysis.tabular.attribution import (
     STYLES,
     Names,
     enclosing,
@@ -17,11 +17,11 @@ from stepscope.reports.attribution import (
     range_styles,
     usable_ranges,
 )
+from stepscope.analysis.tabular.maths import dictionary, group, nullable
+from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
-from stepscope.reports.maths import dictionary, group, nullable
-from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 
@@ -39,6 +39,9 @@ class Projection:
         ops: number of operations (those of one call count once).
         level: place in the tree of ranges, 0 at the top.
         children: direct children that launched GPU work themselves.
+        parent: row of the parent, of all ranges.
+        range_ns: length on the host.
+        outside: start, end, operations, process and thread of the work in no range.
     """
 
     ranges: Rows
@@ -51,13 +54,8 @@ class Projection:
     level: IntArray
     children: IntArray
     parent: IntArray
+    range_ns: IntArray
     outside: tuple[int, int, int, int, int] | None
-
-    @property
-    def range_ns(self) -> IntArray:
-        """Length of each range on the host."""
-        length: IntArray = (range_ends(self.ranges) - self.ranges["start_ns"])[self.row]
-        return length
 
 
 def project(source: Source) -> Projection:
@@ -65,7 +63,7 @@ def project(source: Source) -> Projection:
     work, calls = source.gpu_work(), source.cuda_calls()
     ranges = usable_ranges(source, own_thread=True)
     op, call = launches(work, calls)
-    in_range, of_call = enclosing(ranges, calls)
+    in_range, of_call = enclosing(source, ranges, calls)
     order = np.argsort(of_call, kind="stable")
     in_range, of_call = in_range[order], of_call[order]
     low = np.searchsorted(of_call, call, side="left")
@@ -80,7 +78,7 @@ def project(source: Source) -> Projection:
     pairs, firsts = group(row, work["correlation_id"][which])
     del pairs
     ops = np.bincount(row[firsts], minlength=len(ranges))
-    parent, level = tree(ranges)
+    parent, level = tree(source, ranges)
     owners = np.flatnonzero(ops)
     above = parent[owners]
     children = np.bincount(above[above >= 0], minlength=len(ranges))
@@ -96,6 +94,7 @@ def project(source: Source) -> Projection:
         level[shown],
         children[shown],
         parent,
+        (range_ends(source, ranges) - ranges["start_ns"])[shown],
         _outside(work, calls, op[count == 0], call[count == 0]),
     )
 
@@ -106,7 +105,7 @@ def _outside(
     """Start, end, number of operations, process and thread of the work in no range."""
     if not len(op):
         return None
-    one = call[0]
+    one = call[int(np.argmax(work["end_ns"][op]))]  # the thread of the latest to end
     return (
         int(work["start_ns"][op].min()),
         int(work["end_ns"][op].max()),
@@ -123,7 +122,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     found = project(source)
     ranges, row = found.ranges, found.row
     ids = row_ids(ranges)
-    level = tree(ranges)[1]
+    level = tree(source, ranges)[1]
     stack = np.array(stacks(ids, found.parent, level), dtype=object)[row].tolist()
     columns = [
         dictionary(found.names.codes[row], found.names.texts),

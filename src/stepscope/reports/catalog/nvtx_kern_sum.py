@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import (
+from stepscope.analysis.tabular.attribution import (
     BASE,
     MANGLED,
     STYLES,
@@ -15,10 +15,10 @@ from stepscope.reports.attribution import (
     range_styles,
     usable_ranges,
 )
-from stepscope.reports.maths import dictionary, group, nullable, statistics, text_ranks
-from stepscope.reports.needs import CUDA_CALLS, KERNELS, RANGES
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.maths import dictionary, group, nullable, statistics, text_ranks
+from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS, RANGES
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import spread, spread_columns
 
 
@@ -28,7 +28,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     names = kernel_names(source, kernels, arguments)
     labels, styles = range_names(ranges), range_styles(ranges)
     kernel, call = launches(kernels, calls)
-    in_range, of_call = enclosing(ranges, calls)
+    in_range, of_call = enclosing(source, ranges, calls)
     # pairs (kernel, range) through the call, and every kernel that is in no range
     order = np.argsort(of_call, kind="stable")
     in_range, of_call = in_range[order], of_call[order]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analysis.tabular.attribution import range_ends, range_names, thread_keys
+from stepscope.analysis.tabular.maths import dictionary, nullable
+from stepscope.analysis.tabular.needs import RANGES
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.intervals.nesting import nest
-from stepscope.reports.attribution import range_ends, range_names, thread_keys
-from stepscope.reports.maths import dictionary, nullable
-from stepscope.reports.needs import RANGES
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 
@@ -19,9 +19,9 @@ def row_ids(ranges: Rows) -> IntArray:
     return ranges["id"] if len(ids) and (ids < 0).all() else ids
 
 
-def tree(ranges: Rows) -> tuple[IntArray, IntArray]:
+def tree(source: Source, ranges: Rows) -> tuple[IntArray, IntArray]:
     """Row of the parent (-1 at the top) and level of each range, by thread."""
-    return nest(ranges["start_ns"], range_ends(ranges), thread_keys(ranges)[0])
+    return nest(ranges["start_ns"], range_ends(source, ranges), thread_keys(ranges)[0])
 
 
 def stacks(ids: IntArray, parent: IntArray, level: IntArray) -> list[str]:
@@ -38,15 +38,15 @@ def _run(source: Source, _: Arguments) -> Answer:
 
     ranges = source.of_kind("range", "kind", "pushpop", "annotation")
     names = range_names(ranges)
-    start, end = ranges["start_ns"], range_ends(ranges)
+    start, end = ranges["start_ns"], range_ends(source, ranges)
     duration = end - start
     ids = row_ids(ranges)
-    parent, level = tree(ranges)
+    parent, level = tree(source, ranges)
     has = parent >= 0
     inside = np.zeros(len(ranges), np.int64)
     np.add.at(inside, parent[has], duration[has])
     children = np.bincount(parent[has], minlength=len(ranges))
-    order = np.lexsort((ids, duration, start))
+    order = np.lexsort((ids, level, duration, start))
     stack = np.array(stacks(ids, parent, level), dtype=object)[order]
     indented = [
         "--" * depth + names.texts[name]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.attribution import STYLES, range_ends, range_names, range_styles
-from stepscope.reports.maths import dictionary, group, statistics, text_ranks
-from stepscope.reports.needs import RANGES
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Rows, Source
+from stepscope.analysis.tabular.attribution import (
+    STYLES,
+    range_ends,
+    range_names,
+    range_styles,
+    usable_ranges,
+)
+from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.analysis.tabular.needs import RANGES
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.summary import header, summary
 
 
-def _of(ranges: Rows, *, styled: bool) -> Answer:
+def _of(source: Source, ranges: Rows, *, styled: bool) -> Answer:
     names, style = range_names(ranges), range_styles(ranges)
     groups, firsts = group(style, names.codes)
-    duration = range_ends(ranges) - ranges["start_ns"]
+    duration = range_ends(source, ranges, marks=True) - ranges["start_ns"]
     found = statistics(duration, groups, len(firsts))
     name = names.codes[firsts]
     order = np.lexsort((style[firsts], text_ranks(names.texts)[name], -found.total))
@@ -26,15 +32,15 @@ def _of(ranges: Rows, *, styled: bool) -> Answer:
 
 
 def _all(source: Source, _: Arguments) -> Answer:
-    return _of(source.of_kind("range", "kind", "pushpop", "annotation", "startend"), styled=True)
+    return _of(source, usable_ranges(source), styled=True)
 
 
 def _pushpop(source: Source, _: Arguments) -> Answer:
-    return _of(source.of_kind("range", "kind", "pushpop", "annotation"), styled=False)
+    return _of(source, source.of_kind("range", "kind", "pushpop", "annotation"), styled=False)
 
 
 def _startend(source: Source, _: Arguments) -> Answer:
-    return _of(source.of_kind("range", "kind", "startend"), styled=False)
+    return _of(source, source.of_kind("range", "kind", "startend"), styled=False)
 
 
 _RANGE = Column("Range", doc="domain:text, or the text alone in the default domain")

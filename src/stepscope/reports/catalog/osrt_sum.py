@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from stepscope.analysis.tabular.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
 from stepscope.reports.catalog.cuda_api_sum import by_recorded_name
-from stepscope.reports.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
 from stepscope.reports.summary import header
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.reports.maths import group
-from stepscope.reports.report import Argument, Arguments
-from stepscope.reports.source import Rows, Source
+from stepscope.analysis.tabular.maths import group
+from stepscope.analysis.tabular.report import Argument, Arguments
+from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _INTERFACE_VERSION = re.compile(r"_v\d{4}$")
@@ -72,9 +72,11 @@ def _prefixed(source: Source, kernels: Rows, names: Names) -> Names:
     work, call = launches(kernels, calls)
     ranges = usable_ranges(source, own_thread=True)
     innermost = np.full(len(calls), -1, np.int64)
-    of_range, of_call = enclosing(ranges, calls)
-    order = np.argsort(ranges["start_ns"][of_range], kind="stable")
-    innermost[of_call[order]] = of_range[order]  # of several the latest-starting is written last
+    of_range, of_call = enclosing(source, ranges, calls)
+    # of several the latest-starting is written last; of equal starts the shortest
+    ends = range_ends(source, ranges)
+    order = np.lexsort((-of_range, -ends[of_range], ranges["start_ns"][of_range]))
+    innermost[of_call[order]] = of_range[order]
     prefix = np.full(len(kernels), -1, np.int64)
     texts = ranges.texts("name") if len(ranges) else []
     codes = np.append(ranges["name"] if len(ranges) else np.empty(0, np.int64), -1)
@@ -183,16 +185,21 @@ def range_names(ranges: Rows) -> Names:
     return renamed(Names(groups, joined), str)
 
 
-def range_ends(ranges: Rows) -> IntArray:
-    """Ends of ranges; one that has none ends at the latest time that any of them names."""
+def range_ends(source: Source, ranges: Rows, *, marks: bool = False) -> IntArray:
+    """Ends of ranges; one that has none ends at the latest time that any range names.
+
+    Args:
+        source: the trace.
+        ranges: the ranges.
+        marks: whether the times of marks count, too.
+    """
     end: IntArray = ranges["end_ns"]
     open_ = ranges["end_missing"].astype(bool)
     if not open_.any():
         return end
-    latest = int(ranges["start_ns"].max())
-    if not open_.all():
-        latest = max(latest, int(end[~open_].max()))
-    return np.where(open_, latest, end)
+    every = source.rows("range") if marks else usable_ranges(source)
+    known = np.where(every["end_missing"].astype(bool), every["start_ns"], every["end_ns"])
+    return np.where(open_, int(known.max()), end)
 
 
 def thread_keys(*tables: Rows) -> list[IntArray]:
@@ -203,12 +210,12 @@ def thread_keys(*tables: Rows) -> list[IntArray]:
     return np.split(number, np.cumsum([len(rows) for rows in tables])[:-1])
 
 
-def enclosing(ranges: Rows, calls: Rows) -> tuple[IntArray, IntArray]:
+def enclosing(source: Source, ranges: Rows, calls: Rows) -> tuple[IntArray, IntArray]:
     """Every pair (range, call) of one thread where the range encloses the call, bounds included."""
     if not len(ranges) or not len(calls):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     of_range, of_call = thread_keys(ranges, calls)
-    start, end = ranges["start_ns"], range_ends(ranges)
+    start, end = ranges["start_ns"], range_ends(source, ranges)
     begin, stop = calls["start_ns"], calls["end_ns"]
     found = []
     for thread in np.intersect1d(of_range, of_call).tolist():

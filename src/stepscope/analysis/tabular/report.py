@@ -1,25 +1,22 @@
-"""What a report is, and the registry: one file each under ``catalog``."""
+"""What a report (or rule) is, how it is asked for, and its answer."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepscope.reports.needs import Need, missing
-from stepscope.reports.source import Source
+from stepscope.analysis.tabular.needs import Need, missing
+from stepscope.analysis.tabular.source import Source
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Unit = Literal["", "ratio", "dur", "ts", "mem", "thru", "hex"]
+Unit = Literal["", "ratio", "dur", "ts", "mem", "thru", "addr", "hex"]
 """Category of a column's values: share in percent, ns (duration, point in time), bytes, bytes a
-second, a number that is read in hexadecimal."""
+second, address, another number that is read in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +202,12 @@ def table_of(report: Report, columns: Answer) -> pa.Table:
     """The answer as Arrow table: unit in each field's metadata, title in the schema's."""
     import pyarrow as pa
 
+    specs = getattr(columns, "columns", report.columns)  # SQL decides its columns itself
+    specs = getattr(columns, "columns", report.columns)  # SQL decides its columns itself
     arrays = [data if isinstance(data, pa.Array) else pa.array(data) for data in columns]
     fields = [
         pa.field(column.label, array.type, metadata={"unit": column.unit})
-        for column, array in zip(report.columns, arrays, strict=True)
+        for column, array in zip(specs, arrays, strict=True)
     ]
     about = {
         "name": report.name,
@@ -217,20 +216,3 @@ def table_of(report: Report, columns: Answer) -> pa.Table:
         "none_found": report.none_found,
     }
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=about))
-
-
-@cache
-def reports() -> dict[str, Report]:
-    """Every report that ships, by name: each module of ``catalog`` registers some."""
-    import stepscope.reports.catalog as package
-
-    return registered(package.__name__, package.__path__, "REPORTS")
-
-
-def registered(package: str, path: Iterable[str], attribute: str) -> dict[str, Report]:
-    """The reports that the modules of a package register, by name."""
-    found: dict[str, Report] = {}
-    for module in pkgutil.iter_modules(path):
-        for report in getattr(importlib.import_module(f"{package}.{module.name}"), attribute):
-            found[report.name] = report
-    return dict(sorted(found.items()))
