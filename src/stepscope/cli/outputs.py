@@ -183,11 +183,8 @@ def help_text(known: dict[str, Report], name: str, kind: str) -> str:
         return f"The following {kind}s are known:\n\n" + "\n".join(lines) + "\n"
     from stepscope.analysis.tabular.report import find
 
-    shown = (
-        list(known.values())
-        if name == "ALL"
-        else [find(name.split(":", maxsplit=1)[0], known, kind)]
-    )
+    name = name.partition(":")[0]
+    shown = list(known.values()) if name == "ALL" else [find(name, known, kind)]
     return "\n".join(_described(report) for report in shown)
 
 

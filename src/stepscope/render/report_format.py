@@ -87,7 +87,7 @@ class Format:
     def unit(self, category: str) -> str:
         """The unit that values of a category are shown in."""
         if "noconv" in self.flags:
-            return {"ts": "ns", "dur": "ns", "mem": "B", "thru": "B"}.get(
+            return {"ts": "ns", "dur": "ns", "mem": "B", "thru": "B", "addr": "uint"}.get(
                 category, _DEFAULTS.get(category, "")
             )
         return self.units.get(category, _DEFAULTS.get(category, ""))
@@ -201,6 +201,20 @@ def _suffix(category: str, format_: Format) -> str:
     return f" ({unit}/s)" if category == "thru" else f" ({unit})"
 
 
+def _converted(values: list[Any], unit: str) -> list[str]:
+    """Values in a larger unit.
+
+    The last digit of a tie depends on the arithmetic: like Nsight Systems, times are multiplied
+    by the inverse of the unit, bytes divided by it.
+    """
+    form = f"%.{_DECIMALS[unit]}f"
+    if unit in TIME_UNITS:
+        inverse = float(f"1e-{len(str(TIME_UNITS[unit])) - 1}")
+        return ["" if value is None else form % (value * inverse) for value in values]
+    size = BYTE_UNITS[unit]
+    return ["" if value is None else form % (value / size) for value in values]
+
+
 def _hexadecimal(value: int, category: str) -> str:
     unsigned = value & (1 << 64) - 1
     return f"0x{unsigned:X}" if category == "addr" else f"{unsigned:x}"
@@ -221,5 +235,4 @@ def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     factor = (TIME_UNITS | BYTE_UNITS).get(unit, 1)
     if factor == 1:
         return ["" if value is None else str(value) for value in values]
-    form = f"%.{_DECIMALS[unit]}f"
-    return ["" if value is None else form % (value / factor) for value in values]
+    return _converted(values, unit)

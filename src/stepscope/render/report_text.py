@@ -34,7 +34,8 @@ def render(table: pa.Table, format_: Format) -> str:
 
 def about(table: pa.Table, key: str) -> str:
     """What a table says about itself: name, title, advice, none_found."""
-    return (table.schema.metadata or {}).get(key.encode(), b"").decode()
+    found: bytes = (table.schema.metadata or {}).get(key.encode(), b"")
+    return found.decode()
 
 
 def _json(table: pa.Table, format_: Format) -> str:

@@ -74,9 +74,8 @@ def _from_sql(path: Path) -> Report:
                 known = ", ".join(filter(None, get_args(Unit)))
                 raise InputError(f"{path}: unknown unit {unit!r}; units are {known}")
             units[column] = cast("Unit", unit)
-    return Report(
-        path.stem, title, f"SQL of {path.name}.", (), partial(_run_sql, text, units, path)
-    )
+    run = partial(_run_sql, text, units, path)
+    return Report(path.stem, title, f"SQL of {path.name}.", (), run)
 
 
 def _run_sql(sql: str, units: dict[str, Unit], path: Path, source: Source, _: Arguments) -> Answer:

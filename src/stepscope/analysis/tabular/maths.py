@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
 _DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows
@@ -80,6 +80,7 @@ class Statistics:
         low: least value.
         high: greatest value.
         std: sample standard deviation; 0 for fewer than two values.
+        whole_med: whether the median is one of the values.
     """
 
     count: IntArray
@@ -89,6 +90,7 @@ class Statistics:
     low: IntArray
     high: IntArray
     std: FloatArray
+    whole_med: BoolArray
 
 
 def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
@@ -108,13 +110,30 @@ def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     left = ordered[first[filled] + (count[filled] - 1) // 2]
     right = ordered[first[filled] + count[filled] // 2]
     med[filled] = (left + right) / 2
+    whole = np.ones(number, dtype=bool)
+    whole[filled] = left == right
     spread = np.zeros(number)
     if len(ordered):
         away = ordered - np.repeat(avg[filled], count[filled])
         np.square(away, out=away)
         spread[filled] = np.add.reduceat(away, first[filled])
     std = np.sqrt(spread / np.maximum(count - 1, 1))
-    return Statistics(count, total, avg, med, low, high, std)
+    return Statistics(count, total, avg, med, low, high, std, whole)
+
+
+def running_std(values: IntArray, groups: IntArray, number: int) -> FloatArray:
+    """Sample standard deviation by Welford's recurrence, in the order of the rows.
+
+    It differs from that of :func:`statistics` in the last digit only; where a figure is shown
+    unrounded, that digit is to be the one Nsight Systems prints.
+    """
+    count, mean, square = [0] * number, [0.0] * number, [0.0] * number
+    for value, key in zip(values.tolist(), groups.tolist(), strict=True):
+        count[key] += 1
+        away = value - mean[key]
+        mean[key] += away / count[key]
+        square[key] += away * (value - mean[key])
+    return np.sqrt(np.array(square) / np.maximum(np.array(count) - 1, 1))
 
 
 def _sorted_by_group(values: IntArray, groups: IntArray, number: int) -> IntArray:
