@@ -130,16 +130,22 @@ class Session:
         from stepscope.analysis.tabular.source import Scope, Source
         from stepscope.analysis.tabular.window import range_scope, time_scope
 
-        fixed: Scope = time_scope(window) if window else Scope()
+        fixed = time_scope(window) if window else Scope()
         for member in self.job.members:
             trace = member.trace
-            scope = range_scope(trace, nvtx) if nvtx else fixed
-            source = None if scope is None else Source(trace, scope)
+            whole = Source(trace)
             for request in requests:
-                if source is None:
-                    said = f"{trace.path.name} holds no NVTX range {nvtx!r}"
+                scope: Scope | None = fixed
+                wanted = nvtx or request.nvtx
+                if request.start_ns is not None or request.end_ns is not None:
+                    scope = Scope(request.start_ns, request.end_ns)
+                elif wanted:
+                    scope = range_scope(trace, wanted)
+                if scope is None:
+                    said = f"{trace.path.name} holds no NVTX range {wanted!r}"
                     yield trace.path, Outcome(request, None, said)
                 else:
+                    source = whole if scope.everything else Source(trace, scope)
                     yield trace.path, answer(request, source)
 
     @property

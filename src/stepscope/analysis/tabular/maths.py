@@ -133,7 +133,8 @@ def running_std(values: IntArray, groups: IntArray, number: int) -> FloatArray:
         away = value - mean[key]
         mean[key] += away / count[key]
         square[key] += away * (value - mean[key])
-    return np.sqrt(np.array(square) / np.maximum(np.array(count) - 1, 1))
+    spread: FloatArray = np.sqrt(np.array(square) / np.maximum(np.array(count) - 1, 1))
+    return spread
 
 
 def _sorted_by_group(values: IntArray, groups: IntArray, number: int) -> IntArray:

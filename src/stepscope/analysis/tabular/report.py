@@ -97,11 +97,17 @@ class Request:
         report: which.
         written: the arguments as written, for file names.
         values: the arguments' values.
+        start_ns: ``start=``: only events after this time.
+        end_ns: ``end=``: only events before this time.
+        nvtx: ``nvtx=range[@domain]``: only events of this range.
     """
 
     report: Report
     written: tuple[str, ...] = ()
     values: Arguments = field(default_factory=dict)
+    start_ns: int | None = None
+    end_ns: int | None = None
+    nvtx: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,12 +160,20 @@ def parse(text: str, known: Mapping[str, Report], kind: str = "report") -> Reque
         argument.name: False if argument.default is None else argument.default
         for argument in report.arguments
     }
+    window: dict[str, int | None] = {"start": None, "end": None}
+    nvtx = ""
     for item in written:
         key, equals, value = item.partition("=")
+        if key in window and value.lstrip("-").isdigit():
+            window[key] = int(value)
+            continue
+        if key == "nvtx" and value:
+            nvtx = value
+            continue
         values[key] = _value(report, key, value if equals else None)
     if values.get("base") and values.get("mangled"):
         raise UsageError(f"{report.name} takes base or mangled, not both")
-    return Request(report, tuple(written), values)
+    return Request(report, tuple(written), values, window["start"], window["end"], nvtx)
 
 
 def _value(report: Report, key: str, value: str | None) -> int | bool:
