@@ -119,8 +119,15 @@ _KINDS = (
     *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static"),
     "Unknown",
 )
-_TYPES = {33: "NvtxCategory", 34: "NvtxMark", 39: "NvtxThread", 59: "NvtxPushPopRange",
-          60: "NvtxStartEndRange", 75: "NvtxDomainCreate", 76: "NvtxDomainDestroy"}  # fmt: skip
+_TYPES = {
+    33: "NvtxCategory",
+    34: "NvtxMark",
+    39: "NvtxThread",
+    59: "NvtxPushPopRange",
+    60: "NvtxStartEndRange",
+    75: "NvtxDomainCreate",
+    76: "NvtxDomainDestroy",
+}
 
 
 def thread(process: int, number: int) -> int:
@@ -175,8 +182,9 @@ def build(path: Path, seed: int = 7) -> None:
         export.add("TARGET_INFO_GPU", vmId=_VM, id=gpu, name=name, cuDevice=gpu)
     threads = [thread(p, p + i) for p in PROCESSES for i in range(3)]
     for number, tid in enumerate(threads[:-1]):
-        export.add("ThreadNames", nameId=export.text(f"worker{number % 2}"), priority=20,
-                   globalTid=tid)  # fmt: skip
+        export.add(
+            "ThreadNames", nameId=export.text(f"worker{number % 2}"), priority=20, globalTid=tid
+        )
     export.add("ThreadNames", nameId=export.text("given"), priority=10, globalTid=threads[0])
     _ranges(export, draw, threads)
     _cuda(export, draw, threads)
@@ -190,15 +198,28 @@ def build(path: Path, seed: int = 7) -> None:
 
 def _ranges(export: Export, draw: random.Random, threads: list[int]) -> None:
     for process in PROCESSES:
-        export.add("NVTX_EVENTS", start=1, eventType=75, text=f"lib{process % 2}", domainId=5,
-                   globalTid=thread(process, process))  # fmt: skip
+        export.add(
+            "NVTX_EVENTS",
+            start=1,
+            eventType=75,
+            text=f"lib{process % 2}",
+            domainId=5,
+            globalTid=thread(process, process),
+        )
 
     def put(kind: int, tid: int, start: int, end: int | None, name: str, **more: Any) -> None:
         registered = draw.random() < 0.4
-        export.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid,
-                   text=None if registered else name,
-                   textId=export.text(name) if registered else None, rangeId=draw.randrange(99),
-                   **more)  # fmt: skip
+        export.add(
+            "NVTX_EVENTS",
+            start=start,
+            end=end,
+            eventType=kind,
+            globalTid=tid,
+            text=None if registered else name,
+            textId=export.text(name) if registered else None,
+            rangeId=draw.randrange(99),
+            **more,
+        )
 
     for tid in threads[:5]:
         for step in range(8):
@@ -229,18 +250,31 @@ def _cuda(export: Export, draw: random.Random, threads: list[int]) -> None:
     def call(tid: int, start: int, length: int, name: str, result: int = 0) -> int:
         process = tid >> 24 & 0xFFFFFF
         correlation[process] += 1
-        export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=start + length,
-                   eventClass=1 if name.startswith("cu") and not name.startswith("cuda") else 0,
-                   globalTid=tid, correlationId=correlation[process], nameId=export.text(name),
-                   returnValue=result)  # fmt: skip
+        export.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=start,
+            end=start + length,
+            eventClass=1 if name.startswith("cu") and not name.startswith("cuda") else 0,
+            globalTid=tid,
+            correlationId=correlation[process],
+            nameId=export.text(name),
+            returnValue=result,
+        )
         return correlation[process]
 
     def common(tid: int, number: int | None, start: int, length: int) -> dict[str, Any]:
         device = draw.randrange(2)
         stream = draw.choice((7, 7, 13))
-        return {"start": start, "end": start + length, "deviceId": device, "contextId": device + 1,
-                "greenContextId": draw.choice((0, None, 3)), "streamId": stream,
-                "correlationId": number, "globalPid": tid & ~0xFFFFFF}  # fmt: skip
+        return {
+            "start": start,
+            "end": start + length,
+            "deviceId": device,
+            "contextId": device + 1,
+            "greenContextId": draw.choice((0, None, 3)),
+            "streamId": stream,
+            "correlationId": number,
+            "globalPid": tid & ~0xFFFFFF,
+        }
 
     for tid in threads[:5]:
         at = 1500 + draw.randrange(40)
@@ -250,68 +284,155 @@ def _cuda(export: Export, draw: random.Random, threads: list[int]) -> None:
             busy = draw.choice((0, 800, 1600, 2500, 12_000))
             kind = draw.random()
             if kind < 0.6:
-                number = call(tid, at, length, draw.choice(("cudaLaunchKernel_v7000",
-                              "cuLaunchKernelEx", "cudaLaunchKernelExC_v11060")))  # fmt: skip
+                number = call(
+                    tid,
+                    at,
+                    length,
+                    draw.choice(
+                        ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaLaunchKernelExC_v11060")
+                    ),
+                )
                 which = draw.randrange(6)
                 mangled = export.text(f"_Z2k{which}") if which % 3 else None
-                export.add("CUPTI_ACTIVITY_KIND_KERNEL", **common(tid, number, begins, busy),
-                           demangledName=export.text(names[which]), mangledName=mangled,
-                           shortName=export.text(f"k{which // 2}"), registersPerThread=16 + which,
-                           gridX=draw.choice((1, 12345)), gridY=1, gridZ=1, blockX=128, blockY=1,
-                           blockZ=1, staticSharedMemory=which * 100, dynamicSharedMemory=0,
-                           localMemoryPerThread=0, localMemoryTotal=0, gridId=1)  # fmt: skip
+                export.add(
+                    "CUPTI_ACTIVITY_KIND_KERNEL",
+                    **common(tid, number, begins, busy),
+                    demangledName=export.text(names[which]),
+                    mangledName=mangled,
+                    shortName=export.text(f"k{which // 2}"),
+                    registersPerThread=16 + which,
+                    gridX=draw.choice((1, 12345)),
+                    gridY=1,
+                    gridZ=1,
+                    blockX=128,
+                    blockY=1,
+                    blockZ=1,
+                    staticSharedMemory=which * 100,
+                    dynamicSharedMemory=0,
+                    localMemoryPerThread=0,
+                    localMemoryTotal=0,
+                    gridId=1,
+                )
             elif kind < 0.8:
-                name = draw.choice(("cudaMemcpyAsync_v3020", "cudaMemcpy_v3020",
-                                    "cudaMemcpyPeerAsync_v4000"))  # fmt: skip
+                name = draw.choice(
+                    ("cudaMemcpyAsync_v3020", "cudaMemcpy_v3020", "cudaMemcpyPeerAsync_v4000")
+                )
                 number = call(tid, at, length, name)
                 peers = draw.choice(((None, None), (0, 0), (0, 1)))
-                export.add("CUPTI_ACTIVITY_KIND_MEMCPY", **common(tid, number, begins, busy),
-                           bytes=draw.choice((0, 4, 64_000, 64_001, 1 << 20)),
-                           copyKind=draw.choice((1, 2, 8, 10)), srcKind=draw.randrange(4),
-                           dstKind=draw.randrange(5), srcDeviceId=peers[0],
-                           dstDeviceId=peers[1])  # fmt: skip
+                export.add(
+                    "CUPTI_ACTIVITY_KIND_MEMCPY",
+                    **common(tid, number, begins, busy),
+                    bytes=draw.choice((0, 4, 64_000, 64_001, 1 << 20)),
+                    copyKind=draw.choice((1, 2, 8, 10)),
+                    srcKind=draw.randrange(4),
+                    dstKind=draw.randrange(5),
+                    srcDeviceId=peers[0],
+                    dstDeviceId=peers[1],
+                )
             elif kind < 0.9:
                 name = draw.choice(("cudaMemset_v3020", "cudaMemsetAsync_v3020"))
                 number = call(tid, at, length, name)
-                export.add("CUPTI_ACTIVITY_KIND_MEMSET", **common(tid, number, begins, busy),
-                           value=0, bytes=draw.choice((4, 4096)), memKind=draw.randrange(6))  # fmt: skip
+                export.add(
+                    "CUPTI_ACTIVITY_KIND_MEMSET",
+                    **common(tid, number, begins, busy),
+                    value=0,
+                    bytes=draw.choice((4, 4096)),
+                    memKind=draw.randrange(6),
+                )
             else:
-                call(tid, at, length, draw.choice(("cudaStreamSynchronize_v3020",
-                     "cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cudaEventQuery")),
-                     draw.choice((0, 0, 600)))  # fmt: skip
+                call(
+                    tid,
+                    at,
+                    length,
+                    draw.choice(
+                        (
+                            "cudaStreamSynchronize_v3020",
+                            "cudaDeviceSynchronize_v3020",
+                            "cudaEventQuery_v3020",
+                            "cudaEventQuery",
+                        )
+                    ),
+                    draw.choice((0, 0, 600)),
+                )
             at += length + draw.choice((0, 100, 2000))
     for tid in threads[:2]:  # after the last time that a range names, in ranges that never end
         number = call(tid, 1_500_000, 500, "cudaLaunchKernel_v7000")
-        export.add("CUPTI_ACTIVITY_KIND_KERNEL", **common(tid, number, 1_510_000, 900),
-                   demangledName=export.text("late"), shortName=export.text("late"),
-                   registersPerThread=8, gridX=1, gridY=1, gridZ=1, blockX=1, blockY=1, blockZ=1,
-                   staticSharedMemory=0, dynamicSharedMemory=0, localMemoryPerThread=0,
-                   localMemoryTotal=0, gridId=1)  # fmt: skip
+        export.add(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            **common(tid, number, 1_510_000, 900),
+            demangledName=export.text("late"),
+            shortName=export.text("late"),
+            registersPerThread=8,
+            gridX=1,
+            gridY=1,
+            gridZ=1,
+            blockX=1,
+            blockY=1,
+            blockZ=1,
+            staticSharedMemory=0,
+            dynamicSharedMemory=0,
+            localMemoryPerThread=0,
+            localMemoryTotal=0,
+            gridId=1,
+        )
     # work without a recorded call
-    export.add("CUPTI_ACTIVITY_KIND_KERNEL", **common(threads[0], 99_999, 700, 50),
-               demangledName=export.text("orphan"), shortName=export.text("orphan"),
-               registersPerThread=8, gridX=1, gridY=1, gridZ=1, blockX=1, blockY=1, blockZ=1,
-               staticSharedMemory=0, dynamicSharedMemory=0, localMemoryPerThread=0,
-               localMemoryTotal=0, gridId=1)  # fmt: skip
+    export.add(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        **common(threads[0], 99_999, 700, 50),
+        demangledName=export.text("orphan"),
+        shortName=export.text("orphan"),
+        registersPerThread=8,
+        gridX=1,
+        gridY=1,
+        gridZ=1,
+        blockX=1,
+        blockY=1,
+        blockZ=1,
+        staticSharedMemory=0,
+        dynamicSharedMemory=0,
+        localMemoryPerThread=0,
+        localMemoryTotal=0,
+        gridId=1,
+    )
     for start in (600_000, 1_000_000):
-        export.add("PROFILER_OVERHEAD", start=start, end=start + 40_000, globalTid=threads[0],
-                   nameId=export.text("CUDA profiling data flush overhead"), returnValue=0)  # fmt: skip
+        export.add(
+            "PROFILER_OVERHEAD",
+            start=start,
+            end=start + 40_000,
+            globalTid=threads[0],
+            nameId=export.text("CUDA profiling data flush overhead"),
+            returnValue=0,
+        )
 
 
 def _host(export: Export, draw: random.Random, threads: list[int]) -> None:
     for number in range(120):
         tid = draw.choice(threads)
         start = number * 7000
-        export.add("OSRT_API", start=start, end=start + draw.randrange(1000, 9000), eventClass=27,
-                   globalTid=tid, nameId=export.text(draw.choice(("poll", "read", "sem_wait"))),
-                   returnValue=0, nestingLevel=0, callchainId=0)  # fmt: skip
+        export.add(
+            "OSRT_API",
+            start=start,
+            end=start + draw.randrange(1000, 9000),
+            eventClass=27,
+            globalTid=tid,
+            nameId=export.text(draw.choice(("poll", "read", "sem_wait"))),
+            returnValue=0,
+            nestingLevel=0,
+            callchainId=0,
+        )
     for table, name, event_class in (
         ("CUBLAS_EVENTS", "cublasGemmEx", 29),
         ("CUDNN_EVENTS", "cudnnConvolutionForward", 28),
     ):
         for number in range(9):
-            export.add(table, start=number * 9000, end=number * 9000 + 500 * (number + 1),
-                       eventClass=event_class, globalTid=threads[0], nameId=export.text(name))  # fmt: skip
+            export.add(
+                table,
+                start=number * 9000,
+                end=number * 9000 + 500 * (number + 1),
+                eventClass=event_class,
+                globalTid=threads[0],
+                nameId=export.text(name),
+            )
 
 
 def _unified(export: Export, draw: random.Random) -> None:
@@ -320,16 +441,38 @@ def _unified(export: Export, draw: random.Random) -> None:
         gpid = _VM | PROCESSES[0] << 24
         start = 2000 + number * 900
         address = draw.choice(addresses[: 9 if number % 2 else 12])
-        export.add("CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=start + draw.randrange(200, 9000),
-                   deviceId=0, contextId=1, streamId=7, globalPid=gpid,
-                   bytes=draw.choice((4096, 65536, 2 << 20)), copyKind=draw.choice((11, 12)),
-                   srcKind=4, dstKind=4, virtualAddress=address)  # fmt: skip
-        export.add("CUDA_UM_CPU_PAGE_FAULT_EVENTS", start=start, globalPid=gpid,
-                   address=draw.choice(addresses), module=export.text("libc.so"),
-                   CpuInstruction=export.text(f"main+{draw.randrange(4)}"))  # fmt: skip
-        export.add("CUDA_UM_GPU_PAGE_FAULT_EVENTS", start=start, end=start + 300, globalPid=gpid,
-                   deviceId=0, address=draw.choice(addresses), faultAccessType=1,
-                   numberOfPageFaults=draw.randrange(1, 20))  # fmt: skip
+        export.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            start=start,
+            end=start + draw.randrange(200, 9000),
+            deviceId=0,
+            contextId=1,
+            streamId=7,
+            globalPid=gpid,
+            bytes=draw.choice((4096, 65536, 2 << 20)),
+            copyKind=draw.choice((11, 12)),
+            srcKind=4,
+            dstKind=4,
+            virtualAddress=address,
+        )
+        export.add(
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
+            start=start,
+            globalPid=gpid,
+            address=draw.choice(addresses),
+            module=export.text("libc.so"),
+            CpuInstruction=export.text(f"main+{draw.randrange(4)}"),
+        )
+        export.add(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
+            start=start,
+            end=start + 300,
+            globalPid=gpid,
+            deviceId=0,
+            address=draw.choice(addresses),
+            faultAccessType=1,
+            numberOfPageFaults=draw.randrange(1, 20),
+        )
 
 
 def _mpi(export: Export, draw: random.Random, threads: list[int]) -> None:
@@ -342,46 +485,93 @@ def _mpi(export: Export, draw: random.Random, threads: list[int]) -> None:
         common = {"start": start, "end": end, "globalTid": tid}
         kind = number % 4
         if kind == 0:
-            export.add("MPI_P2P_EVENTS", **common, textId=export.text("MPI_Send"),
-                       tag=draw.choice((-1, 0, 7)), remoteRank=draw.randrange(2),
-                       size=draw.choice((8, 4096, 1 << 22)))  # fmt: skip
+            export.add(
+                "MPI_P2P_EVENTS",
+                **common,
+                textId=export.text("MPI_Send"),
+                tag=draw.choice((-1, 0, 7)),
+                remoteRank=draw.randrange(2),
+                size=draw.choice((8, 4096, 1 << 22)),
+            )
         elif kind == 1:
             export.add("MPI_START_WAIT_EVENTS", **common, textId=export.text("MPI_Wait"))
         elif kind == 2:
             export.add("MPI_OTHER_EVENTS", **common, textId=export.text("MPI_Barrier"))
         else:
-            export.add("MPI_COLLECTIVES_EVENTS", **common, textId=export.text("MPI_Allreduce"),
-                       rootRank=draw.choice((0, 1, None)), size=1 << 20, recvSize=1 << 20)  # fmt: skip
+            export.add(
+                "MPI_COLLECTIVES_EVENTS",
+                **common,
+                textId=export.text("MPI_Allreduce"),
+                rootRank=draw.choice((0, 1, None)),
+                size=1 << 20,
+                recvSize=1 << 20,
+            )
 
 
 def _directives(export: Export, draw: random.Random, threads: list[int]) -> None:
     for number in range(60):
         start = number * 2000
         end = start + draw.randrange(10, 1900)
-        table, kind = draw.choice((("OPENMP_EVENT_KIND_PARALLEL", 5), ("OPENMP_EVENT_KIND_TASK", 7)))
-        export.add(table, start=start, end=end, eventClass=55, globalTid=draw.choice(threads),
-                   nameId=export.text(draw.choice(("Parallel", "Task", "Both"))),
-                   eventKind=kind)  # fmt: skip
+        table, kind = draw.choice(
+            (("OPENMP_EVENT_KIND_PARALLEL", 5), ("OPENMP_EVENT_KIND_TASK", 7))
+        )
+        export.add(
+            table,
+            start=start,
+            end=end,
+            eventClass=55,
+            globalTid=draw.choice(threads),
+            nameId=export.text(draw.choice(("Parallel", "Task", "Both"))),
+            eventKind=kind,
+        )
         part = draw.choice(("DATA", "LAUNCH", "OTHER"))
-        export.add(f"CUPTI_ACTIVITY_KIND_OPENACC_{part}", start=start, end=end,
-                   nameId=export.text(draw.choice(("Enter Data", "Compute Construct"))),
-                   globalTid=threads[0], eventKind=1, DeviceType=4,
-                   lineNo=draw.choice((10, 20)), cuDeviceId=0, cuContextId=1, cuStreamId=7,
-                   srcFile=export.text(draw.choice(("/src/a.c", "/src/b.c"))),
-                   funcName=export.text("main"))  # fmt: skip
+        export.add(
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{part}",
+            start=start,
+            end=end,
+            nameId=export.text(draw.choice(("Enter Data", "Compute Construct"))),
+            globalTid=threads[0],
+            eventKind=1,
+            DeviceType=4,
+            lineNo=draw.choice((10, 20)),
+            cuDeviceId=0,
+            cuContextId=1,
+            cuStreamId=7,
+            srcFile=export.text(draw.choice(("/src/a.c", "/src/b.c"))),
+            funcName=export.text("main"),
+        )
 
 
 def _network(export: Export, draw: random.Random) -> None:
     export.add("ENUM_NET_DEVICE_ID", id=4123, name="CX6", label="ConnectX-6")
     for nic, name in enumerate(("mlx5_0", "mlx5_1")):
-        export.add("TARGET_INFO_NIC_INFO", GUID=0x98039B0300AABB00 - (1 << 64) + nic,
-                   stateName="up", nicId=nic, name=name, deviceId=4123, vendorId=713,
-                   linkLayer=1)  # fmt: skip
+        export.add(
+            "TARGET_INFO_NIC_INFO",
+            GUID=0x98039B0300AABB00 - (1 << 64) + nic,
+            stateName="up",
+            nicId=nic,
+            name=name,
+            deviceId=4123,
+            vendorId=713,
+            linkLayer=1,
+        )
         export.add("NIC_ID_MAP", nicId=nic, globalId=500 + nic)
     for index, name in enumerate(("IB: Bytes sent", "IB: Send waits")):
-        export.add("TARGET_INFO_NETWORK_METRICS", metricsListId=1, metricsIdx=index, name=name,
-                   description=name, unit="")  # fmt: skip
+        export.add(
+            "TARGET_INFO_NETWORK_METRICS",
+            metricsListId=1,
+            metricsIdx=index,
+            name=name,
+            description=name,
+            unit="",
+        )
     for number in range(50):
-        export.add("NET_NIC_METRIC", start=number * 100_000, end=(number + 1) * 100_000,
-                   globalId=500 + number % 2, metricsListId=1, metricsIdx=draw.randrange(2),
-                   value=draw.choice((0, 900, 1100, 5000)))  # fmt: skip
+        export.add(
+            "NET_NIC_METRIC",
+            start=number * 100_000,
+            end=(number + 1) * 100_000,
+            globalId=500 + number % 2,
+            metricsListId=1,
+            metricsIdx=draw.randrange(2),
+            value=draw.choice((0, 900, 1100, 5000)),
+        )

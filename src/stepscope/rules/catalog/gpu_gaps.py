@@ -110,11 +110,15 @@ def _use(source: Source, arguments: Arguments) -> Answer:
         length = np.diff(edges)
         low = np.flatnonzero(use * 100.0 / length < threshold)
         starts = np.flatnonzero(np.diff(low, prepend=-2) > 1)
+        before = 0
         for run in np.split(low, starts[1:]) if len(low) else []:
             begin, end = int(edges[run[0]]), int(edges[run[-1] + 1])
             share = float(use[run].sum()) * 100.0 / (end - begin)
-            parts.append((share, end - begin, begin, lane))
-    # as in Nsight Systems, the limit comes before the order: the first regions, not the worst
+            parts.append((share, end - begin, begin, lane, int(run[0]) - before))
+            before += len(run)
+    # as in Nsight Systems, the limit comes before the order and keeps not the worst regions, but
+    # those with the least number of well-used chunks of their device before them
+    parts.sort(key=lambda part: (part[4], part[3].process_id, part[3].device))
     parts = parts[limit(arguments)]
     parts.sort(key=lambda part: (float(round_half_away(np.array([part[0]]))[0]), part[1]))
     return [
