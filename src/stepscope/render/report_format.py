@@ -223,9 +223,12 @@ def _hexadecimal(value: int, category: str) -> str:
 def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     import pyarrow as pa
 
-    kind = data.type
-    if pa.types.is_dictionary(kind):
-        data = data.cast(kind.value_type)
+    if pa.types.is_dictionary(data.type):
+        found: list[str] = []
+        for part in data.chunks:
+            texts = ["" if text is None else text for text in part.dictionary.to_pylist()]
+            found += ["" if code is None else texts[code] for code in part.indices.to_pylist()]
+        return found
     values: list[Any] = data.to_pylist()
     if pa.types.is_string(data.type):
         return ["" if value is None else value for value in values]

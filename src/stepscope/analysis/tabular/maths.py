@@ -12,6 +12,7 @@ import numpy.typing as npt
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
+_FEW_GROUPS = 4096
 _DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows
 
 
@@ -113,7 +114,11 @@ def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     whole = np.ones(number, dtype=bool)
     whole[filled] = left == right
     spread = np.zeros(number)
-    if len(ordered):
+    if len(filled) <= _FEW_GROUPS:
+        for key in filled.tolist():
+            part = ordered[first[key] : first[key] + count[key]] - avg[key]
+            spread[key] = np.dot(part, part)
+    else:
         away = ordered - np.repeat(avg[filled], count[filled])
         np.square(away, out=away)
         spread[filled] = np.add.reduceat(away, first[filled])
@@ -142,9 +147,17 @@ def _sorted_by_group(values: IntArray, groups: IntArray, number: int) -> IntArra
         return values
     low, high = int(values.min()), int(values.max())
     width = max((high - low).bit_length(), 1)
-    if width + number.bit_length() < 63:
-        packed = np.sort((groups << width) | (values - low))
-        return (packed & ((1 << width) - 1)) + low
+    bits = width + number.bit_length()
+    if bits < 63:
+        # one sort of (group, value) packed into as few bits as they need
+        packed: AnyArray = groups.astype(np.uint32 if bits <= 32 else np.int64)
+        packed = np.left_shift(packed, packed.dtype.type(width), out=packed)
+        np.bitwise_or(packed, (values - low).astype(packed.dtype), out=packed)
+        packed.sort()
+        np.bitwise_and(packed, packed.dtype.type((1 << width) - 1), out=packed)
+        ordered = packed.astype(np.int64)
+        ordered += low
+        return ordered
     return values[np.lexsort((values, groups))]
 
 

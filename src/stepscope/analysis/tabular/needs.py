@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
-from stepscope.trace.trace import Trace
+from stepscope.analysis.tabular.source import Source
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,14 @@ class Need:
     what: str
     table: str
     flag: str
-    held: Callable[[Trace], bool]
+    held: Callable[[Source], bool]
 
 
-def missing(needs: Sequence[Need], trace: Trace) -> str:
+def missing(needs: Sequence[Need], source: Source) -> str:
     """The sentence about the first need that a trace does not meet; empty when it meets all."""
+    trace = source.trace
     for need in needs:
-        if not need.held(trace):
+        if not need.held(source):
             flags = {absent.table: absent.flag for absent in trace.meta.absent}
             flag = flags.get(need.table) if trace.meta.source == "nsys" else None
             if flag is None:
@@ -40,22 +39,17 @@ def missing(needs: Sequence[Need], trace: Trace) -> str:
     return ""
 
 
-def _rows(table: str, trace: Trace) -> bool:
-    return trace.rows(table) > 0
+def _rows(table: str, source: Source) -> bool:
+    return source.trace.rows(table) > 0
 
 
-def _of_kind(table: str, column: str, kinds: tuple[str, ...], trace: Trace) -> bool:
-    if not trace.rows(table):
+def _of_kind(table: str, column: str, kinds: tuple[str, ...], source: Source) -> bool:
+    if not source.trace.rows(table):
         return False
-    rows = trace.frame(table, column)
-    texts = rows.texts[column]
-    if len(texts) <= len(kinds) and set(texts) <= set(kinds):
-        return True
-    wanted = [code for code, text in enumerate(texts) if text in kinds]
-    return bool(wanted) and bool(np.isin(rows[column], wanted).any())
+    return source.has(table, column, kinds)
 
 
-def _kind(table: str, column: str, *kinds: str) -> Callable[[Trace], bool]:
+def _kind(table: str, column: str, *kinds: str) -> Callable[[Source], bool]:
     return partial(_of_kind, table, column, kinds)
 
 

@@ -206,7 +206,7 @@ def _value(report: Report, key: str, value: str | None) -> int | bool:
 
 def answer(request: Request, source: Source) -> Outcome:
     """Run a report on a trace."""
-    lacking = missing(request.report.needs, source.trace)
+    lacking = missing(request.report.needs, source)
     if lacking:
         return Outcome(request, None, lacking)
     return Outcome(request, table_of(request.report, request.report.run(source, request.values)))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from stepscope.analysis.tabular.columns import Stored, durations
+from stepscope.analysis.tabular.columns import column as read_column
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES
 from stepscope.trace.trace import Trace
@@ -37,6 +40,27 @@ class Scope:
         return self == Scope()
 
 
+class _Stored:
+    """Columns of one table that were read, shared by all selections of its rows."""
+
+    def __init__(self, trace: Trace, table: str) -> None:
+        self.trace = trace
+        self.table = table
+        self.columns: dict[str, Stored] = {}
+
+    def __getitem__(self, name: str) -> Stored:
+        if name not in self.columns:
+            self.columns[name] = read_column(self.trace, self.table, name)
+        return self.columns[name]
+
+    @cached_property
+    def durations(self) -> IntArray:
+        if {"start_ns", "end_ns"} <= self.columns.keys():
+            length: IntArray = self["end_ns"].values - self["start_ns"].values
+            return length
+        return durations(self.trace, self.table)
+
+
 class Rows:
     """Rows of one table; columns are read when they are first used.
 
@@ -44,12 +68,20 @@ class Rows:
         trace: where from.
         table: canonical table.
         chosen: row numbers, ascending; None for all.
+        stored: columns of the table that were read already.
     """
 
-    def __init__(self, trace: Trace, table: str, chosen: IntArray | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        table: str,
+        chosen: IntArray | None = None,
+        stored: _Stored | None = None,
+    ) -> None:
         self._trace = trace
         self._table = table
         self._chosen = chosen
+        self._stored = stored or _Stored(trace, table)
         self._columns: dict[str, AnyArray] = {}
 
     def __len__(self) -> int:
@@ -57,14 +89,15 @@ class Rows:
 
     def __getitem__(self, column: str) -> AnyArray:
         """A column as numpy: nulls are -1, text is codes into :meth:`texts`."""
+        if self._chosen is None:
+            return self._stored[column].values
         if column not in self._columns:
-            data = self._trace.frame(self._table, column)[column]
-            self._columns[column] = data if self._chosen is None else data[self._chosen]
+            self._columns[column] = self._stored[column].values[self._chosen]
         return self._columns[column]
 
     def texts(self, column: str) -> list[str]:
         """The distinct texts of a text column."""
-        return self._trace.frame(self._table, column).texts[column]
+        return self._stored[column].texts
 
     def valid(self, column: str) -> BoolArray:
         """Which rows have a value, for columns in which -1 is a value, too."""
@@ -85,13 +118,13 @@ class Rows:
         chosen = np.flatnonzero(mask)
         if self._chosen is not None:
             chosen = self._chosen[chosen]
-        return Rows(self._trace, self._table, chosen)
+        return Rows(self._trace, self._table, chosen, self._stored)
 
-    @property
+    @cached_property
     def duration(self) -> IntArray:
         """Length of each row, ns."""
-        length: IntArray = self["end_ns"] - self["start_ns"]
-        return length
+        every = self._stored.durations
+        return every if self._chosen is None else every[self._chosen]
 
 
 class Source:
@@ -105,11 +138,20 @@ class Source:
     def __init__(self, trace: Trace, scope: Scope | None = None) -> None:
         self.trace = trace
         self.scope = scope or Scope()
+        self._stored: dict[str, _Stored] = {}
         self._kept: dict[tuple[str, ...], Rows] = {}
+
+    def _all(self, table: str) -> Rows:
+        stored = self._stored.setdefault(table, _Stored(self.trace, table))
+        return Rows(self.trace, table, stored=stored)
+
+    def has(self, table: str, column: str, kinds: Sequence[str]) -> bool:
+        """Whether the trace, whatever the scope, holds a row with one of these texts."""
+        return bool(self._all(table).equals(column, kinds).any())
 
     def rows(self, table: str) -> Rows:
         """Rows of a table that count."""
-        return self._keep((table,), lambda: self._scoped(Rows(self.trace, table), table))
+        return self._keep((table,), lambda: self._scoped(self._all(table), table))
 
     def of_kind(self, table: str, column: str, *kinds: str) -> Rows:
         """Rows of a table that count and have one of these kinds."""

@@ -13,7 +13,6 @@ from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.summary import header, summary
 from stepscope.trace.frame import BoolArray, IntArray
-from stepscope.trace.trace import Trace
 
 _NAME = re.compile(r"^(?:void )?nccl", re.IGNORECASE)
 _CATEGORIES = ["NCCL_CALL", "NCCL_KERNEL"]
@@ -59,8 +58,7 @@ def _run(source: Source, _: Arguments) -> Answer:
     ]
 
 
-def _held(trace: Trace) -> bool:
-    source = Source(trace)
+def _held(source: Source) -> bool:
     if len(source.of_kind("api_call", "api", "nccl")) or len(_calls(source)):
         return True
     kernels = source.kernels()
