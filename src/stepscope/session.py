@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.tabular.report import Outcome, Report, Request
+    from stepscope.analysis.tabular.report import Outcome as Outcome
+    from stepscope.analysis.tabular.report import Report as Report
+    from stepscope.analysis.tabular.report import Request as Request
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.sql.engine import Engine
 

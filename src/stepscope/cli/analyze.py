@@ -47,7 +47,9 @@ def command(
     from stepscope.session import Session, known_rules, rule_requests
 
     if about is not None:
-        options.write(outputs.help_text(known_rules(), about, "rule"))
+        from stepscope.render.report_help import help_text
+
+        options.write(help_text(known_rules(), about, "rule"))
         return
     if not paths:
         raise click.UsageError("name a capture; --help-rules lists the rules")

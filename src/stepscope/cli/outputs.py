@@ -14,8 +14,8 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.analysis.tabular.report import Outcome, Report, Request
     from stepscope.render.report_format import Format
+    from stepscope.session import Outcome, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMPRESSION = {".xz", ".gz", ".zst"}
@@ -169,53 +169,3 @@ def _pipe(command: list[str], text: str) -> None:
         raise StorageError(f"cannot run {command[0]}: {error.strerror}; check the name") from error
     if done.returncode < 0:
         raise StorageError(f"{command[0]} was stopped by signal {-done.returncode}")
-
-
-def help_text(known: dict[str, Report], name: str, kind: str) -> str:
-    """The list of all reports, or what one of them says about itself.
-
-    Raises:
-        UsageError: there is no such report.
-    """
-    if not name:
-        width = max(map(len, known))
-        lines = [f"  {_usage(report):{width}}  {report.title}" for report in known.values()]
-        return f"The following {kind}s are known:\n\n" + "\n".join(lines) + "\n"
-    from stepscope.analysis.tabular.report import find
-
-    name = name.partition(":")[0]
-    shown = list(known.values()) if name == "ALL" else [find(name, known, kind)]
-    return "\n".join(_described(report) for report in shown)
-
-
-def _usage(report: Report) -> str:
-    parts = [report.name]
-    for argument in report.arguments:
-        value = "" if argument.default is None else f"={argument.default}"
-        parts.append(f"[:{argument.name}{value}]")
-    return "".join(parts)
-
-
-def _described(report: Report) -> str:
-    import textwrap
-
-    def wrapped(text: str, indent: str) -> list[str]:
-        return textwrap.wrap(text, 96, initial_indent=indent, subsequent_indent=indent + "  ")
-
-    lines = [f"{_usage(report)} -- {report.title}", "", *wrapped(report.doc, "    "), ""]
-    if report.advice:
-        lines += [*wrapped(report.advice, "    "), ""]
-    for argument in report.arguments:
-        default = "" if argument.default is None else f" (default {argument.default})"
-        lines += wrapped(f"{argument.name}: {argument.doc}{default}", "    ")
-    if report.arguments:
-        lines.append("")
-    for column in report.columns:
-        lines += wrapped(
-            f"{column.label}: {column.doc}" if column.doc else column.label, "        "
-        )
-    if report.aliases:
-        lines += ["", *wrapped(f"Old names: {', '.join(report.aliases)}", "    ")]
-    for need in report.needs:
-        lines += wrapped(f"Needs {need.what}: {need.flag}", "    ")
-    return "\n".join(lines) + "\n"

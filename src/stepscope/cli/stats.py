@@ -57,7 +57,9 @@ def command(
     own = [*folders, *filter(None, os.environ.get("STEPSCOPE_REPORT_PATH", "").split(os.pathsep))]
     known = known_reports(own)
     if about is not None:
-        options.write(outputs.help_text(known, about, "report"))
+        from stepscope.render.report_help import help_text
+
+        options.write(help_text(known, about, "report"))
         return
     if not paths:
         raise click.UsageError("name a capture; --help-reports lists the reports")

@@ -133,7 +133,7 @@ def launches(work: Rows, calls: Rows) -> tuple[IntArray, IntArray]:
     if not len(ids) or not len(call_ids):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     process = np.concatenate([work["process_id"], calls["process_id"]])
-    number, _ = group(process)
+    number = group(process)[0].astype(np.int64)
     span = max(int(ids.max()), int(call_ids.max())) + 2
     key = number[: len(ids)] * span + ids
     call_key = number[len(ids) :] * span + call_ids
