@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.tabular.report import Outcome as Outcome
-    from stepscope.analysis.tabular.report import Report as Report
-    from stepscope.analysis.tabular.report import Request as Request
+    from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.sql.engine import Engine
 

@@ -16,11 +16,13 @@ from stepscope.analysis.tabular.maths import group, percent_of_total, round_half
 from stepscope.analysis.tabular.report import answer, parse
 from stepscope.analysis.tabular.source import Scope, Source
 from stepscope.analysis.tabular.window import parse_time, range_scope, time_scope
+from stepscope.importers.registry import load
 from stepscope.render.report_format import parse_format
 from stepscope.render.report_text import render
 from stepscope.reports.registry import DEFAULT, reports
 from stepscope.reports.user import user_reports
 from stepscope.rules.registry import rules
+from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.trace import Trace
 
@@ -301,3 +303,111 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
         user_reports([tmp_path])
     with pytest.raises(InputError, match="not a folder"):
         user_reports([tmp_path / "absent"])
+
+
+def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
+    from stepscope.analysis.tabular.columns import column, durations
+
+    for table in ("gpu_op", "api_call", "range", "sync"):
+        for name in trace.arrow(table).column_names:
+            frame, alone = trace.frame(table, name), column(trace, table, name)
+            if name in frame.texts:
+                texts = [alone.texts[code] if code >= 0 else "" for code in alone.values]
+                assert texts == [frame.text(name, row) for row in range(len(frame))]
+            else:
+                assert np.array_equal(alone.values, frame[name]), (table, name)
+        both = trace.frame(table, "start_ns", "end_ns")
+        assert np.array_equal(durations(trace, table), both["end_ns"] - both["start_ns"])
+
+
+def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:
+    made = Build()
+    made.kernel(0, 10)
+    made.copy(2, 8, src="pageable", stream=1)
+    made.copy(20, 40, src="pageable")
+    made.copy(50, 90, src="pinned")
+    made.kernel(36, 60)
+    trace = made.trace(tmp_path)
+    assert rows(trace, "pageable_copy_exposed") == []
+    (copy,) = rows(trace, "pageable_copy_exposed:overlap=20")
+    assert (copy["Duration"], copy["Overlap"]) == (20_000, 20.0)
+
+
+def test_storms_of_tiny_kernels(tmp_path: Path) -> None:
+    made = Build()
+    for number in range(30):
+        made.kernel(number * 10, number * 10 + 2)
+    made.kernel(400, 500)
+    for number in range(5):
+        made.kernel(600 + number * 10, 602 + number * 10)
+    (storm,) = rows(made.trace(tmp_path), "tiny_kernels:count=20")
+    assert (storm["Kernels"], storm["Start"], storm["Duration"]) == (30, 0, 292_000)
+    assert storm["Busy"] == 20.5
+
+
+def test_grids_smaller_than_the_gpu(tmp_path: Path) -> None:
+    made = Build()
+    for blocks, name in ((4, "few"), (90, "most"), (400, "many")):
+        made.kernel(blocks, blocks + 1, name=name)
+        made.rows["gpu_op"][-1] |= {"grid_x": blocks, "grid_y": 1, "grid_z": 1}
+    made.rows["device"] = [{"process_id": 100, "device": 0, "sm_count": 100}]
+    trace = made.trace(tmp_path)
+    (small,) = rows(trace, "small_grids")
+    assert (small["Name"], small["Blocks"], small["SMs"], small["Time"]) == ("few", 4, 100, 33.3)
+    assert [r["Name"] for r in rows(trace, "small_grids:filled=100")] == ["few", "most"]
+
+
+def training(calls: dict[int, str]) -> Build:
+    made = Build()
+    for step in range(12):
+        begin = step * 1000
+        made.range(begin, begin + 950, f"step_{step}")
+        for number in range(5):
+            at = begin + 50 + number * 150
+            made.kernel(at + 10, at + 140, call=(at, at + 5))
+        if step in calls:
+            made.api(begin + 900, begin + 940, calls[step])
+    return made
+
+
+def test_allocation_and_module_loading_in_the_step(tmp_path: Path) -> None:
+    trace = training({5: "cudaMalloc", 6: "cudaMalloc", 8: "cuModuleLoadData"}).trace(tmp_path)
+    (allocation,) = rows(trace, "allocation_in_step")
+    assert (allocation["API Name"], allocation["Num Calls"]) == ("cudaMalloc", 2)
+    assert allocation["Total Time"] == 80_000
+    (module,) = rows(trace, "module_loading_in_step")
+    assert module["API Name"] == "cuModuleLoadData"
+
+
+def test_capture_quality(tmp_path: Path) -> None:
+    made = training({})
+    assert not any(r["Check"] == "too short" for r in rows(made.trace(tmp_path), "capture_quality"))
+    (tmp_path / "other").mkdir()
+    made.rows["overhead"] = [{"start_ns": 1_000_000, "end_ns": 9_000_000, "name": "flush"}]
+    found = rows(made.trace(tmp_path / "other"), "capture_quality:steps=100")
+    assert {"too short", "profiler overhead"} <= {r["Check"] for r in found}
+
+
+KINETO = Path(__file__).parents[1] / "importers" / "kineto_data" / "ddp_rank2.json.zst"
+
+
+def test_a_kineto_trace_answers_wherever_the_data_exists() -> None:
+    trace = load(KINETO, Cache())
+    answered = set()
+    for known in (reports(), rules()):
+        for name in known:
+            outcome = answer(parse(name, known), Source(trace))
+            assert bool(outcome.missing) == (outcome.table is None)
+            if outcome.table is not None and outcome.table.num_rows:
+                answered.add(name)
+    wanted = {"cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "cuda_kern_exec_sum"}
+    assert wanted | {"nvtx_sum", "nvtx_kern_sum", "nvtx_gpu_proj_sum", "nccl_sum"} <= answered
+    work = trace.frame("gpu_op", "kind", "start_ns", "end_ns")
+    kernels = work.take(work.equals("kind", "kernel"))
+    total = int((kernels["end_ns"] - kernels["start_ns"]).sum())
+    assert sum(row["Total Time"] for row in rows(trace, "cuda_gpu_kern_sum")) == total
+    calls = {row["Name"] for row in rows(trace, "cuda_api_sum")}
+    assert "cudaLaunchKernel" in calls
+    ops = {row["Operation"] for row in rows(trace, "cuda_gpu_mem_time_sum")}
+    assert ops <= {"[CUDA memset]", "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]",
+                   "[CUDA memcpy Device-to-Device]"}  # fmt: skip

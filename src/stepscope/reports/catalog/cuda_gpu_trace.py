@@ -72,7 +72,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         work["start_ns"],
         duration,
         nullable(work["correlation_id"]),
-        *(nullable(work[column].astype(np.int64)) for column in _SHAPE),
+        *(nullable(work[column].astype(np.int64), ~is_kernel) for column in _SHAPE),
         nullable(work["static_shared_bytes"]),
         nullable(work["dynamic_shared_bytes"]),
         nullable(size),

@@ -12,23 +12,13 @@ from stepscope.analysis.tabular.maths import dictionary, nullable
 from stepscope.analysis.tabular.needs import COPIES, CUDA_CALLS, FILLS
 from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.rules.limits import ROWS, limit
+from stepscope.rules.limits import ROWS, limit, memory_kinds
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ASYNC_COPY = re.compile(r"cudaMemcpy.*Async", re.IGNORECASE)
 _BLOCKING_COPY = re.compile(r"cudaMemcpy(?!.*Async)", re.IGNORECASE)
 _BLOCKING_FILL = re.compile(r"cudaMemset(?!.*Async)", re.IGNORECASE)
 _SMALL_BYTES = 64_000
-_LABELS = {
-    "pageable": "Pageable",
-    "pinned": "Pinned",
-    "device": "Device",
-    "array": "Array",
-    "managed": "Managed",
-    "device_static": "Device Static",
-    "managed_static": "Managed Static",
-    "unknown": "Unknown",
-}
 
 
 def _called(ops: Rows, calls: Rows, pattern: re.Pattern[str]) -> tuple[IntArray, IntArray]:
@@ -38,11 +28,6 @@ def _called(ops: Rows, calls: Rows, pattern: re.Pattern[str]) -> tuple[IntArray,
     matches = np.array([pattern.match(text) is not None for text in texts] + [False], dtype=bool)
     keep = matches[calls["raw_name"][call]]
     return op[keep], call[keep]
-
-
-def _memory(ops: Rows, column: str, rows: IntArray) -> Any:
-    texts = [_LABELS.get(text, text) for text in ops.texts(column)]
-    return dictionary(ops[column][rows], texts)
 
 
 def _place(ops: Rows, op: IntArray) -> list[Any]:
@@ -66,8 +51,8 @@ def _copies(
     return [
         ops.duration[op],
         ops["start_ns"][op],
-        _memory(ops, "src_memory", op),
-        _memory(ops, "dst_memory", op),
+        memory_kinds(ops, "src_memory", op),
+        memory_kinds(ops, "dst_memory", op),
         nullable(ops["bytes"][op]),
         *_place(ops, op),
         dictionary(calls["raw_name"][call], calls.texts("raw_name")),
@@ -97,7 +82,7 @@ def _fills(source: Source, arguments: Arguments) -> Answer:
     return [
         ops.duration[op],
         ops["start_ns"][op],
-        _memory(ops, "src_memory", op),
+        memory_kinds(ops, "src_memory", op),
         nullable(ops["bytes"][op]),
         *_place(ops, op),
         dictionary(calls["raw_name"][call], calls.texts("raw_name")),
