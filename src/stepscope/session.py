@@ -150,6 +150,32 @@ class Session:
                     source = whole if scope.everything else Source(trace, scope)
                     yield trace.path, answer(request, source)
 
+    def page(
+        self, requests: Sequence[Request]
+    ) -> Iterator[tuple[Path, list[str], list[pa.Table], list[str]]]:
+        """(capture, facts about it, answers with rows, why others have none) of every capture."""
+        answers = self.answers(requests)
+        for member in self.job.members:
+            meta = member.trace.meta
+            length = (meta.window_end_ns - meta.window_start_ns) / 1e9
+            facts = [
+                f"Recorded by {meta.source} {meta.source_version}".strip() + f", {length:.3f} s"
+            ]
+            if len(self.job.members) > 1 or meta.rank is not None:
+                facts.append(f"Rank {member.rank} ({member.rank_source})")
+            facts += [
+                f"{problem.severity}: {problem.count:,} x {problem.says}; {problem.do}"
+                for problem in meta.problems
+                if problem.severity in ("data_loss", "error")
+            ]
+            tables, missing = [], []
+            for _, (_, outcome) in zip(requests, answers, strict=False):
+                if outcome.table is None:
+                    missing.append(f"{outcome.request.report.name}: {outcome.missing}")
+                elif outcome.table.num_rows:
+                    tables.append(outcome.table)
+            yield member.trace.path, facts, tables, missing
+
     @property
     def problems(self) -> list[Problem]:
         """Import problems of all traces, one entry a kind and trace."""

@@ -150,3 +150,18 @@ def test_analyze_gives_advice_and_places(capture: Path) -> None:
     every = run("analyze", "-r", "all", capture)
     assert every.exit_code == 0
     assert "did you mean 'gpu_gaps'" in failure("analyze", "-r", "gpu_gap", capture)
+
+
+def test_the_report_page(capture: Path) -> None:
+    text = run("report", capture, "--rows", "2").stdout
+    assert "** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):" in text
+    assert "more rows: stepscope stats -r cuda_gpu_kern_sum" in text
+    marked = run("report", capture, "-f", "markdown").stdout
+    assert "## CUDA GPU Kernel Summary" in marked
+    assert "void k1&lt;float, 1&gt;" in marked
+    page = capture.parent / "page.html"
+    assert run("report", capture, "-o", page).exit_code == 0
+    written = page.read_text()
+    assert written.startswith("<!DOCTYPE html>")
+    assert "<float" not in written
+    assert "<h2>CUDA GPU Kernel Summary</h2>" in written

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "steps": "Show every step: length, and where its time goes.",
     "stats": "Print reports, as nsys stats does, from any capture.",
+    "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
