@@ -12,12 +12,11 @@ from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 
-def named_threads(source: Source, rows: Rows) -> tuple[IntArray, IntArray]:
-    """Pairs (row, row of ``thread_name``); a row whose thread has no name pairs with -1.
+def named_threads(names: Rows, rows: Rows) -> tuple[IntArray, IntArray]:
+    """Pairs (row, row of ``names``); a row whose thread has no name pairs with -1.
 
     A thread with several names gives several pairs, as in Nsight Systems.
     """
-    names = Rows(source.trace, "thread_name")
     process = np.concatenate([rows["process_id"], names["process_id"]])
     thread = np.concatenate([rows["thread_id"], names["thread_id"]])
     number, _ = group(process, thread)
@@ -36,9 +35,11 @@ def named_threads(source: Source, rows: Rows) -> tuple[IntArray, IntArray]:
 
 def _run(source: Source, _: Arguments) -> Answer:
     calls = source.cuda_calls()
-    row, name = named_threads(source, calls)
-    threads = Rows(source.trace, "thread_name")
-    priority = np.append(threads["priority"], -1)[name]
+    # only Nsight Systems ranks the names of threads, and may have several for one
+    ranked = source.trace.rows("thread_name") > 0
+    threads = Rows(source.trace, "thread_name" if ranked else "thread")
+    row, name = named_threads(threads, calls)
+    priority = np.append(threads["priority"], -1)[name] if ranked else np.full(len(row), -1)
     thread_name = np.append(threads["name"], -1)[name]
     names = call_names(calls)
     return [
