@@ -1,9 +1,9 @@
 """How fast the default reports come, against the real ``nsys stats``, and in how much memory.
 
-    python benchmarks/stats.py SOURCE.sqlite [--factor 150] [--repeat 2] [--reports NAME,NAME]
+    python benchmarks/stats.py SOURCE.sqlite [--factor 23] [--repeat 2] [--reports NAME,NAME]
 
-Tiles the source trace until it holds some million kernels and two million API calls, then runs, in
-turn and in processes of their own: ``nsys stats`` (found through STEPSCOPE_NSYS, PATH or the usual
+Tiles the source trace (23 times the shared launch_bound is a million kernels and two million API
+calls), then runs, in turn and in processes of their own: ``nsys stats`` (found through STEPSCOPE_NSYS, PATH or the usual
 folders), ``stepscope stats`` with an empty cache (importing included) and again with the capture
 in the cache. All write CSV files. Prints the best wall time and the peak memory of the process,
 and the ratios to nsys; without nsys it says so and prints its own figures only.
@@ -43,7 +43,7 @@ def measure(command: list[str], environment: dict[str, str]) -> tuple[float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
-    parser.add_argument("--factor", type=int, default=150)
+    parser.add_argument("--factor", type=int, default=23)
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--reports", default="", help="instead of the default set")
     parser.add_argument("--json", type=Path)

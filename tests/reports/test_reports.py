@@ -294,6 +294,27 @@ def test_wrong_names_in_sql_say_what_is_near(
         answer(parse("wrong", user_reports([tmp_path])), Source(trace))
 
 
+def test_errors_of_own_reports_are_one_line(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PYTHON.replace("kernels.duration]", "1 / 0]"))
+    with pytest.raises(UsageError, match=r"mine.py failed: ZeroDivisionError"):
+        answer(parse("mine", user_reports([tmp_path])), Source(trace))
+    (tmp_path / "mine.py").write_text(PYTHON.replace(", kernels.duration]", "]"))
+    with pytest.raises(UsageError, match="2 columns of equal length"):
+        answer(parse("mine", user_reports([tmp_path])), Source(trace))
+
+
+def test_hexadecimal_numbers_stay_text() -> None:
+    import pyarrow as pa
+
+    fields = [pa.field("guid", pa.int64(), metadata={"unit": "hex"})]
+    table = pa.table([pa.array([0x98039E03, -1])], schema=pa.schema(fields))
+    assert json.loads(render(table, parse_format("json"))) == [
+        {"guid": "98039e03"},
+        {"guid": "ffffffffffffffff"},
+    ]
+    assert render(table, parse_format("csv")).split() == ["guid", "98039e03", "ffffffffffffffff"]
+
+
 def test_files_that_are_no_reports(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(InputError, match="ZeroDivisionError"):

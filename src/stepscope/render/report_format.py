@@ -190,7 +190,8 @@ def cells(table: pa.Table, format_: Format) -> Cells:
         head.append(entry.name + _suffix(category, format_))
         columns.append(_texts(data, category, format_))
         kind = entry.type
-        numeric.append(bool(pa.types.is_integer(kind) or pa.types.is_floating(kind)))
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        numeric.append(bool(number) and not _is_hexadecimal(category, format_))
     return Cells(head, columns, numeric)
 
 
@@ -215,6 +216,10 @@ def _converted(values: list[Any], unit: str) -> list[str]:
     return ["" if value is None else form % (value / size) for value in values]
 
 
+def _is_hexadecimal(category: str, format_: Format) -> bool:
+    return category == "hex" or (category == "addr" and format_.unit("addr") == "hex")
+
+
 def _hexadecimal(value: int, category: str) -> str:
     unsigned = value & (1 << 64) - 1
     return f"0x{unsigned:X}" if category == "addr" else f"{unsigned:x}"
@@ -232,7 +237,7 @@ def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     values: list[Any] = data.to_pylist()
     if pa.types.is_string(data.type):
         return ["" if value is None else value for value in values]
-    if category == "hex" or (category == "addr" and format_.unit("addr") == "hex"):
+    if _is_hexadecimal(category, format_):
         return ["" if value is None else _hexadecimal(value, category) for value in values]
     unit = format_.unit(category) if category else ""
     factor = (TIME_UNITS | BYTE_UNITS).get(unit, 1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report, Unit, nearest
 from stepscope.analysis.tabular.source import Source
-from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.errors import InputError, StepscopeError, UsageError
 from stepscope.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -53,7 +54,25 @@ def _from_python(path: Path) -> list[Report]:
     reports = getattr(module, "REPORTS", None)
     if not isinstance(reports, list | tuple) or not all(isinstance(r, Report) for r in reports):
         raise InputError(f"{path} must set REPORTS to a list of stepscope.reports.Report")
-    return list(reports)
+    return [replace(report, run=partial(_guarded, report, path)) for report in reports]
+
+
+def _guarded(report: Report, path: Path, source: Source, arguments: Arguments) -> Answer:
+    """Run a user's report: what goes wrong in it is for its author to correct."""
+    try:
+        columns = report.run(source, arguments)
+    except StepscopeError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"report {report.name} of {path} failed: {type(error).__name__}: {error}; correct it"
+        ) from error
+    if len(columns) != len(report.columns) or len({len(column) for column in columns}) > 1:
+        raise UsageError(
+            f"report {report.name} of {path} must return {len(report.columns)} columns of equal "
+            "length; correct it"
+        )
+    return columns
 
 
 def _from_sql(path: Path) -> Report:
