@@ -3,10 +3,11 @@
     python benchmarks/stats.py SOURCE.sqlite [--factor 23] [--repeat 2] [--reports NAME,NAME]
 
 Tiles the source trace (23 times the shared launch_bound is a million kernels and two million API
-calls), then runs, in turn and in processes of their own: ``nsys stats`` (found through STEPSCOPE_NSYS, PATH or the usual
-folders), ``stepscope stats`` with an empty cache (importing included) and again with the capture
-in the cache. All write CSV files. Prints the best wall time and the peak memory of the process,
-and the ratios to nsys; without nsys it says so and prints its own figures only.
+calls), then runs, in turn and in processes of their own: ``nsys stats`` (found through
+STEPSCOPE_NSYS, PATH or the usual folders), ``stepscope stats`` with an empty cache (importing
+included) and again with the capture in the cache. All write CSV files. Prints the best wall time
+and the peak memory of the largest process, and the ratios to nsys; without nsys it says so and
+prints its own figures only.
 """
 
 from __future__ import annotations
