@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
+    from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.sql.engine import Engine
 
@@ -163,10 +166,119 @@ class Session:
             problems=self.problems,
         )
 
+    def answers(
+        self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""
+    ) -> Iterator[tuple[Path, Outcome]]:
+        """(capture, what a report or rule says of it), captures in order of rank.
+
+        Args:
+            requests: from :func:`stats_requests` or :func:`rule_requests`.
+            window: ``[start]/[end]``: only events of this time.
+            nvtx: ``range[@domain][/index]``: only events of this range; wins over ``window``.
+
+        Raises:
+            UsageError: a filter is written wrong.
+        """
+        from stepscope.analysis.tabular.report import Outcome, answer
+        from stepscope.analysis.tabular.source import Scope, Source
+        from stepscope.analysis.tabular.window import range_scope, time_scope
+
+        fixed = time_scope(window) if window else Scope()
+        for member in self.job.members:
+            trace = member.trace
+            whole = Source(trace)
+            for request in requests:
+                scope: Scope | None = fixed
+                wanted = nvtx or request.nvtx
+                if request.start_ns is not None or request.end_ns is not None:
+                    scope = Scope(request.start_ns, request.end_ns)
+                elif wanted:
+                    scope = range_scope(trace, wanted)
+                if scope is None:
+                    said = f"{trace.path.name} holds no NVTX range {wanted!r}"
+                    yield trace.path, Outcome(request, None, said)
+                else:
+                    source = whole if scope.everything else Source(trace, scope)
+                    yield trace.path, answer(request, source)
+
+    def page(
+        self, requests: Sequence[Request]
+    ) -> Iterator[tuple[Path, list[str], list[pa.Table], list[str]]]:
+        """(capture, facts about it, answers with rows, why others have none) of every capture."""
+        answers = self.answers(requests)
+        for member in self.job.members:
+            meta = member.trace.meta
+            length = (meta.window_end_ns - meta.window_start_ns) / 1e9
+            facts = [
+                f"Recorded by {meta.source} {meta.source_version}".strip() + f", {length:.3f} s"
+            ]
+            if len(self.job.members) > 1 or meta.rank is not None:
+                facts.append(f"Rank {member.rank} ({member.rank_source})")
+            facts += [
+                f"{problem.severity}: {problem.count:,} x {problem.says}; {problem.do}"
+                for problem in meta.problems
+                if problem.severity in ("data_loss", "error")
+            ]
+            tables, missing = [], []
+            for _, (_, outcome) in zip(requests, answers, strict=False):
+                if outcome.table is None:
+                    missing.append(f"{outcome.request.report.name}: {outcome.missing}")
+                elif outcome.table.num_rows:
+                    tables.append(outcome.table)
+            yield member.trace.path, facts, tables, missing
+
     @property
     def problems(self) -> list[Problem]:
         """Import problems of all traces, one entry a kind and trace."""
         return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+
+def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:
+    """Every report by name: those in the folders, those that ship.
+
+    Raises:
+        InputError: a folder or a file in it cannot be used.
+    """
+    from stepscope.reports.registry import reports
+
+    if not folders:
+        return reports()
+    from stepscope.reports.user import user_reports
+
+    return dict(sorted((reports() | user_reports([Path(folder) for folder in folders])).items()))
+
+
+def known_rules() -> dict[str, Report]:
+    """Every rule by name."""
+    from stepscope.rules.registry import rules
+
+    return rules()
+
+
+def stats_requests(names: Sequence[str], known: Mapping[str, Report]) -> list[Request]:
+    """Read ``name[:argument]...``; the default set when there are no names.
+
+    Raises:
+        UsageError: unknown report or argument.
+    """
+    from stepscope.analysis.tabular.report import parse
+    from stepscope.reports.registry import DEFAULT
+
+    return [parse(name, known) for name in names or DEFAULT]
+
+
+def rule_requests(names: Sequence[str]) -> list[Request]:
+    """Read ``name[:argument]...``; the default set when there are no names, ``all`` for all.
+
+    Raises:
+        UsageError: unknown rule or argument.
+    """
+    from stepscope.analysis.tabular.report import parse
+    from stepscope.rules.registry import DEFAULT, rules
+
+    wanted = list(names) or list(DEFAULT)
+    every = [name for item in wanted for name in (rules() if item == "all" else (item,))]
+    return [parse(name, rules(), "rule") for name in every]
 
 
 def open_cache() -> Cache:

@@ -49,6 +49,7 @@ def test_a_minimal_export(tmp_path):
         **dict.fromkeys(("static_shared_bytes", "dynamic_shared_bytes", "local_bytes", "bytes")),
         **dict.fromkeys(("copy_kind", "src_memory", "dst_memory", "graph_id", "graph_node_id")),
         "green_context": None,
+        **dict.fromkeys(("src_device", "dst_device", "virtual_address")),
     }
     (launch,) = rows(trace, "api_call")
     assert (launch["api"], launch["name"]) == ("runtime", "cudaLaunchKernel")

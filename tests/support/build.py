@@ -139,7 +139,7 @@ class Build:
                     columns[column.name] = pa.array([row.get(column.name) for row in rows])
             writer.append(table, columns)
         known = writer.close()
-        ends = [row["end_ns"] for rows in self.rows.values() for row in rows]
+        ends = [row["end_ns"] for rows in self.rows.values() for row in rows if "end_ns" in row]
         write_meta(
             target,
             Meta(source="nsys", rows=known, window_end_ns=max(ends), problems=problems.problems(),

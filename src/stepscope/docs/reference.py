@@ -18,6 +18,7 @@ from stepscope.analysis import gaps, host, profiler_cost, silence, tables
 from stepscope.cli import main as command_line
 from stepscope.diagnosis import result
 from stepscope.diagnosis.cause import Cause, causes
+from stepscope.docs.answers import reports_page, rules_page
 from stepscope.docs.markdown import (
     attributes,
     code,
@@ -47,6 +48,7 @@ ENVIRONMENT = {
         "the `nsys` that reads `.nsys-rep` files; the one on `PATH`, else the newest in the usual "
         "folders"
     ),
+    "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
 """What the environment variables do; they have no registry, so the scan below guards this one."""
@@ -286,6 +288,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
+    "reports.md": lambda: _page(reports_page()),
+    "rules.md": lambda: _page(rules_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
     "environment.md": environment_page,

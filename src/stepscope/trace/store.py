@@ -393,7 +393,12 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
         return pa.schema([schema.field(name) for name in wanted]).empty_table()
     try:
         # row groups have dictionaries of their own; one dictionary lets Arrow group and join
-        read = pq.read_table(path, columns=wanted).select(wanted).unify_dictionaries()
+        found = pq.read_table(path, columns=wanted)
+        for name in wanted:
+            if name not in found.column_names:  # written before the column was introduced
+                field = schema.field(name)
+                found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+        read = found.select(wanted).unify_dictionaries()
     except (OSError, KeyError, pa.ArrowException) as error:
         raise damaged(path, " ".join(str(error).split())[:300]) from error
     if read.schema.types != [schema.field(name).type for name in wanted]:

@@ -72,6 +72,11 @@ _SAME_KERNEL = {
     "dynamic_shared_bytes": "dynamicSharedMemory",
     "local_bytes": "localMemoryPerThread",
 }
+_SAME_COPY = {
+    "src_device": "srcDeviceId",
+    "dst_device": "dstDeviceId",
+    "virtual_address": "virtualAddress",
+}
 
 
 class GpuReader:
@@ -120,13 +125,25 @@ class GpuReader:
             yield columns
 
     def _copies(self) -> Iterator[Columns]:
-        fields = (*_COMMON, code("bytes"), must("copyKind"), code("srcKind"), code("dstKind"))
+        fields = (
+            *_COMMON,
+            code("bytes"),
+            must("copyKind"),
+            code("srcKind"),
+            code("dstKind"),
+            code("srcDeviceId", "int32", none=(codes.NO_ID,)),
+            code("dstDeviceId", "int32", none=(codes.NO_ID,)),
+            may("virtualAddress"),
+        )
         names = {kind: f"[CUDA memcpy {text}]" for kind, text in self._memcpy_labels.items()}
         kinds, memory = codes.MEMCPY_KINDS, codes.MEMORY_KINDS
         sink = self._sink
         for rows in self._rows("CUPTI_ACTIVITY_KIND_MEMCPY", fields):
             columns = self._common(rows, "memcpy")
             columns["bytes"] = rows["bytes"]
+            for ours, theirs in _SAME_COPY.items():
+                if rows[theirs].null_count < len(rows):
+                    columns[ours] = rows[theirs]
             kind = rows["copyKind"]
             columns["name"] = sink.labels(TABLE, "name", kind, names, "[CUDA memcpy {}]")
             columns["copy_kind"] = sink.labels(TABLE, "copy_kind", kind, kinds, "{}")

@@ -65,7 +65,7 @@ class HostReader:
 
     def read(self) -> None:
         """Fill ``api_call``."""
-        streams = [self._cuda(), self._osrt()]
+        streams = [self._cuda(), self._osrt(), self._syscalls()]
         streams += [
             self._library(table, api)
             for table, api in (("CUBLAS_EVENTS", "cublas"), ("CUDNN_EVENTS", "cudnn"))
@@ -95,6 +95,7 @@ class HostReader:
             columns = self._common(rows)
             columns["name"] = name(rows["nameId"])
             columns["raw_name"] = raw(rows["nameId"])
+            columns["name_number"] = rows["nameId"]
             is_driver = rows.ints("eventClass") == codes.DRIVER_CLASS
             columns["api"] = pa.array(np.where(is_driver, driver, runtime).astype(np.int32))
             columns["correlation_id"] = rows["correlationId"]
@@ -109,6 +110,10 @@ class HostReader:
             self.osrt_rows += len(calls)
             yield self._named(calls, "osrt", "nameId") | {"callchain_id": calls["callchainId"]}
 
+    def _syscalls(self) -> Iterator[Columns]:
+        for rows in self._sink.tables.read("SYSCALL", (*_CALL, must("nameId")), TABLE):
+            yield self._named(rows, "syscall", "nameId")
+
     def _library(self, table: str, api: str) -> Iterator[Columns]:
         for rows in self._sink.tables.read(table, (*_CALL, must("nameId")), TABLE):
             yield self._named(rows, api, "nameId")
@@ -122,6 +127,7 @@ class HostReader:
         return self._common(rows) | {
             "name": name(rows[name_field]),
             "raw_name": raw(rows[name_field]),
+            "name_number": rows[name_field],
             "api": self._sink.constant(TABLE, "api", api, len(rows)),
         }
 

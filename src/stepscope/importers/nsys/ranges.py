@@ -134,6 +134,7 @@ class RangeReader:
                 "payload": sink.lexicon(TABLE, "payload").codes(self._payloads(rows)),
                 "closed": pa.array(closed),
                 "source_row": rows["rowid"],
+                "end_missing": pa.array(~rows.valid("end") & (types != codes.NVTX_MARK)),
             },
         )
         is_gil = self._put_gil(names, domains, tids, start, end)

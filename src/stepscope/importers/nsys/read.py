@@ -22,6 +22,13 @@ from stepscope.importers.nsys.driver import (
 )
 from stepscope.importers.nsys.gpu import GpuReader
 from stepscope.importers.nsys.host import HostReader
+from stepscope.importers.nsys.models import (
+    read_mpi_events,
+    read_network_samples,
+    read_openacc_events,
+    read_openmp_events,
+    read_page_faults,
+)
 from stepscope.importers.nsys.ranges import RangeReader
 from stepscope.importers.nsys.remarks import check_completeness, read_diagnostics
 from stepscope.importers.nsys.report import exported
@@ -127,6 +134,11 @@ def _fill_events(sink: Sink) -> dict[str, int]:
     read_cpu_samples(sink)
     read_scheduling(sink)
     read_metrics(sink)
+    read_page_faults(sink)
+    read_mpi_events(sink)
+    read_openacc_events(sink)
+    read_openmp_events(sink)
+    read_network_samples(sink)
     ranges = RangeReader(sink)
     ranges.read()
     read_diagnostics(sink)

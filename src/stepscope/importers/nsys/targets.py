@@ -68,9 +68,11 @@ def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
     for tid in sink.threads:
         wanted[(tid >> PROCESS_SHIFT) & ID_MASK].add(tid & ID_MASK)
     best: dict[tuple[int, int], tuple[int, int]] = {}
+    every: list[tuple[tuple[int, int], int, int | None]] = []
     for row in records(sink, "ThreadNames", fields, "thread"):
         key = ((row["globalTid"] >> PROCESS_SHIFT) & ID_MASK, row["globalTid"] & ID_MASK)
         if key[1] in wanted.get(key[0], ()):
+            every.append((key, row["nameId"], row["priority"]))
             # of several names the tool's own (lower number) says more than the system's
             name = (row["priority"] or 0, row["nameId"])
             best[key] = min(best.get(key, name), name)
@@ -78,6 +80,7 @@ def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
 
     ids = pa.array([name for _, name in best.values()], type=pa.int64())
     named = sink.strings.take(ids, sink.replaced("thread")).to_pylist()
+    _put_thread_names(sink, every)
     texts = dict(zip(best, named, strict=True))
     texts |= {(name.process_id, name.thread_id): name.name for name in given}
     put_records(
@@ -87,6 +90,21 @@ def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
             {"process_id": process, "thread_id": thread, "name": texts.get((process, thread))}
             for process in sorted(wanted)
             for thread in sorted(wanted[process])
+        ],
+    )
+
+
+def _put_thread_names(sink: Sink, names: Sequence[tuple[tuple[int, int], int, int | None]]) -> None:
+    import pyarrow as pa
+
+    ids = pa.array([number for _, number, _ in names], type=pa.int64())
+    texts = sink.strings.take(ids, sink.replaced("thread_name")).to_pylist()
+    put_records(
+        sink,
+        "thread_name",
+        [
+            {"process_id": process, "thread_id": thread, "name": text, "priority": priority}
+            for ((process, thread), _, priority), text in zip(names, texts, strict=True)
         ],
     )
 

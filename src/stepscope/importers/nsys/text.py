@@ -194,7 +194,9 @@ class NameColumn:
                 self._known[position] = self._lexicon.code(self._change(text))
             codes = self._known[at]
             self._name_unknown(codes, numbers, (at < 0) & _valid(ids))
-        return pa.array(codes, mask=codes < 0) if ids.null_count else pa.array(codes)
+        if ids.null_count:  # a null reads as -1, which a text may have as its number
+            return pa.array(codes, mask=(codes < 0) | ~_valid(ids))
+        return pa.array(codes)
 
     def _name_unknown(self, codes: Codes, numbers: IntArray, where: BoolArray) -> None:
         if not where.any():

@@ -1,0 +1,1 @@
+"""What reports and rules share: rows under a scope, statistics, attribution, arguments."""

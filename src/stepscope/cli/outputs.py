@@ -1,0 +1,171 @@
+"""What ``stats`` and ``analyze`` share: parallel lists of formats and outputs, and writing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stepscope.cli import options
+from stepscope.trace.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.render.report_format import Format
+    from stepscope.session import Outcome, Request
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COMPRESSION = {".xz", ".gz", ".zst"}
+
+
+def filters(function: F) -> F:
+    """The options of ``nsys stats`` and ``nsys analyze`` about filters, formats and outputs."""
+    for option in reversed(
+        (
+            click.option(
+                "-f",
+                "--format",
+                "formats",
+                multiple=True,
+                help="column, table, csv, tsv, json, hdoc, htable, with options: "
+                "csv:time=ms:mem=B:nohdr. '.' is the default of the output.",
+            ),
+            click.option(
+                "-o",
+                "--output",
+                "outputs_",
+                multiple=True,
+                help="'-' the console, '.' files beside the capture, '@COMMAND' a command's "
+                "input, else the beginning of file names.",
+            ),
+            click.option(
+                "--filter-time", "window", default="", help="[START]/[END], as in 1s200ms/1.5s."
+            ),
+            click.option("--filter-nvtx", "nvtx", default="", help="RANGE[@DOMAIN][/INDEX]."),
+            click.option(
+                "--timeunit", default="nsec", help="nsec, usec, msec or seconds.", show_default=True
+            ),
+            click.option(
+                "--force-overwrite",
+                type=click.Choice(["true", "false"]),
+                default="false",
+                help="Replace output files that exist.",
+            ),
+            click.option("-q", "--quiet", is_flag=True, help="Only errors and results."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def split(items: Sequence[str]) -> list[str]:
+    """The elements of a list option: given several times, or separated by commas."""
+    return [part for item in items for part in item.split(",")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where one report goes.
+
+    Attributes:
+        request: the report.
+        format_: how.
+        output: where, as given.
+    """
+
+    request: Request
+    format_: Format
+    output: str
+
+
+def targets(
+    requests: Sequence[Request], formats: Sequence[str], outputs: Sequence[str], timeunit: str
+) -> list[Target]:
+    """Pair the parallel lists; the last format and output are repeated.
+
+    Raises:
+        UsageError: unknown format or unit.
+    """
+    from stepscope.render.report_format import parse_format, time_unit
+
+    base = time_unit(timeunit)
+    named, placed = split(formats) or ["."], split(outputs) or ["-"]
+    found = []
+    for number, request in enumerate(requests):
+        output = placed[min(number, len(placed) - 1)]
+        name = named[min(number, len(named) - 1)]
+        if not output or output == "@":
+            raise UsageError("an output is '-', '.', '@COMMAND' or the beginning of a file name")
+        if name == "." or name.startswith(".:"):
+            name = ("column" if output == "-" else "csv") + name[1:]
+        found.append(Target(request, parse_format(name, base), output))
+    return found
+
+
+def write_answers(
+    answers: Iterator[tuple[Path, Outcome]], wanted: Sequence[Target], *, quiet: bool, force: bool
+) -> None:
+    """Write every answer to its target; say on standard error what is missing.
+
+    Raises:
+        StorageError: a file exists or cannot be written, or a command fails.
+    """
+    from stepscope.render.report_text import about, render
+
+    for number, (path, outcome) in enumerate(answers):
+        target = wanted[number % len(wanted)]
+        if outcome.table is None:
+            if not quiet:
+                name = outcome.request.report.name
+                click.echo(f"SKIPPED {name}: {outcome.missing}", err=True)
+            continue
+        if not outcome.table.num_rows and not quiet and target.output != "-":
+            said = about(outcome.table, "none_found") or "no row results"
+            click.echo(f"{path.name}: {outcome.request.report.name}: {said}", err=True)
+        text = render(outcome.table, target.format_)
+        if target.output == "-":
+            options.write(text + "\n")
+        elif target.output.startswith("@"):
+            _pipe(target.output[1:].split(), text)
+        else:
+            file = _file(target, path)
+            _save(file, text, force=force)
+            if not quiet:
+                click.echo(f"{path.name}: {outcome.request.report.name} -> {file}", err=True)
+
+
+def _file(target: Target, path: Path) -> Path:
+    """``<base>_<report&arguments>.<extension>``."""
+    base = target.output
+    if base == ".":
+        while path.suffix.lower() in _COMPRESSION:
+            path = path.with_suffix("")
+        base = str(path.with_suffix(""))
+    report = "_".join([target.request.report.name, *target.request.written])
+    return Path(f"{base}_{report}.{target.format_.extension}")
+
+
+def _save(file: Path, text: str, *, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise StorageError(
+            f"{file} exists; name another output, or add --force-overwrite true"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"cannot write {file}: {error.strerror}; name another output") from error
+
+
+def _pipe(command: list[str], text: str) -> None:
+    if not command:
+        raise UsageError("'@' needs a command, as in -o '@grep gemm'")
+    try:
+        done = subprocess.run(command, input=text, text=True, encoding="utf-8", check=False)
+    except OSError as error:
+        raise StorageError(f"cannot run {command[0]}: {error.strerror}; check the name") from error
+    if done.returncode < 0:
+        raise StorageError(f"{command[0]} was stopped by signal {-done.returncode}")

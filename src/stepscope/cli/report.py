@@ -1,0 +1,57 @@
+"""``stepscope report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepscope.cli import options
+from stepscope.trace.errors import StorageError, UsageError
+
+
+@click.command()
+@options.paths
+@options.formats("text", "markdown", "html")
+@click.option("--rows", default=15, show_default=True, help="Rows shown of each report.")
+@click.option(
+    "-o", "--output", type=click.Path(), help="Write to this file; .md and .html set the format."
+)
+@click.option("--timeunit", default="msec", show_default=True, help="nsec, usec, msec or seconds.")
+@options.again
+def command(
+    paths: tuple[str, ...], format_: str, rows: int, output: str | None, timeunit: str, again: bool
+) -> None:
+    """Show the default reports of a capture on one readable page.
+
+    The page holds the longest rows of every report of stepscope stats for which the capture has
+    data, and says which capture options would provide the others.
+    """
+    from stepscope.render import report_page
+    from stepscope.render.report_format import parse_format, time_unit
+    from stepscope.session import Session, known_reports, stats_requests
+
+    if rows < 1:
+        raise UsageError("--rows must be at least 1")
+    by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
+    if output is not None and format_ == "text":
+        format_ = by_suffix.get(Path(output).suffix.lower(), "text")
+    session = Session(paths, again=again)
+    sections = [
+        report_page.Section(str(path), facts, tables, missing)
+        for path, facts, tables, missing in session.page(stats_requests([], known_reports()))
+    ]
+    shown = parse_format("column:colmax=60", time_unit(timeunit))
+    make = {
+        "text": report_page.text_page,
+        "markdown": report_page.markdown_page,
+        "html": report_page.html_page,
+    }[format_]
+    text = make(sections, shown, rows)
+    if output is None:
+        options.write(text)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error

@@ -1,0 +1,157 @@
+"""Report tables as aligned columns, as a boxed table, as JSON and as HTML; and their files."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stepscope.render.report_csv import as_csv, as_tsv
+from stepscope.render.report_format import Cells, Format, cells
+from stepscope.render.text import clean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_AUTO_LINES, _MAX_WIDTH = 100, 100
+_INTEGER = re.compile(r"-?\d+")
+
+
+def render(table: pa.Table, format_: Format) -> str:
+    """A report table in any format."""
+    if format_.name == "csv":
+        return as_csv(table, format_)
+    if format_.name == "tsv":
+        return as_tsv(table, format_)
+    if format_.name == "json":
+        return _json(table, format_)
+    if format_.name in ("hdoc", "htable"):
+        return _html(table, format_)
+    return _aligned(table, format_)
+
+
+def about(table: pa.Table, key: str) -> str:
+    """What a table says about itself: name, title, advice, none_found."""
+    found: bytes = (table.schema.metadata or {}).get(key.encode(), b"")
+    return found.decode()
+
+
+def _json(table: pa.Table, format_: Format) -> str:
+    """An array of objects, one a row; null where there is no value."""
+    found = cells(table, format_)
+    columns: list[list[object]] = []
+    for column, numeric in zip(found.columns, found.numeric, strict=True):
+        if numeric:
+            columns.append([_number(text) for text in column])
+        else:
+            columns.append([text if text else None for text in column])
+    rows = [dict(zip(found.head, row, strict=True)) for row in zip(*columns, strict=True)]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n"
+
+
+def _number(text: str) -> object:
+    if not text:
+        return None
+    try:
+        return int(text) if _INTEGER.fullmatch(text) else float(text)
+    except ValueError:
+        return text
+
+
+def _html(table: pa.Table, format_: Format) -> str:
+    found = cells(table, format_)
+    lines = ["<table>", "  <thead>", "    <tr>"]
+    lines += [f"      <th>{html.escape(name)}</th>" for name in found.head]
+    lines += ["    </tr>", "  </thead>", "  <tbody>"]
+    for row in zip(*found.columns, strict=True):
+        lines.append("    <tr>")
+        lines += [f"      <td>{html.escape(cell)}</td>" for cell in row]
+        lines.append("    </tr>")
+    lines += ["  </tbody>", "</table>"]
+    body = "\n".join(lines) + "\n"
+    if format_.name == "htable":
+        return body
+    heading = html.escape(f"{about(table, 'title')} ({about(table, 'name')})")
+    title = html.escape(format_.values.get("title", "Stepscope report"))
+    css = format_.values.get("css", "")
+    link = f'  <link rel="stylesheet" href="{html.escape(css)}">\n' if css else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n  <meta charset="UTF-8">\n'
+        f"  <title>{title}</title>\n{link}</head>\n<body>\n<h1>{heading}</h1>\n{body}</body>\n"
+        "</html>\n"
+    )
+
+
+def _aligned(table: pa.Table, format_: Format) -> str:
+    """Columns of text under a title; boxed for the format ``table``."""
+    found = cells(table, format_)
+    lines = ["", f" ** {about(table, 'title')} ({about(table, 'name')}):", ""]
+    if about(table, "advice") and table.num_rows:
+        lines = [*lines[:2], "", *_wrapped(about(table, "advice")), ""]
+    if not table.num_rows:
+        said = about(table, "none_found") or "The capture holds the data, but no row results."
+        return "\n".join([*lines, *_wrapped(said)]) + "\n"
+    columns = [
+        [_shown(text, numeric, format_) for text in column]
+        for column, numeric in zip(found.columns, found.numeric, strict=True)
+    ]
+    widths = _widths(found, columns, format_)
+    shown = [index for index, width in enumerate(widths) if width]
+    rows = zip(*(columns[index] for index in shown), strict=True)
+    sizes = [widths[index] for index in shown]
+    right = [found.numeric[index] for index in shown]
+    head = [_cut(found.head[index], widths[index]).center(widths[index]) for index in shown]
+    body = [
+        [_cut(text, size).rjust(size) if number else _cut(text, size).ljust(size)
+         for text, size, number in zip(row, sizes, right, strict=True)]
+        for row in rows
+    ]  # fmt: skip
+    boxed = format_.name == "table"
+    return "\n".join([*lines, *_rows(head, body, sizes, format_, boxed=boxed)]) + "\n"
+
+
+def _rows(
+    head: list[str], body: list[list[str]], sizes: list[int], format_: Format, *, boxed: bool
+) -> list[str]:
+    with_head = "nohdr" not in format_.flags
+    if not boxed:
+        rule = ["-" * size for size in sizes]
+        parts = [head, rule, *body] if with_head else body
+        return [(" " + "  ".join(row)).rstrip() for row in parts]
+    edge = "+" + "+".join("-" * (size + 2) for size in sizes) + "+"
+    lines = [edge]
+    if with_head:
+        lines += ["| " + " | ".join(head) + " |", edge]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in body), edge]
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 98, initial_indent=" ", subsequent_indent=" ")
+
+
+def _shown(text: str, numeric: bool, format_: Format) -> str:
+    if not numeric:
+        return clean(text, 1 << 30)
+    if "nofmt" in format_.flags:
+        return text
+    whole, point, rest = text.partition(".")
+    return f"{int(whole):,}{point}{rest}" if _INTEGER.fullmatch(whole) else text
+
+
+def _widths(found: Cells, columns: list[list[str]], format_: Format) -> list[int]:
+    scanned = int(format_.values.get("autolines", _AUTO_LINES)) or None
+    most = int(format_.values.get("colmax", _MAX_WIDTH)) or 1 << 30
+    widths = []
+    for index, (name, column) in enumerate(zip(found.head, columns, strict=True)):
+        given = format_.widths[index] if index < len(format_.widths) else -1
+        longest = max([len(name), *(len(text) for text in column[:scanned])])
+        widths.append(min(longest, most) if given < 0 else given)
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

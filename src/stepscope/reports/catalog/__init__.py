@@ -1,0 +1,1 @@
+"""The reports that ship with Stepscope; each module registers one or more as ``REPORTS``."""

@@ -1,0 +1,41 @@
+"""CUDA API calls by function."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.analysis.tabular.attribution import call_names
+from stepscope.analysis.tabular.maths import dictionary, group, statistics
+from stepscope.analysis.tabular.needs import CUDA_CALLS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Rows, Source
+from stepscope.reports.summary import header, summary
+
+
+def by_recorded_name(calls: Rows) -> Answer:
+    """Summary of calls by name as recorded: two versions of a function are two rows."""
+    names = call_names(calls)
+    groups, firsts = group(calls["raw_name"])
+    found = statistics(calls.duration, groups, len(firsts))
+    order = np.argsort(-found.total, kind="stable")
+    if len(np.unique(found.total)) < len(found.total):  # the rare tie is worth reading a column
+        order = np.lexsort((calls["name_number"][firsts], -found.total))
+    return [*summary(found, order), dictionary(names.codes[firsts][order], names.texts)]
+
+
+def _run(source: Source, _: Arguments) -> Answer:
+    return by_recorded_name(source.cuda_calls())
+
+
+REPORTS = [
+    Report(
+        "cuda_api_sum",
+        "CUDA API Summary",
+        "Calls of the CUDA runtime and driver by function, with the host's time in them. Longest "
+        "total first. The time of calls that wait for the GPU contains that wait.",
+        header("Num Calls", Column("Name", doc="function, without interface version")),
+        _run,
+        aliases=("cudaapisum",),
+        needs=(CUDA_CALLS,),
+    )
+]

@@ -1,0 +1,32 @@
+"""Kernels by name."""
+
+from __future__ import annotations
+
+from stepscope.analysis.tabular.attribution import KERNEL_NAMES, kernel_names
+from stepscope.analysis.tabular.maths import dictionary
+from stepscope.analysis.tabular.needs import KERNELS
+from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
+from stepscope.reports.summary import by_name, header, summary
+
+
+def _run(source: Source, arguments: Arguments) -> Answer:
+    kernels = source.kernels()
+    names = kernel_names(source, kernels, arguments)
+    found, order, codes = by_name(kernels.duration, names.codes, names.texts, count_matters=True)
+    return [*summary(found, order), dictionary(codes[order], names.texts)]
+
+
+REPORTS = [
+    Report(
+        "cuda_gpu_kern_sum",
+        "CUDA GPU Kernel Summary",
+        "Kernels by name, all devices and streams together. Longest total first. Kernels that run "
+        "at the same time count in full each, so the total is work, not elapsed time.",
+        header("Instances", Column("Name", doc="kernel")),
+        _run,
+        arguments=KERNEL_NAMES,
+        aliases=("gpukernsum",),
+        needs=(KERNELS,),
+    )
+]

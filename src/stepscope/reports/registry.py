@@ -1,0 +1,28 @@
+"""The reports that ship: one file each under ``catalog``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from stepscope.analysis.tabular.report import Report
+
+DEFAULT = (
+    *("nvtx_sum", "osrt_sum", "cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum"),
+    *("cuda_gpu_mem_size_sum", "openmp_sum", "um_sum", "um_total_sum", "um_cpu_page_faults_sum"),
+    "openacc_sum",
+)
+"""What is shown when nothing is asked for: the default set of Nsight Systems without graphics."""
+
+
+@cache
+def reports() -> dict[str, Report]:
+    """Every report that ships, by name: each module of ``catalog`` registers some."""
+    import stepscope.reports.catalog as package
+
+    found: dict[str, Report] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        for report in importlib.import_module(f"{package.__name__}.{module.name}").REPORTS:
+            found[report.name] = report
+    return dict(sorted(found.items()))

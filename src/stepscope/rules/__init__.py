@@ -1,0 +1,1 @@
+"""Rules: patterns that cost time, each with advice and the places where it applies."""

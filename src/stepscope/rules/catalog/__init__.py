@@ -1,0 +1,1 @@
+"""The rules; each module registers one or more as ``RULES``."""

@@ -1,0 +1,90 @@
+"""Whether the capture itself can be trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepscope.analysis.explain import explain
+from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.analysis.tabular.source import Source
+from stepscope.rules.limits import ROWS, limit
+
+_TRACE_LESS = (
+    "the profiler's own work takes this share of the time between the first and the last GPU "
+    "operation; trace less (-t cuda,nvtx), or a "
+    "shorter time"
+)
+_FILTER = (
+    "sums over the whole capture include these steps; leave them out with --filter-time or "
+    "--filter-nvtx"
+)
+_RECORDING = "estimated cost of recording in the steady steps; stepscope diagnose shows it"
+
+
+def _run(source: Source, arguments: Arguments) -> Answer:
+    import pyarrow as pa
+
+    meta = source.trace.meta
+    found: list[tuple[str, str, str]] = [
+        ("records lost", f"{problem.count:,}", f"{problem.says}; {problem.do}")
+        for problem in meta.problems
+        if problem.severity in ("data_loss", "error")
+    ]
+    most = int(arguments["overhead"])
+    share = _overhead_share(source)
+    if share > most:
+        found.append(("profiler overhead", f"{share:.1f} %", _TRACE_LESS))
+    for lane in explain(source.trace.frame, meta):
+        where = f"device {lane.lane.device}"
+        least = int(arguments["steps"])
+        if len(lane.steps) < least:
+            said = f"{where}: {lane.steps.says}; capture at least {least} steps"
+            found.append(("too short", f"{len(lane.steps)} steps", said))
+        if lane.set_aside:
+            found.append(("warm-up included", lane.set_aside, f"{where}: {_FILTER}"))
+        share = 100.0 * lane.recording_ns / max(lane.end_ns - lane.begin_ns, 1)
+        if share > most:
+            found.append(("profiler overhead", f"{share:.1f} %", f"{where}: {_RECORDING}"))
+    columns: list[Any] = [
+        pa.array([row[i] for row in found[limit(arguments)]], type=pa.string()) for i in range(3)
+    ]
+    return [np.arange(1, len(columns[0]) + 1), *columns]
+
+
+def _overhead_share(source: Source) -> float:
+    """The profiler's own work between the first and the last GPU operation, percent of that span.
+
+    What it does after the last operation (writing its buffers) disturbs nothing.
+    """
+    work, overhead = source.gpu_work(), source.rows("overhead")
+    if not len(work) or not len(overhead):
+        return 0.0
+    first, last = int(work["start_ns"].min()), int(work["end_ns"].max())
+    inside = np.minimum(overhead["end_ns"], last) - np.maximum(overhead["start_ns"], first)
+    return 100.0 * float(np.maximum(inside, 0).sum()) / max(last - first, 1)
+
+
+RULES = [
+    Report(
+        "capture_quality",
+        "Capture Quality",
+        "What makes figures of this capture doubtful: records lost, the profiler's own cost, too "
+        "few steps, warm-up steps among the measured ones.",
+        (
+            Column("Row#", doc="number"),
+            Column("Check", doc="what was looked at"),
+            Column("Value", doc="what was found"),
+            Column("Meaning", doc="what it means and what to do"),
+        ),
+        _run,
+        arguments=(
+            ROWS,
+            Argument("steps", "a capture of fewer steps is too short", 5, low=1),
+            Argument("overhead", "report overhead above so many percent", 5, low=0),
+        ),
+        none_found="Nothing speaks against this capture.",
+        advice="Look at these before trusting any figure of the capture.",
+    )
+]

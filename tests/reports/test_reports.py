@@ -1,0 +1,434 @@
+"""Reports and rules on small traces made by hand, their arguments, and user reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.build import Build
+
+from stepscope.analysis.tabular.maths import group, percent_of_total, round_half_away, statistics
+from stepscope.analysis.tabular.report import answer, parse
+from stepscope.analysis.tabular.source import Scope, Source
+from stepscope.analysis.tabular.window import parse_time, range_scope, time_scope
+from stepscope.importers.registry import load
+from stepscope.render.report_format import parse_format
+from stepscope.render.report_text import render
+from stepscope.reports.registry import DEFAULT, reports
+from stepscope.reports.user import user_reports
+from stepscope.rules.registry import rules
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.trace import Trace
+
+
+def rows(trace: Trace, name: str, scope: Scope | None = None) -> list[dict[str, Any]]:
+    known = rules() if name.partition(":")[0] in rules() else reports()
+    outcome = answer(parse(name, known), Source(trace, scope))
+    assert outcome.table is not None, outcome.missing
+    found: list[dict[str, Any]] = outcome.table.to_pylist()
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    made = Build()
+    made.range(0, 100, "step")
+    made.range(10, 60, "forward")
+    made.kernel(20, 30, call=(11, 13), name="gemm")
+    made.kernel(30, 36, call=(14, 15), name="relu")
+    made.kernel(70, 80, call=(65, 75), name="gemm")
+    made.kernel(200, 204, name="gemm")
+    made.copy(40, 45, call=(20, 50), size=3000, src="pageable", call_name="cudaMemcpy")
+    made.api(90, 99, "cudaStreamSynchronize")
+    return made.trace(tmp_path)
+
+
+def test_kernels_by_name(trace: Trace) -> None:
+    first, second = rows(trace, "cuda_gpu_kern_sum")
+    assert first["Name"] == "gemm"
+    assert (first["Instances"], first["Total Time"]) == (3, 24_000)
+    assert (first["Avg"], first["Med"], first["Min"], first["Max"]) == (
+        8000.0,
+        10_000.0,
+        4000,
+        10_000,
+    )
+    assert first["StdDev"] == 3464.1
+    assert first["Time"] == 80.0
+    assert (second["Name"], second["Time"], second["StdDev"]) == ("relu", 20.0, 0.0)
+
+
+def test_kernels_by_innermost_range(trace: Trace) -> None:
+    names = {r["Name"]: r["Instances"] for r in rows(trace, "cuda_gpu_kern_sum:nvtx-name")}
+    assert names == {"forward/gemm": 1, "forward/relu": 1, "step/gemm": 1, "gemm": 1}
+
+
+def test_a_kernel_that_starts_before_its_call_returns_has_no_queue(trace: Trace) -> None:
+    found = rows(trace, "cuda_kern_exec_trace")
+    assert [r["Queue Dur"] for r in found] == [7000, 15_000, None]
+    assert [r["Total Dur"] for r in found] == [19_000, 22_000, 15_000]
+    relu, gemm = rows(trace, "cuda_kern_exec_sum")  # longest mean total first
+    assert (relu["Kernel Name"], relu["Count"], relu["QCount"]) == ("relu", 1, 1)
+    assert (gemm["Kernel Name"], gemm["Count"], gemm["QCount"]) == ("gemm", 2, 1)
+    assert (gemm["QAvg"], gemm["QStdDev"], gemm["TAvg"]) == (7000.0, 0.0, 17_000.0)
+
+
+def test_kernels_count_in_every_enclosing_range(trace: Trace) -> None:
+    found = {
+        (r["NVTX Range"], r["Kernel Name"]): r["Kern Inst"] for r in rows(trace, "nvtx_kern_sum")
+    }
+    assert found == {
+        ("forward", "gemm"): 1,
+        ("forward", "relu"): 1,
+        ("step", "gemm"): 2,
+        ("step", "relu"): 1,
+        (None, "gemm"): 1,
+    }
+
+
+def test_projection_spans_the_work_of_a_range(trace: Trace) -> None:
+    found = {r["Name"]: r for r in rows(trace, "nvtx_gpu_proj_trace")}
+    assert (found["step"]["Projected Start"], found["step"]["Projected Duration"]) == (
+        20_000,
+        60_000,
+    )
+    assert (found["step"]["NumGPUOps"], found["step"]["NumChild"]) == (4, 1)
+    assert found["forward"]["ParentId"] == found["step"]["RangeId"]
+
+
+def test_push_pop_tree(trace: Trace) -> None:
+    step, forward = rows(trace, "nvtx_pushpop_trace")
+    assert (step["DurChild"], step["DurNonChild"], step["NumChild"]) == (50_000, 50_000, 1)
+    assert (forward["Lvl"], forward["NameTree"]) == (1, "--forward")
+
+
+def test_window_keeps_what_touches_it_unclipped(trace: Trace) -> None:
+    (gemm, relu) = rows(trace, "cuda_gpu_kern_sum", Scope(25_000, 31_000))
+    assert (gemm["Total Time"], relu["Total Time"]) == (10_000, 6000)
+    # a joined report needs the call inside, too
+    assert rows(trace, "cuda_kern_exec_trace", Scope(25_000, 31_000)) == []
+
+
+def test_filter_by_range(trace: Trace) -> None:
+    scope = range_scope(trace, "forward/0")
+    assert scope is not None
+    assert (scope.start_ns, scope.end_ns, scope.thread_id) == (10_000, 60_000, None)
+    assert range_scope(trace, "forward/1") is None
+    assert range_scope(trace, "forward@lib") is None
+
+
+def test_rules_find_blocking_copies_and_waits(trace: Trace) -> None:
+    (wait,) = rows(trace, "cuda_api_sync")
+    assert wait["Duration"] == 9000
+    assert rows(trace, "cuda_memcpy_sync") == []  # small host-to-device copies do not matter
+    assert rows(trace, "cuda_memcpy_async") == []
+
+
+def test_gaps_are_between_operations_of_any_stream(trace: Trace) -> None:
+    found = [r["Duration"] for r in rows(trace, "gpu_gaps:gap=0")]
+    assert found == [120_000, 25_000, 4000]
+    assert len(rows(trace, "gpu_gaps:gap=0:rows=1")) == 1
+
+
+def test_use_is_a_sum_over_streams(tmp_path: Path) -> None:
+    made = Build()
+    made.kernel(0.001, 100, stream=1)
+    made.kernel(50, 100, stream=2)
+    made.kernel(190, 200)
+    found = rows(made.trace(tmp_path), "gpu_time_util:chunks=2:threshold=60")
+    assert [r["In-Use"] for r in found] == [10.0]
+
+
+def test_missing_data_names_the_option(trace: Trace) -> None:
+    for name in ("osrt_sum", "mpi_event_trace", "um_sum", "openacc_sum", "network_congestion"):
+        outcome = answer(parse(name, reports()), Source(trace))
+        assert outcome.table is None
+        assert "nsys profile" in outcome.missing
+        assert "\n" not in outcome.missing
+
+
+def test_every_report_answers_or_says_why(trace: Trace, tmp_path: Path) -> None:
+    empty = Build()
+    empty.api(0, 1, "cudaMalloc")
+    (tmp_path / "second").mkdir()
+    for some in (trace, empty.trace(tmp_path / "second")):
+        for known in (reports(), rules()):
+            for name, report in known.items():
+                outcome = answer(parse(name, known), Source(some))
+                assert bool(outcome.missing) == (outcome.table is None)
+                if outcome.table is not None:
+                    assert outcome.table.column_names == [c.label for c in report.columns]
+                    for format_ in ("column", "table", "csv", "tsv", "json", "hdoc", "htable"):
+                        text = render(outcome.table, parse_format(format_))
+                        if format_ == "json":
+                            assert len(json.loads(text)) == outcome.table.num_rows
+
+
+def test_all_reports_are_documented() -> None:
+    assert set(DEFAULT) <= reports().keys()
+    aliases = [alias for report in reports().values() for alias in report.aliases]
+    assert len(aliases) == len(set(aliases))
+    assert not set(aliases) & reports().keys()
+    for report in (*reports().values(), *rules().values()):
+        assert report.doc.endswith(".")
+        assert len(report.doc) > 30
+    for rule in rules().values():
+        assert rule.advice
+        assert rule.none_found
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("cuda_gpu_kern_sun", "did you mean 'cuda_gpu_kern_sum'"),
+        ("cuda_gpu_kern_sum:bas", "did you mean 'base'"),
+        ("cuda_api_sum:base", "takes no arguments"),
+        ("cuda_gpu_kern_sum:base:mangled", "not both"),
+        ("cuda_gpu_kern_sum:base=1", "takes no value"),
+        ("um_sum:rows=many", "needs a whole number"),
+        ("um_sum:rows=-2", "at least -1"),
+    ],
+)
+def test_wrong_requests_say_what_is_near(asked: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse(asked, reports())
+
+
+def test_old_names_are_aliases() -> None:
+    assert parse("gpukernsum:base", reports()).report.name == "cuda_gpu_kern_sum"
+    assert parse("unifiedmemory:rows=3", reports()).values == {"rows": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1s2ms3us4ns", 1_002_003_004),
+        ("2ns5us2", 5004),
+        ("2.5ms", 2_500_000),
+        ("1e3us", 1_000_000),
+        ("-1ms", -1_000_000),
+        ("1m", 60_000_000_000),
+    ],
+)
+def test_times(text: str, ns: int) -> None:
+    assert parse_time(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "/", "5", "2ms/1ms", "x/1ms", "1parsec/"])
+def test_wrong_windows(text: str) -> None:
+    with pytest.raises(UsageError):
+        time_scope(text)
+
+
+def test_rounding_goes_away_from_zero_on_the_decimal() -> None:
+    values = np.array([0.05, 0.15, 2.25, 44081.85, 62741.45, -0.25, 1.04, 0.0])
+    assert round_half_away(values).tolist() == [0.1, 0.2, 2.3, 44081.9, 62741.5, -0.3, 1.0, 0.0]
+    assert percent_of_total(np.array([1, 1, 1])).tolist() == [33.3] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 1 << 40)), min_size=1))
+def test_statistics_by_group(pairs: list[tuple[int, int]]) -> None:
+    import statistics as plain
+
+    keys = np.array([key for key, _ in pairs], np.int64)
+    values = np.array([value for _, value in pairs], np.int64)
+    groups, firsts = group(keys)
+    found = statistics(values, groups, len(firsts))
+    for number, row in enumerate(firsts.tolist()):
+        mine = [value for key, value in pairs if key == keys[row]]
+        assert found.total[number] == sum(mine)
+        assert found.count[number] == len(mine)
+        assert (found.low[number], found.high[number]) == (min(mine), max(mine))
+        assert found.med[number] == plain.median(mine)
+        deviation = plain.stdev(mine) if len(mine) > 1 else 0.0
+        assert found.std[number] == pytest.approx(deviation, rel=1e-9, abs=1e-6)
+
+
+SQL = """-- title: Long kernels
+-- unit: length_ns=dur
+SELECT name, end_ns - start_ns AS length_ns FROM gpu_op ORDER BY length_ns DESC, id LIMIT 1
+"""
+PYTHON = """
+from stepscope.reports import Column, Report
+
+def run(source, arguments):
+    kernels = source.kernels()
+    return [kernels["start_ns"], kernels.duration]
+
+REPORTS = [Report("mine", "Mine", "Starts.", (Column("Start", "ts"), Column("Length", "dur")), run)]
+"""
+
+
+def test_a_file_in_a_folder_becomes_a_report(trace: Trace, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "long_kernels.sql").write_text(SQL)
+    (folder / "mine.py").write_text(PYTHON)
+    known = user_reports([folder])
+    table = answer(parse("long_kernels", known), Source(trace)).table
+    assert table is not None
+    assert render(table, parse_format("csv:time=us")) == "name,length_ns (us)\ngemm,10.000\n"
+    mine = answer(parse("mine", known), Source(trace)).table
+    assert mine is not None
+    assert mine.num_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELECT star_ns FROM gpu_op", "did you mean 'start_ns'"),
+        ("SELECT * FROM gpu_ops", "did you mean 'gpu_op'"),
+    ],
+)
+def test_wrong_names_in_sql_say_what_is_near(
+    trace: Trace, tmp_path: Path, sql: str, says: str
+) -> None:
+    (tmp_path / "wrong.sql").write_text(sql)
+    with pytest.raises(UsageError, match=says):
+        answer(parse("wrong", user_reports([tmp_path])), Source(trace))
+
+
+def test_errors_of_own_reports_are_one_line(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PYTHON.replace("kernels.duration]", "1 / 0]"))
+    with pytest.raises(UsageError, match=r"mine.py failed: ZeroDivisionError"):
+        answer(parse("mine", user_reports([tmp_path])), Source(trace))
+    (tmp_path / "mine.py").write_text(PYTHON.replace(", kernels.duration]", "]"))
+    with pytest.raises(UsageError, match="2 columns of equal length"):
+        answer(parse("mine", user_reports([tmp_path])), Source(trace))
+
+
+def test_hexadecimal_numbers_stay_text() -> None:
+    import pyarrow as pa
+
+    fields = [pa.field("guid", pa.int64(), metadata={"unit": "hex"})]
+    table = pa.table([pa.array([0x98039E03, -1])], schema=pa.schema(fields))
+    assert json.loads(render(table, parse_format("json"))) == [
+        {"guid": "98039e03"},
+        {"guid": "ffffffffffffffff"},
+    ]
+    assert render(table, parse_format("csv")).split() == ["guid", "98039e03", "ffffffffffffffff"]
+
+
+def test_files_that_are_no_reports(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(InputError, match="ZeroDivisionError"):
+        user_reports([tmp_path])
+    (tmp_path / "broken.py").write_text("REPORTS = 5")
+    with pytest.raises(InputError, match="must set REPORTS"):
+        user_reports([tmp_path])
+    with pytest.raises(InputError, match="not a folder"):
+        user_reports([tmp_path / "absent"])
+
+
+def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
+    from stepscope.analysis.tabular.columns import column, durations
+
+    for table in ("gpu_op", "api_call", "range", "sync"):
+        for name in trace.arrow(table).column_names:
+            frame, alone = trace.frame(table, name), column(trace, table, name)
+            if name in frame.texts:
+                texts = [alone.texts[code] if code >= 0 else "" for code in alone.values]
+                assert texts == [frame.text(name, row) for row in range(len(frame))]
+            else:
+                assert np.array_equal(alone.values, frame[name]), (table, name)
+        both = trace.frame(table, "start_ns", "end_ns")
+        assert np.array_equal(durations(trace, table), both["end_ns"] - both["start_ns"])
+
+
+def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:
+    made = Build()
+    made.kernel(0, 10)
+    made.copy(2, 8, src="pageable", stream=1)
+    made.copy(20, 40, src="pageable")
+    made.copy(50, 90, src="pinned")
+    made.kernel(36, 60)
+    trace = made.trace(tmp_path)
+    assert rows(trace, "pageable_copy_exposed") == []
+    (copy,) = rows(trace, "pageable_copy_exposed:overlap=20")
+    assert (copy["Duration"], copy["Overlap"]) == (20_000, 20.0)
+
+
+def test_storms_of_tiny_kernels(tmp_path: Path) -> None:
+    made = Build()
+    for number in range(30):
+        made.kernel(number * 10, number * 10 + 2)
+    made.kernel(400, 500)
+    for number in range(5):
+        made.kernel(600 + number * 10, 602 + number * 10)
+    (storm,) = rows(made.trace(tmp_path), "tiny_kernels:count=20")
+    assert (storm["Kernels"], storm["Start"], storm["Duration"]) == (30, 0, 292_000)
+    assert storm["Busy"] == 20.5
+
+
+def test_grids_smaller_than_the_gpu(tmp_path: Path) -> None:
+    made = Build()
+    for blocks, name in ((4, "few"), (90, "most"), (400, "many")):
+        made.kernel(blocks, blocks + 1, name=name)
+        made.rows["gpu_op"][-1] |= {"grid_x": blocks, "grid_y": 1, "grid_z": 1}
+    made.rows["device"] = [{"process_id": 100, "device": 0, "sm_count": 100}]
+    trace = made.trace(tmp_path)
+    (small,) = rows(trace, "small_grids")
+    assert (small["Name"], small["Blocks"], small["SMs"], small["Time"]) == ("few", 4, 100, 33.3)
+    assert [r["Name"] for r in rows(trace, "small_grids:filled=100")] == ["few", "most"]
+
+
+def training(calls: dict[int, str]) -> Build:
+    made = Build()
+    for step in range(12):
+        begin = step * 1000
+        made.range(begin, begin + 950, f"step_{step}")
+        for number in range(5):
+            at = begin + 50 + number * 150
+            made.kernel(at + 10, at + 140, call=(at, at + 5))
+        if step in calls:
+            made.api(begin + 900, begin + 940, calls[step])
+    return made
+
+
+def test_allocation_and_module_loading_in_the_step(tmp_path: Path) -> None:
+    trace = training({5: "cudaMalloc", 6: "cudaMalloc", 8: "cuModuleLoadData"}).trace(tmp_path)
+    (allocation,) = rows(trace, "allocation_in_step")
+    assert (allocation["API Name"], allocation["Num Calls"]) == ("cudaMalloc", 2)
+    assert allocation["Total Time"] == 80_000
+    (module,) = rows(trace, "module_loading_in_step")
+    assert module["API Name"] == "cuModuleLoadData"
+
+
+def test_capture_quality(tmp_path: Path) -> None:
+    made = training({})
+    assert not any(r["Check"] == "too short" for r in rows(made.trace(tmp_path), "capture_quality"))
+    (tmp_path / "other").mkdir()
+    made.rows["overhead"] = [{"start_ns": 1_000_000, "end_ns": 9_000_000, "name": "flush"}]
+    found = rows(made.trace(tmp_path / "other"), "capture_quality:steps=100")
+    assert {"too short", "profiler overhead"} <= {r["Check"] for r in found}
+
+
+KINETO = Path(__file__).parents[1] / "importers" / "kineto_data" / "ddp_rank2.json.zst"
+
+
+def test_a_kineto_trace_answers_wherever_the_data_exists() -> None:
+    trace = load(KINETO, Cache())
+    answered = set()
+    for known in (reports(), rules()):
+        for name in known:
+            outcome = answer(parse(name, known), Source(trace))
+            assert bool(outcome.missing) == (outcome.table is None)
+            if outcome.table is not None and outcome.table.num_rows:
+                answered.add(name)
+    wanted = {"cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "cuda_kern_exec_sum"}
+    assert wanted | {"nvtx_sum", "nvtx_kern_sum", "nvtx_gpu_proj_sum", "nccl_sum"} <= answered
+    work = trace.frame("gpu_op", "kind", "start_ns", "end_ns")
+    kernels = work.take(work.equals("kind", "kernel"))
+    total = int((kernels["end_ns"] - kernels["start_ns"]).sum())
+    assert sum(row["Total Time"] for row in rows(trace, "cuda_gpu_kern_sum")) == total
+    calls = {row["Name"] for row in rows(trace, "cuda_api_sum")}
+    assert "cudaLaunchKernel" in calls
+    ops = {row["Operation"] for row in rows(trace, "cuda_gpu_mem_time_sum")}
+    assert ops <= {"[CUDA memset]", "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]",
+                   "[CUDA memcpy Device-to-Device]"}  # fmt: skip
