@@ -31,6 +31,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="stepscope-score-") as scratch:
         for folder in parser.parse_args().folders:
             for label in json.loads((folder / "truth.json").read_text()):
+                if not label["cause"]:
+                    continue  # two causes are both real in it
                 capture = unpack(folder / label["file"], Path(scratch))
                 variants = {"": capture, "bare": without_annotations(capture, Path(scratch))}
                 for variant, path in variants.items():
