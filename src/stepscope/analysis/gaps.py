@@ -24,7 +24,7 @@ from stepscope.analysis.lanes import Lane
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
 from stepscope.analysis.silence import NAMED_INPUT, explain_silences
 from stepscope.intervals import complement, overlap_per_window
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 CAUSES: Final = (
     "input_starvation",
@@ -203,15 +203,12 @@ def _causes_of_labels(
     return cause, evidence
 
 
-def _blocked_call(lane: Lane, call: IntArray, cause: IntArray, in_flight: np.ndarray) -> IntArray:
+def _blocked_call(lane: Lane, call: IntArray, cause: IntArray, in_flight: BoolArray) -> IntArray:
     """Gaps inside a call that was still running: a blocking copy stages its data meanwhile."""
     api = lane.host.api
     if not len(call) or not len(api):
         return cause
-    copies = lane.ops.equals("kind", "memcpy")
-    is_copy_call = np.zeros(len(api), bool)
-    linked = lane.call[copies]
-    is_copy_call[linked[linked >= 0]] = True
+    is_copy_call = lane.calls_of(lane.ops.equals("kind", "memcpy"))
     staged = is_copy_call[np.maximum(call, 0)] & (call >= 0) & in_flight
     return np.where(staged, _CODE["blocking_copy"], cause)
 
@@ -237,7 +234,7 @@ def _charge_drained(
     # the first blocking call that ends after the gap began, if it had begun by then
     which = np.minimum(np.searchsorted(end, gap_start, side="left"), len(end) - 1)
     drained = (start[which] <= gap_start) & (gap_start <= end[which])
-    cause_of = np.where(blocking.is_copy[order], _CODE["blocking_copy"], _CODE["host_sync"])
+    cause_of = _blocking_cause(blocking.is_copy[order])
     charged = cause_of[which]
     row = np.maximum(op, 0)
     scalar_read = (
@@ -256,6 +253,11 @@ def _charge_drained(
     columns["cause"][late[scalar_read]] = _CODE["host_sync"]
     columns["cause"][late[drained]] = charged[drained]
     return columns
+
+
+def _blocking_cause(is_copy: BoolArray) -> IntArray:
+    """Cause of each blocking call."""
+    return np.where(is_copy, _CODE["blocking_copy"], _CODE["host_sync"])
 
 
 def _gap_start(lane: Lane, op: IntArray, otherwise: IntArray) -> IntArray:
@@ -324,8 +326,7 @@ def _lead_takers(
         crowded = (call_start - previous < CROWDED_NS) & (previous < call_start)
         starts.append(np.where(crowded, previous, call_start))
         ends.append(call_end)
-        is_copy = blocking.is_copy[order]
-        causes.append(np.where(is_copy, _CODE["blocking_copy"], _CODE["host_sync"]))
+        causes.append(_blocking_cause(blocking.is_copy[order]))
     for label, cause in label_cause.items():
         rows = timeline.label == h.LABELS.index(label)
         starts.append(timeline.start_ns[rows])

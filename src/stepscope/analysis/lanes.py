@@ -125,6 +125,29 @@ class Lane:
         """When the device executed anything."""
         return union(self.ops["start_ns"], self.ops["end_ns"])
 
+    @cached_property
+    def enqueue_begin_ns(self) -> IntArray:
+        """Begin of the launching call of each operation; its own start where none is known."""
+        return self._call_time("start_ns")
+
+    @cached_property
+    def enqueue_end_ns(self) -> IntArray:
+        """End of the launching call of each operation; its own start where none is known."""
+        return self._call_time("end_ns")
+
+    def _call_time(self, column: str) -> IntArray:
+        if not len(self.host.api):
+            return self.ops["start_ns"]
+        called = self.host.api[column][np.maximum(self.call, 0)]
+        return np.where(self.call >= 0, called, self.ops["start_ns"])
+
+    def calls_of(self, mask: BoolArray) -> BoolArray:
+        """Mask of the rows of ``host.api`` that enqueued any of the selected operations."""
+        calls = np.zeros(len(self.host.api), bool)
+        linked = self.call[mask]
+        calls[linked[linked >= 0]] = True
+        return calls
+
     def union_of(self, mask: BoolArray) -> Intervals:
         """When the device executed any of the selected operations."""
         return union(self.ops["start_ns"][mask], self.ops["end_ns"][mask])

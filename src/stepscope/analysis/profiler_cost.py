@@ -71,8 +71,7 @@ def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]
         mine = np.isin(rows["thread_id"], lane.host.launch_threads)
         times.append(rows[time][mine])
         costs.append(np.full(int(mine.sum()), unit, np.int64))
-    enqueues = np.zeros(len(lane.host.api), bool)
-    enqueues[lane.call[lane.call >= 0]] = True
+    enqueues = lane.calls_of(lane.call >= 0)
     times.append(lane.host.api["start_ns"][enqueues])
     costs.append(np.full(int(enqueues.sum()), ENQUEUE_NS, np.int64))
     at = np.concatenate(times)

@@ -132,10 +132,9 @@ def _batch_follows(lane: Lane, quiet: Intervals) -> tuple[BoolArray, BoolArray]:
     if not len(api):
         return none, none
     mine = np.isin(api["thread_id"], lane.host.launch_threads)
-    is_upload = np.zeros(len(api), bool)
-    copies = lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
-    linked = lane.call[copies]
-    is_upload[linked[linked >= 0]] = True
+    is_upload = lane.calls_of(
+        lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
+    )
     is_pinning = api.matches("name", words.PINNING_CALL)
     is_query = api.matches("name", words.QUERY_CALL)
 

@@ -77,7 +77,7 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
     enqueued. A device that runs behind the host is thus charged to the step whose work it does,
     and an idle wait for the next step's input to the step that waits.
     """
-    enqueued = _enqueue_time(lane)
+    enqueued = lane.enqueue_begin_ns
     step_of = np.searchsorted(steps.begin_ns, enqueued, side="right") - 1
     n = len(steps)
     last_end = np.full(n + 1, np.iinfo(np.int64).min)
@@ -123,32 +123,14 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     return first, last, " and ".join(parts)
 
 
-def _enqueue_time(lane: Lane) -> IntArray:
-    """Begin of the launching call of each operation; its own start where none is known."""
-    if not len(lane.host.api):
-        return lane.ops["start_ns"]
-    return np.where(
-        lane.call >= 0, lane.host.api["start_ns"][np.maximum(lane.call, 0)], lane.ops["start_ns"]
-    )
-
-
 def _capture_begin(host: HostSide, window_start_ns: int) -> int:
     """When the program could go on after the capture began; starting a capture takes a while."""
     started = host.api["end_ns"][host.api.matches("name", words.CAPTURE_START_CALL)]
     return int(started[0]) if len(started) else window_start_ns
 
 
-def _enqueued_by(lane: Lane) -> IntArray:
-    """End of the launching call of each operation; its own start where none is known."""
-    if not len(lane.host.api):
-        return lane.ops["start_ns"]
-    return np.where(
-        lane.call >= 0, lane.host.api["end_ns"][np.maximum(lane.call, 0)], lane.ops["start_ns"]
-    )
-
-
 def _first_begin(lane: Lane) -> int:
-    return int(min(_enqueue_time(lane).min(), lane.ops["start_ns"].min()))
+    return int(min(lane.enqueue_begin_ns.min(), lane.ops["start_ns"].min()))
 
 
 @dataclass(frozen=True)
@@ -166,7 +148,7 @@ class _Candidate:
 
 def _from_ranges(lane: Lane) -> Steps | None:
     host = lane.host
-    enqueued = np.sort(_enqueue_time(lane))
+    enqueued = np.sort(lane.enqueue_begin_ns)
     candidates = _candidates(host.ranges, enqueued)
     profiler = [c for c in candidates if c.label == "ProfilerStep"]
     if profiler:
@@ -254,7 +236,7 @@ def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     """Steps from the repeating sequence of enqueued operations, when nothing is annotated."""
     if len(lane.ops) < 2 * MIN_STEPS:
         return None
-    enqueued = _enqueue_time(lane)
+    enqueued = lane.enqueue_begin_ns
     order = np.lexsort((np.arange(len(enqueued)), enqueued))
     ops = lane.ops
     # A token is what an operation looks like from outside: its name; for copies also the size.
@@ -269,7 +251,7 @@ def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     # The step begins when the one before has enqueued its last work: what the host does before
     # its own first call, getting a batch, belongs to it.
     first = min(_capture_begin(lane.host, window_start_ns), int(enqueued[order[0]]))
-    begin = np.where(anchors > 0, _enqueued_by(lane)[order][anchors - 1], first)
+    begin = np.where(anchors > 0, lane.enqueue_end_ns[order][anchors - 1], first)
     end = int(max(enqueued.max(), ops["end_ns"].max()))
     says = (
         f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "

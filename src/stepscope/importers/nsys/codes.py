@@ -64,7 +64,6 @@ RUNTIME_CLASS, DRIVER_CLASS = 0, 1
 OSRT_START_CLASS = 31  # a marker "OS runtime tracing has begun", not a call
 
 NVTX_PUSHPOP = (59, 70)
-NVTX_STARTEND = (60, 71)
 NVTX_MARK = 34
 NVTX_THREAD_NAME = 39
 NVTX_DOMAIN = 75
