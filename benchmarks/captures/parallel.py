@@ -157,8 +157,10 @@ def main() -> None:
     @contextlib.contextmanager
     def annotated(name: str):
         with torch.cuda.nvtx.range(name):
-            with torch.profiler.record_function(name) if args.capture == "torch" else (
-                contextlib.nullcontext()
+            with (
+                torch.profiler.record_function(name)
+                if args.capture == "torch"
+                else (contextlib.nullcontext())
             ):
                 yield
 
