@@ -11,7 +11,7 @@ from stepscope.analysis.simulation.changes import (
     ScaleKernels,
     ScaleOps,
 )
-from stepscope.analysis.simulation.matched import Matched, MatchedRows
+from stepscope.analysis.simulation.matched import Matched, MatchedJob, MatchedOps
 from stepscope.analysis.simulation.model import Prediction, Simulation
 
 __all__ = [
@@ -20,7 +20,8 @@ __all__ = [
     "FuseOps",
     "LaunchesFree",
     "Matched",
-    "MatchedRows",
+    "MatchedJob",
+    "MatchedOps",
     "OverlapCommunication",
     "Prediction",
     "RankLike",

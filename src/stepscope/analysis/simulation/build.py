@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from stepscope.analysis import host as h
+from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSE_OF_LABEL, CAUSES
 from stepscope.analysis.host import blocking_calls, host_timeline
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.profiler_cost import RecordedCost
 from stepscope.analysis.silence import explain_silences, input_time
-from stepscope.analysis.simulation.costs import delays, typical_call_ns
+from stepscope.analysis.simulation.costs import Delays, delays, typical_call_ns
+from stepscope.analysis.simulation.layout import Layout, Run, lay_out
 from stepscope.analysis.simulation.program import (
-    LAUNCH,
-    MARK,
     QUEUE_DEPTH,
-    WAIT,
     C,
     Program,
 )
@@ -33,50 +31,10 @@ from stepscope.analysis.simulation.waits import (
     operation_waits,
     recorded_events,
 )
-from stepscope.analysis import vocabulary as words
 from stepscope.trace.frame import BoolArray, IntArray
 
 _NEARLY_FULL: Final = 512
 """A launch that takes long with at least this many operations outstanding waits for the queue."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A contiguous run of steps of one rank.
-
-    Attributes:
-        first: first step.
-        last: last step.
-        begin_ns: when the host begins it.
-        end_ns: when the host begins the step after it.
-        measured_ns: length on the device's timeline, in total.
-    """
-
-    first: int
-    last: int
-    begin_ns: int
-    end_ns: int
-    measured_ns: int
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return self.last - self.first + 1
-
-
-def run_of(e: Explanation, first: int, last: int) -> Run:
-    """The run of the given steps."""
-    begins = e.steps.begin_ns
-    if last + 1 < len(begins):
-        end = int(begins[last + 1])
-    elif e.steps.open_end:
-        # nothing marks the end of the last step: the host's part ends with its last launch
-        mine = e.lane.enqueue_begin_ns >= begins[last]
-        end = int(e.lane.enqueue_end_ns[mine].max()) if mine.any() else e.steps.end_ns
-    else:
-        end = e.steps.end_ns
-    measured = int(e.bounds_ns[last + 1] - e.bounds_ns[first])
-    return Run(first, last, int(begins[first]), max(end, int(begins[last]) + 1), measured)
 
 
 def build(
@@ -100,130 +58,112 @@ def build(
     events = recorded_events(lane, read, order)
     waiting, inferred = operation_waits(lane, order, events)
     waits = host_waits(lane, order, events, run.begin_ns, run.end_ns)
-    called_end = lane.enqueue_end_ns[order.ops]
     usual = typical_call_ns(lane)
     single = _own_call(lane, order)
     full, depth = _queue(order, lane, usual, single)
-    called = np.where(full, np.maximum(order.begin_ns, called_end - usual), order.begin_ns)
+    # what had to wait for a place in the queue, or for a graph, was handed over at the call's end
+    held = full | np.isin(lane.call[order.ops], waits.call[waits.call >= 0])
+    handed = np.maximum(order.begin_ns, lane.enqueue_end_ns[order.ops] - usual)
+    called = np.where(held, handed, order.begin_ns)
     late = delays(lane, order, waiting, called)
+    lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
+    work, recording, silent = _host_work(e, read, run, lay.at_ns, lay.until_ns)
+
     blocks, reads = _blocking_copies(e, order)
-
-    inside = np.flatnonzero((order.begin_ns >= run.begin_ns) & (order.begin_ns < run.end_ns))
-    n_op, n_wait, n_mark = len(inside), len(waits.call), run.steps
-    api = lane.host.api
-    at = np.concatenate(
-        (
-            e.steps.begin_ns[run.first : run.last + 1],
-            order.begin_ns[inside],
-            api["start_ns"][waits.call] if n_wait else np.empty(0, np.int64),
-        )
-    )
-    until = np.concatenate(
-        (
-            at[:n_mark],
-            called_end[inside],
-            api["end_ns"][waits.call] if n_wait else np.empty(0, np.int64),
-        )
-    )
-    kind = np.repeat(np.array([MARK, LAUNCH, WAIT], np.int64), (n_mark, n_op, n_wait))
-    hosted = np.concatenate(
-        (np.ones(n_mark, bool), lane.call[order.ops[inside]] >= 0, np.ones(n_wait, bool))
-    )
-    # a call that both launches and waits (a graph) waits first
-    rank_in_time = np.repeat(np.array([0, 2, 1]), (n_mark, n_op, n_wait))
-    sequence = np.lexsort((np.arange(len(at)), rank_in_time, at))
-    place = np.empty(len(at), np.int64)
-    place[sequence] = np.arange(len(at))
-    item_of = np.full(len(order.ops), -1, np.int64)
-    item_of[inside] = place[n_mark : n_mark + n_op]
-    wait_item = place[n_mark + n_op :]
-    at, until, kind, hosted = at[sequence], until[sequence], kind[sequence], hosted[sequence]
-    m = len(at)
-    position = np.full(m, -1, np.int64)
-    position[item_of[inside]] = inside
-    is_op = position >= 0
-    reference = _references(order, inside, item_of, m)
-
-    # one program order: what other threads do meanwhile ends a call's turn; operations that
-    # share a call, and those of unknown call, take no host time of their own
-    until = np.where(hosted, until, at)
-    until = np.maximum(np.minimum(until, np.append(at[1:], run.end_ns)), at)
-    work, recording, silent = _host_work(e, read, run, at, until)
-    call = until - at
-    cut = np.zeros(m, bool)  # another thread went on while this call waited
-    cut[wait_item] = _cut_short(lane, waits, until[wait_item])
-
-    def of_ops(values: IntArray, otherwise: int = 0) -> IntArray:
-        return np.where(is_op, values[np.maximum(position, 0)], otherwise).astype(np.int64)
-
-    start, end = (lane.ops[c][order.ops] for c in ("start_ns", "end_ns"))
-    duration = of_ops(end - start)
-    is_blocking = is_op & blocks[np.maximum(position, 0)] & (call > 0)
-    wait_cause = np.full(m, -1, np.int64)
-    returns = np.zeros(m, np.int64)
-    own_end = of_ops(end)
-    returns[is_blocking] = until[is_blocking] - own_end[is_blocking]
-    wait_cause[is_blocking] = C["blocking_copy"]
-    wait_cause[is_op & reads[np.maximum(position, 0)] & is_blocking] = C["host_sync"]
-    call = np.where(is_blocking, np.minimum(call, usual), call)
-    is_full = is_op & full[np.maximum(position, 0)] & ~is_blocking
-    call = np.where(is_full, np.minimum(call, usual), call)
-
-    wait_of: dict[int, tuple[int, ...]] = {}
-    causes = _wait_causes(lane, waits)
-    for item, targets, cause in zip(wait_item.tolist(), waits.targets, causes, strict=True):
-        wait_cause[item] = cause
-        if cut[item]:
-            continue
-        items = tuple(r for t in targets if (r := reference(t)) is not None)
-        finished = max((int(end[t]) for t in targets), default=int(at[item]))
-        if finished > at[item]:
-            returns[item] = max(int(until[item]) - finished, 0)
-            call[item] = min(int(call[item]), usual)
-        else:
-            returns[item] = min(int(call[item]), usual)
-        if items:
-            wait_of[item] = items
-    depends: dict[int, tuple[tuple[int, int], ...]] = {}
-    for target, sources in waiting.items():
-        if item_of[target] >= 0:
-            pairs = tuple(
-                (r, int(late.dependency_ns[target]))
-                for s in sorted(sources)
-                if (r := reference(s)) is not None
-            )
-            if pairs:
-                depends[int(item_of[target])] = pairs
-    instance = np.full(m, -1, np.int64)
+    call = lay.until_ns - lay.at_ns
+    blocking = (lay.of_ops(blocks) > 0) & (call > 0)
+    wait_cause = np.where(blocking, C["blocking_copy"], -1)
+    wait_cause[blocking & (lay.of_ops(reads) > 0)] = C["host_sync"]
+    own_end = lay.of_ops(lane.ops["end_ns"][order.ops])
+    returns = np.where(blocking, lay.until_ns - own_end, 0)
+    waited = blocking | (lay.of_ops(full) > 0)
+    call = np.where(waited, np.minimum(call, usual), call)
+    wait_of = _host_waits(lane, order, waits, lay, usual, (call, returns, wait_cause))
+    instance = np.full(len(lane.ops), -1, np.int64)
     if rows is not None and instances is not None:
-        of_row = np.full(len(lane.ops), -1, np.int64)
-        of_row[rows] = instances
-        instance[is_op] = of_row[order.ops[position[is_op]]]
+        instance[rows] = instances
     return Program(
-        kind=kind,
-        op=np.where(is_op, order.ops[np.maximum(position, 0)], -1).astype(np.int64),
-        at_ns=at,
+        kind=lay.kind,
+        op=lay.of_ops(order.ops, -1),
+        at_ns=lay.at_ns,
         work_ns=work,
         call_ns=call,
         recording_ns=recording,
         recording_silent_ns=silent,
-        stream=of_ops(order.stream, -1),
-        latency_ns=of_ops(late.latency_ns),
-        turnaround_ns=of_ops(late.turnaround_ns),
-        delay_ns=of_ops(late.delay_ns),
-        duration_ns=duration,
-        hosted=hosted,
-        blocks=is_blocking,
+        stream=lay.of_ops(order.stream, -1),
+        latency_ns=lay.of_ops(late.latency_ns),
+        turnaround_ns=lay.of_ops(late.turnaround_ns),
+        delay_ns=lay.of_ops(late.delay_ns),
+        duration_ns=lay.of_ops((lane.ops["end_ns"] - lane.ops["start_ns"])[order.ops]),
+        hosted=lay.hosted,
+        blocks=blocking,
         wait_cause=wait_cause,
         return_ns=returns,
-        instance=instance,
-        depends=depends,
+        instance=lay.of_ops(instance[order.ops], -1),
+        depends=_depends(waiting, late, lay),
         waits=wait_of,
-        inferred=frozenset(int(item_of[t]) for t in inferred if item_of[t] >= 0),
-        behind=_behind(order, inside, item_of, m, depth, single),
-        streams=order.streams,
-        communication=is_op & lane.is_communication[order.ops[np.maximum(position, 0)]],
+        inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
+        behind=_behind(order, lay, depth, single),
+        communication=lay.of_ops(lane.is_communication[order.ops]) > 0,
     )
+
+
+def _host_waits(
+    lane: Lane,
+    order: Order,
+    waits: HostWaits,
+    lay: Layout,
+    usual: int,
+    columns: tuple[IntArray, IntArray, IntArray],
+) -> dict[int, tuple[int, ...]]:
+    """What the waiting items wait for; fills in the host time, return time and cause of each.
+
+    Args:
+        lane: the device.
+        order: its operations.
+        waits: the waits.
+        lay: the items.
+        usual: what a call costs that waits for nothing, ns.
+        columns: ``call_ns``, ``return_ns`` and ``wait_cause`` of the items, to be filled in.
+    """
+    call, returns, wait_cause = columns
+    end = lane.ops["end_ns"][order.ops]
+    found: dict[int, tuple[int, ...]] = {}
+    causes = _wait_causes(lane, waits)
+    for item, targets, cause in zip(lay.wait_item.tolist(), waits.targets, causes, strict=True):
+        wait_cause[item] = cause
+        if lay.cut[item]:
+            continue
+        at, until = int(lay.at_ns[item]), int(lay.until_ns[item])
+        finished = max((int(end[t]) for t in targets), default=at)
+        waited = finished > at
+        call[item] = min(until - at, usual) if waited else until - at
+        early = cause == C["launch_bound"]  # a graph launch returns before the end
+        since = until - finished if early else max(until - finished, 0)
+        returns[item] = since if waited else min(until - at, usual)
+        items = tuple(r for t in targets if (r := lay.reference(t)) is not None)
+        if items:
+            found[item] = items
+        elif until - at > usual:
+            call[item] = until - at  # it waited for something that the run does not hold
+    return found
+
+
+def _depends(
+    waiting: dict[int, set[int]], late: Delays, lay: Layout
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Dependencies between streams as item references, with the turnaround of each."""
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    for target, sources in waiting.items():
+        item = int(lay.item_of[target])
+        if item < 0:
+            continue
+        between = int(late.dependency_ns[target])
+        references = (lay.reference(source) for source in sorted(sources))
+        pairs = tuple((r, between) for r in references if r is not None)
+        if pairs:
+            found[item] = pairs
+    return found
 
 
 def _own_call(lane: Lane, order: Order) -> BoolArray:
@@ -258,48 +198,17 @@ def _queue(order: Order, lane: Lane, usual: int, single: BoolArray) -> tuple[Boo
     return full, depths
 
 
-def _behind(
-    order: Order,
-    inside: IntArray,
-    item_of: IntArray,
-    m: int,
-    depth: list[int],
-    single: BoolArray,
-) -> IntArray:
+def _behind(order: Order, lay: Layout, depth: list[int], single: BoolArray) -> IntArray:
     """For each item the one whose operation must have started before its call goes on."""
-    behind = np.zeros(m, np.int64)
+    m = len(lay)
+    behind = np.full(m, -2 * m, np.int64)  # long before the first pass: nothing to wait for
     for number, distance in enumerate(depth):
-        mine = inside[order.stream[inside] == number]
-        items = item_of[mine]
-        if not len(items) or distance < 1:
-            continue
-        target = np.arange(len(items)) - distance
-        behind[items] = items[target % len(items)] + m * (target // len(items))
-    behind[item_of[inside[~single[inside]]]] = -2 * m
+        items = lay.item_of[lay.inside[order.stream[lay.inside] == number]]
+        if len(items) and distance >= 1:
+            target = np.arange(len(items)) - distance
+            behind[items] = items[target % len(items)] + m * (target // len(items))
+    behind[lay.item_of[lay.inside[~single[lay.inside]]]] = -2 * m
     return np.maximum(behind, -2 * m)
-
-
-def _references(
-    order: Order, inside: IntArray, item_of: IntArray, m: int
-) -> Callable[[int], int | None]:
-    """Translate positions in the order into item references, those before the run included."""
-    of_stream = {
-        number: (positions, item_of[positions[item_of[positions] >= 0]])
-        for number, positions in enumerate(order.of_stream)
-    }
-
-    def reference(position: int) -> int | None:
-        if item_of[position] >= 0:
-            return int(item_of[position])
-        positions, items = of_stream[int(order.stream[position])]
-        if not len(items) or position > inside[-1]:
-            return None
-        at = int(np.searchsorted(positions, position))
-        first = int(np.searchsorted(positions, inside[0]))
-        back = at - first  # negative: this many before the stream's first of the run
-        return int(items[back]) - m if -len(items) <= back < 0 else None
-
-    return reference
 
 
 def _blocking_copies(e: Explanation, order: Order) -> tuple[BoolArray, BoolArray]:
@@ -319,14 +228,6 @@ def _blocking_copies(e: Explanation, order: Order) -> tuple[BoolArray, BoolArray
     # what the call did, not what its name promises: it returned when most of the copy was done
     waits &= lane.enqueue_end_ns >= (ops["start_ns"] + ops["end_ns"]) // 2
     return waits[order.ops], (waits & small & read_back)[order.ops]
-
-
-def _cut_short(lane: Lane, waits: HostWaits, until: IntArray) -> BoolArray:
-    """Waits during which another thread went on enqueueing."""
-    if not len(waits.call):
-        return np.empty(0, bool)
-    cut: BoolArray = until < lane.host.api["end_ns"][waits.call]
-    return cut
 
 
 def _wait_causes(lane: Lane, waits: HostWaits) -> list[int]:

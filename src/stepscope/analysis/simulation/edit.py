@@ -1,4 +1,4 @@
-"""Programs as they would be after a change: one function a kind of change, from arrays to arrays."""
+"""Programs as they would be after a change: one function a kind of change."""
 
 from __future__ import annotations
 
@@ -87,7 +87,35 @@ def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
         silent = (program.recording_silent_ns * factor).astype(np.int64)
         kept = np.minimum(silent, work[:, C[cause]])
     work[:, C[cause]] = kept
+    if cause == "host_compute" and bound != "high":
+        subject = _without_trailing_waits(subject)
     return _without_waits(subject.becomes(work_ns=work), cause)
+
+
+def _without_trailing_waits(subject: Subject) -> Subject:
+    """Without the synchronisations that end host work.
+
+    With nothing enqueued in between they belong to it (timing and logging synchronise), and go
+    where it goes.
+    """
+    program = subject.program
+    ends = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
+    ends &= program.work_ns[:, C["host_compute"]] > 0
+    ends &= ~np.append(False, _reads(subject)[:-1])
+    rows = set(np.flatnonzero(ends).tolist())
+    return subject.becomes(
+        waits={item: on for item, on in program.waits.items() if item not in rows},
+        call_ns=np.where(ends, 0, program.call_ns),
+    )
+
+
+def without_inferred(subject: Subject) -> Subject:
+    """Without the dependencies between streams that the capture does not hold."""
+    program = subject.program
+    if not program.inferred:
+        return subject
+    kept = {item: on for item, on in program.depends.items() if item not in program.inferred}
+    return subject.becomes(depends=kept)
 
 
 def _without_waits(subject: Subject, cause: str) -> Subject:
@@ -166,7 +194,8 @@ def _reads(subject: Subject) -> BoolArray:
     reads = subject.of_ops(small)
     waits = program.wait_cause == C["host_sync"]
     following = np.append(waits[1:], False)
-    return reads & (waits | following)
+    found: BoolArray = reads & (waits | following)
+    return found
 
 
 def _only_to_read(subject: Subject, reads: BoolArray) -> BoolArray:
@@ -256,7 +285,7 @@ def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) ->
         return subject
     depends = dict(program.depends)
     if after:
-        previous = _previous(program)
+        previous = previous_items(program)
         for item in np.flatnonzero(moved).tolist():
             pair = (int(previous[item]), int(program.turnaround_ns[item]))
             depends[item] = (*depends.get(item, ()), pair)
@@ -264,7 +293,7 @@ def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) ->
     return subject.becomes(stream=np.where(moved, new, program.stream), depends=depends)
 
 
-def _previous(program: Program) -> IntArray:
+def previous_items(program: Program) -> IntArray:
     """Predecessor of each operation on its stream; that of the first lies in the run before."""
     previous = np.full(len(program), -1, np.int64)
     for number in np.unique(program.stream[program.stream >= 0]).tolist():
@@ -342,19 +371,16 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     Host time is compared by cause, device time over all operations but matched collectives, each
     part of a step between collectives that all ranks share by itself.
     """
-    shared = None
+    shared = subjects[0].program.instance
     for subject in subjects:
-        mine = subject.program.instance[subject.program.instance >= 0]
-        shared = mine if shared is None else np.intersect1d(shared, mine)
-    parts = [_parts(s.program, shared if shared is not None else np.empty(0)) for s in subjects]
+        shared = np.intersect1d(shared, subject.program.instance)
+    parts = [_parts(s.program, shared) for s in subjects]
     count = min(int(part.max(initial=-1)) + 1 for part in parts)
     sums = [_sums(s.program, part, count) for s, part in zip(subjects, parts, strict=True)]
-    if other == "median":
-        wanted = np.median(np.stack(sums), axis=0)
-    else:
-        wanted = next((v for s, v in zip(subjects, sums, strict=True) if s.rank == other), None)  # type: ignore[assignment]
-        if wanted is None:
-            return subjects
+    chosen = [v for s, v in zip(subjects, sums, strict=True) if other in ("median", s.rank)]
+    if not chosen:
+        return subjects
+    wanted = np.median(np.stack(chosen), axis=0)
     changed = []
     for subject, part, own in zip(subjects, parts, sums, strict=True):
         if subject.rank != rank:
@@ -363,7 +389,7 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
         ratio = np.where(own > 0, wanted / np.maximum(own, 1), 1.0)
         ratio = np.vstack((ratio, np.ones((1, ratio.shape[1]))))[np.minimum(part, count)]
         program = subject.program
-        alone = program.instance < 0
+        alone = _alone(program)
         changed.append(
             subject.becomes(
                 work_ns=np.round(program.work_ns * ratio[:, :-2]).astype(np.int64),
@@ -376,6 +402,11 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     return changed
 
 
+def _alone(program: Program) -> BoolArray:
+    """Items whose operation no other rank takes part in."""
+    return ~program.communication & (program.instance < 0)
+
+
 def _parts(program: Program, shared: IntArray) -> IntArray:
     """Number of the part of the run that each item lies in: cut at steps and at collectives."""
     cuts = (program.kind == MARK) | np.isin(program.instance, shared[shared >= 0])
@@ -384,7 +415,7 @@ def _parts(program: Program, shared: IntArray) -> IntArray:
 
 def _sums(program: Program, part: IntArray, count: int) -> IntArray:
     """Host time by cause, time in calls and device time of each part, ns."""
-    alone = np.where(program.instance < 0, program.duration_ns, 0)
+    alone = np.where(_alone(program), program.duration_ns, 0)
     columns = np.column_stack((program.work_ns, program.call_ns, alone))
     sums = np.zeros((count, columns.shape[1]), np.int64)
     inside = part < count

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from stepscope.trace.frame import IntArray
 
 
+class RankCollectives(Protocol):
+    """The matched collectives of one device: what ``analysis.collectives.RankOps`` offers."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def process_id(self) -> int:
+        """The process."""
+
+    @property
+    def device(self) -> int:
+        """CUDA device ordinal inside the process."""
+
+    @property
+    def op(self) -> IntArray:
+        """Rows of ``lane.ops``."""
+
+    @property
+    def instance(self) -> IntArray:
+        """Collective that each of them belongs to: equal on all its members."""
+
+
 class Matched(Protocol):
-    """Collectives matched across ranks, by rank.
-
-    ``rows[rank]`` are rows of that rank's ``lane.ops``, ``instances[rank]`` (of equal length) the
-    ids of the collectives they belong to: the same id on several ranks is the same collective.
-    ``offsets_ns[rank]`` is added to that rank's times to put them on the common clock.
-    """
+    """Collectives matched across ranks."""
 
     @property
-    def rows(self) -> Mapping[int, IntArray]:
-        """Rows of ``lane.ops`` of each rank."""
-
-    @property
-    def instances(self) -> Mapping[int, IntArray]:
-        """Collective that each of these rows belongs to."""
-
-    @property
-    def offsets_ns(self) -> Mapping[int, int]:
-        """Clock offset of each rank, ns."""
+    def ranks(self) -> Sequence[RankCollectives]:
+        """One for each device."""
 
 
 @dataclass(frozen=True)
-class MatchedRows:
+class MatchedOps:
+    """The plainest :class:`RankCollectives`."""
+
+    rank: int
+    process_id: int
+    device: int
+    op: IntArray
+    instance: IntArray
+
+
+@dataclass(frozen=True)
+class MatchedJob:
     """The plainest :class:`Matched`."""
 
-    rows: Mapping[int, IntArray]
-    instances: Mapping[int, IntArray]
-    offsets_ns: Mapping[int, int] = field(default_factory=dict)
+    ranks: list[MatchedOps]

@@ -12,9 +12,9 @@ import numpy as np
 
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
-from stepscope.analysis.lanes import Reader
+from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.simulation import edit
-from stepscope.analysis.simulation.build import Run, build, run_of
+from stepscope.analysis.simulation.build import build
 from stepscope.analysis.simulation.changes import (
     Change,
     Free,
@@ -27,6 +27,7 @@ from stepscope.analysis.simulation.changes import (
     ScaleOps,
 )
 from stepscope.analysis.simulation.edit import Bound, Subject
+from stepscope.analysis.simulation.layout import Run, run_of
 from stepscope.analysis.simulation.matched import Matched
 from stepscope.analysis.simulation.program import C
 from stepscope.analysis.simulation.replay import Replay, replay
@@ -79,9 +80,10 @@ class Simulation:
             raise UsageError("there is no device to simulate; name a capture with GPU work")
         self.devices = list(devices)
         self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
-        ranks = [rank for rank, _ in devices]
-        # several devices of one rank share its rows: which are whose is not said
-        self._collectives = collectives if len(set(ranks)) == len(ranks) else None
+        self._collectives = {
+            (one.rank, one.process_id, one.device): (one.op, one.instance)
+            for one in (collectives.ranks if collectives is not None else ())
+        }
 
     @property
     def measured_step_ns(self) -> int:
@@ -130,7 +132,7 @@ class Simulation:
         Captures of the ranks may begin at different steps; the collectives tell.
         """
         shifts = [0] * len(self.devices)
-        if self._collectives is None:
+        if not self._collectives:
             return shifts
         seen = [self._step_of_instance(rank, e) for rank, e in self.devices]
         for number, steps in enumerate(seen[1:], start=1):
@@ -139,14 +141,11 @@ class Simulation:
                 shifts[number] = int(np.median(common))
         return shifts
 
-    def _rows(self, rank: int) -> tuple[IntArray, IntArray] | None:
-        known = self._collectives
-        if known is None or rank not in known.rows:
-            return None
-        return known.rows[rank], known.instances[rank]
+    def _rows(self, rank: int, lane: Lane) -> tuple[IntArray, IntArray] | None:
+        return self._collectives.get((rank, lane.process_id, lane.device))
 
     def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
-        found = self._rows(rank)
+        found = self._rows(rank, e.lane)
         if found is None:
             return {}
         rows, instances = found
@@ -158,7 +157,7 @@ class Simulation:
         """The unchanged programs, one a device."""
         found = []
         for (rank, e), run in zip(self.devices, self.runs, strict=True):
-            rows, instances = self._rows(rank) or (None, None)
+            rows, instances = self._rows(rank, e.lane) or (None, None)
             program = build(e, self._read_of(rank), run, rows, instances)
             found.append(Subject(rank, e.lane, program))
         return self._with_transfers(found)
@@ -263,7 +262,10 @@ class Simulation:
         """Replay with the changes; one result a device."""
         if not changes:
             return self.unchanged
-        return replay([s.program for s in self.changed(changes, bound)])
+        subjects = self.changed(changes, bound)
+        if bound == "low":
+            subjects = [edit.without_inferred(s) for s in subjects]
+        return replay([s.program for s in subjects])
 
     def says(self) -> str:
         """Which steps were replayed and how well that gives the measured step."""
@@ -310,32 +312,33 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
 
 
 def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
-    if isinstance(change, Free):
-        if change.ranks is not None and subject.rank not in change.ranks:
-            return subject, 0
-        return edit.free(subject, change.cause, bound), 1
-    if isinstance(change, LaunchesFree):
-        return edit.launches_free(subject, bound), 1
-    if isinstance(change, OverlapCommunication):
-        return (
-            edit.overlap_communication(subject, bound),
-            int(subject.program.communication.sum()),
-        )
-    if isinstance(change, ScaleKernels):
-        return edit.scale_kernels(subject, change)
-    if isinstance(change, ScaleOps | RemoveOps | FuseOps):
-        return edit.change_ops(subject, change)
-    return subject, 0
+    match change:
+        case Free(cause, ranks) if ranks is None or subject.rank in ranks:
+            after, count = edit.free(subject, cause, bound), 1
+        case LaunchesFree():
+            after, count = edit.launches_free(subject, bound), 1
+        case OverlapCommunication():
+            after = edit.overlap_communication(subject, bound)
+            count = int(subject.program.communication.sum())
+        case ScaleKernels():
+            after, count = edit.scale_kernels(subject, change)
+        case ScaleOps() | RemoveOps() | FuseOps():
+            after, count = edit.change_ops(subject, change)
+        case _:
+            after, count = subject, 0
+    return after, count
+
+
+_SURE: Final = frozenset(
+    {"input_starvation", "allocator_churn", "compilation_or_warmup", "small_kernels"}
+)
 
 
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
-    """Whether any change has an uncertainty of its own."""
-    sure = {"input_starvation", "allocator_churn", "compilation_or_warmup", "small_kernels"}
-    if not any(len(s.program.recording_ns) and s.program.recording_ns.any() for s in subjects):
-        sure |= {"host_compute", "profiler_overhead"}
-    return any(
+    """Whether any change, or the graph, has an uncertainty that another replay shows."""
+    return any(s.program.inferred for s in subjects) or any(
         isinstance(c, LaunchesFree | OverlapCommunication)
-        or (isinstance(c, Free) and c.cause not in sure)
+        or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )
 

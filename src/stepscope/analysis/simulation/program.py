@@ -56,7 +56,6 @@ class Program:
         inferred: operation items whose dependencies were inferred, not recorded.
         behind: item whose operation must have started before the call goes on: the one that is
             the depth of the launch queue before it on its stream.
-        streams: CUDA stream of each stream number.
         communication: operation items that are communication kernels.
     """
 
@@ -81,7 +80,6 @@ class Program:
     waits: dict[int, tuple[int, ...]]
     inferred: frozenset[int]
     behind: IntArray
-    streams: IntArray
     communication: BoolArray
 
     def __len__(self) -> int:

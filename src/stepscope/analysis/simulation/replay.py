@@ -109,7 +109,7 @@ def _special(program: Program) -> list[bool]:
     return found
 
 
-def _run(
+def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several times slower
     program: Program,
     host: list[int],
     start: list[int],
@@ -152,12 +152,10 @@ def _run(
             h += w
             if not odd:
                 room = start[base + back]
-                if room > h:
-                    h = room
+                h = max(h, room)
                 at = h + lat
                 t = free[s] + turn
-                if t > at:
-                    at = t
+                at = max(at, t)
                 at += wait
                 start[j] = at
                 at += d
@@ -175,22 +173,19 @@ def _run(
                 h += c
                 if i in waits:
                     done = max([end[base + k] for k in waits[i]]) + returns[i]
-                    if done > h:
-                        h = done
+                    h = max(h, done)
             else:
                 at = 0
                 if hosted[i]:
                     room = start[base + back]
-                    if room > h:
-                        h = room
+                    h = max(h, room)
                     at = h + lat
                 if s >= 0:
                     at = max(at, free[s] + turn)
                 if i in depends:
                     for k, between in depends[i]:
                         t = end[base + k] + between
-                        if t > at:
-                            at = t
+                        at = max(at, t)
                 at += wait
                 start[j] = at
                 at = at + d if instance[i] < 0 else (yield pass_, instance[i], at, d)

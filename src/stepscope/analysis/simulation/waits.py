@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -78,7 +79,7 @@ def enqueue_order(lane: Lane) -> Order:
         begin[order],
         streams,
         stream.astype(np.int64),
-        [by_stream[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)],
+        [by_stream[a:b] for a, b in pairwise(bounds.tolist())],
     )
 
 
@@ -110,51 +111,63 @@ def recorded_events(lane: Lane, read: Reader, order: Order) -> Events:
     call_of_sync = _api_rows(lane.host.api, sync["correlation_id"])
     call_of_record = _api_rows(lane.host.api, record["correlation_id"])
     api = lane.host.api
-    number = {int(stream): n for n, stream in enumerate(order.streams.tolist())}
     stream_waits = api.matches("name", _STREAM_WAITS_EVENT) if len(api) else np.zeros(0, np.bool_)
     stream_of: dict[int, int] = {}
-    happenings: list[tuple[int, int, int, int, int]] = []  # time, kind, stream, event, call
+    happenings: list[_Happening] = []
     for call, stream, event in zip(
         call_of_sync.tolist(), sync["stream"].tolist(), sync["event_id"].tolist(), strict=True
     ):
-        if call < 0:
-            continue
-        if event < 0:
-            if stream >= 0:
-                stream_of[call] = stream
-        else:
-            kind = 1 if stream_waits[call] else 2
+        if call >= 0 and event >= 0:
+            kind = _STREAM_WAIT_CODE if stream_waits[call] else _HOST_WAIT_CODE
             happenings.append((int(api["start_ns"][call]), kind, stream, event, call))
+        elif call >= 0 and stream >= 0:
+            stream_of[call] = stream
     for call, stream, event in zip(
         call_of_record.tolist(), record["stream"].tolist(), record["event_id"].tolist(), strict=True
     ):
         if call >= 0 and stream >= 0:
-            happenings.append((int(api["start_ns"][call]), 0, stream, event, call))
-    happenings.sort()
+            happenings.append((int(api["start_ns"][call]), _RECORD_CODE, stream, event, call))
+    sources, waiting = _resolved(order, sorted(happenings))
+    known = any(h[1] == _STREAM_WAIT_CODE for h in happenings)
+    return Events(stream_of, sources, waiting, known)
+
+
+_RECORD_CODE, _STREAM_WAIT_CODE, _HOST_WAIT_CODE = 0, 1, 2
+_Happening = tuple[int, int, int, int, int]
+"""Time in ns, code, stream, event, API row."""
+
+
+def _resolved(
+    order: Order, happenings: list[_Happening]
+) -> tuple[dict[int, tuple[int, ...]], dict[int, set[int]]]:
+    """What host waits and operations wait for, going through records and waits in host order.
+
+    An event stands for what its stream had been given when it was recorded, and for what that
+    stream had been told to wait for since its last operation.
+    """
+    number = {int(stream): n for n, stream in enumerate(order.streams.tolist())}
     meaning: dict[int, frozenset[int]] = {}
-    pending: dict[int, tuple[int, set[int]]] = {}  # stream -> position it lies before, sources
+    pending: dict[int, tuple[int, frozenset[int]]] = {}  # stream -> its last operation, sources
     sources: dict[int, tuple[int, ...]] = {}
     waiting: dict[int, set[int]] = defaultdict(set)
-    for time, kind, stream, event, call in happenings:
-        last = order.last_before(number[stream], time) if stream in number else -1
-        if kind == 0:
-            held = pending.get(stream)
-            more = held[1] if held is not None and held[0] == last else set()
-            meaning[event] = frozenset(more | ({last} if last >= 0 else set()))
-        elif kind == 2:
+    for time, code, stream, event, call in happenings:
+        if code == _HOST_WAIT_CODE:
             if event in meaning:
                 sources[call] = tuple(sorted(meaning[event]))
-        else:
-            what = meaning.get(event, frozenset())
-            held = pending.get(stream)
-            before = set(held[1]) if held is not None and held[0] == last else set()
-            pending[stream] = (last, before | what)
-            if stream in number and what:
-                target = order.first_from(number[stream], time)
-                if target >= 0:
-                    own = int(order.stream[target])
-                    waiting[target] |= {s for s in what if int(order.stream[s]) != own}
-    return Events(stream_of, sources, dict(waiting), known=any(h[1] == 1 for h in happenings))
+            continue
+        last = order.last_before(number[stream], time) if stream in number else -1
+        held = pending.get(stream, (-1, frozenset()))
+        told: frozenset[int] = held[1] if held[0] == last else frozenset()
+        if code == _RECORD_CODE:
+            meaning[event] = told | ({last} if last >= 0 else set())
+            continue
+        pending[stream] = (last, told | meaning.get(event, frozenset()))
+        target = order.first_from(number[stream], time) if stream in number else -1
+        if target >= 0:
+            own = int(order.stream[target])
+            others = meaning.get(event, frozenset())
+            waiting[target] |= {s for s in others if int(order.stream[s]) != own}
+    return sources, {target: on for target, on in waiting.items() if on}
 
 
 def _api_rows(api: Frame, correlation: IntArray) -> IntArray:
@@ -249,17 +262,16 @@ def _waited_in_fact(
 ) -> tuple[int, ...]:
     """What a call that does not synchronise by name waited for, judging by when it returned.
 
-    A launch of a graph waits for an earlier launch of it. Other calls (allocations, module
+    A launch of a graph waits until an earlier one has got far enough: for what was running when
+    it returned, though not for its end. Other calls (allocations, module
     loading) synchronise the device: everything had ended when they returned, and not long before.
     """
     if graph:
         low = int(np.searchsorted(order.begin_ns, began, side="left"))
-        ends = op_end[:low]
-        done = np.flatnonzero((ends <= ended) & (ends > began) & (ends >= ended - RETURN_NS))
-        in_graph = lane.ops["graph_id"][order.ops[done]] >= 0
-        in_graph |= lane.ops.equals("kind", "graph")[order.ops[done]]
-        done = done[in_graph]
-        return (int(done[np.argmax(ends[done])]),) if len(done) else ()
+        running = (lane.ops["start_ns"][order.ops[:low]] <= ended) & (op_end[:low] > began)
+        running &= lane.ops["graph_id"][order.ops[:low]] >= 0
+        done = np.flatnonzero(running)
+        return (int(done[np.argmax(op_end[done])]),) if len(done) else ()
     if not last:
         return ()
     latest = max(last, key=lambda p: int(op_end[p]))
