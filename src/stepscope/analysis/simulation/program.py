@@ -20,7 +20,7 @@ C = {cause: column for column, cause in enumerate(CAUSES)}
 
 QUEUE_DEPTH = 1024
 """Launches that a stream holds before a launching call has to wait. Not documented by NVIDIA;
-1022 or 1023 outstanding operations were seen with CUDA 12 and 13 whenever a launch blocked."""
+1022 or 1023 operations were outstanding on an H200 whenever a launch blocked."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 RETURN_NS: Final = 50_000
 """A call that waited returns within this time after what it waited for has ended: the device's
@@ -212,6 +212,7 @@ def host_waits(lane: Lane, order: Order, events: Events, begin_ns: int, end_ns: 
     enqueues = lane.calls_of(lane.call >= 0)
     graphs = api.matches("name", _GRAPH_LAUNCH)
     long = inside & (end - start >= LONG_CALL_NS) & ~by_name & (~enqueues | graphs)
+    graph_ops = (lane.call >= 0) & graphs[np.maximum(lane.call, 0)]
     is_event, is_stream = api.matches("name", _EVENT_WAIT), api.matches("name", _STREAM_WAIT)
     calls: list[int] = []
     targets: list[tuple[int, ...]] = []
@@ -225,9 +226,8 @@ def host_waits(lane: Lane, order: Order, events: Events, begin_ns: int, end_ns: 
         ends = {p: int(op_end[p]) for p in last}
         found: tuple[int, ...]
         if graphs[call] or not by_name[call]:
-            found = _waited_in_fact(
-                lane, order, op_end, last, began, ended, graph=bool(graphs[call])
-            )
+            in_graph = graph_ops if graphs[call] else None
+            found = _waited_in_fact(lane, order, op_end, last, began, ended, in_graph)
             if not found:
                 continue
         elif call in events.sources:
@@ -257,8 +257,7 @@ def _waited_in_fact(
     last: list[int],
     began: int,
     ended: int,
-    *,
-    graph: bool,
+    in_graph: BoolArray | None,
 ) -> tuple[int, ...]:
     """What a call that does not synchronise by name waited for, judging by when it returned.
 
@@ -266,10 +265,10 @@ def _waited_in_fact(
     it returned, though not for its end. Other calls (allocations, module
     loading) synchronise the device: everything had ended when they returned, and not long before.
     """
-    if graph:
+    if in_graph is not None:
         low = int(np.searchsorted(order.begin_ns, began, side="left"))
         running = (lane.ops["start_ns"][order.ops[:low]] <= ended) & (op_end[:low] > began)
-        running &= lane.ops["graph_id"][order.ops[:low]] >= 0
+        running &= in_graph[order.ops[:low]]
         done = np.flatnonzero(running)
         return (int(done[np.argmax(op_end[done])]),) if len(done) else ()
     if not last:
