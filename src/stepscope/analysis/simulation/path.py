@@ -113,6 +113,16 @@ class _Track:
         self.end = np.array(replay.end_ns, np.int64)
         self.marks = np.flatnonzero(program.kind == MARK).tolist()
 
+    def before(self, j: int) -> int:
+        """When the host was done with the item before."""
+        return self.replay.host_ns[j - 1] if j else 0
+
+    def room(self, j: int) -> int:
+        """When the launch queue had room for an item; 0 where it always had."""
+        i = j % len(self.program)
+        back = j - i + self.behind[i]
+        return self.replay.start_ns[back] if self.hosted[i] and back >= 0 else 0
+
 
 class _Walk:
     """The walk through one step."""
@@ -142,7 +152,7 @@ class _Walk:
         m = len(track.program)
         pass_, mark = divmod(bound, track.replay.steps)
         j = pass_ * m + track.marks[mark]
-        host = track.replay.host_ns[j - 1] + track.work[j % m]
+        host = track.before(j) + track.work[j % m]
         state: tuple[str, int, int] | None = ("work", device, j)
         if host < self.cursor:
             hits = np.flatnonzero(track.end[:j] == self.cursor)
@@ -193,10 +203,10 @@ class _Walk:
         """At the begin of a launching call: after its work, or when the queue had room."""
         track = self.tracks[device]
         i = j % len(track.program)
-        host = track.replay.host_ns[j - 1] + track.work[i]
+        host = track.before(j) + track.work[i]
         back = j - i + track.behind[i]
-        if track.hosted[i] and track.replay.start_ns[back] > host:
-            self.emit("launch_call", device, j, track.replay.start_ns[back])
+        if track.room(j) > host:
+            self.emit("launch_call", device, j, track.room(j))
             return ("start", device, back)
         return ("work", device, j)
 
@@ -204,7 +214,7 @@ class _Walk:
         """At the end of the work before an item."""
         track = self.tracks[device]
         i = j % len(track.program)
-        since = track.replay.host_ns[j - 1] + track.work[i]
+        since = track.before(j) + track.work[i]
         for cause in np.flatnonzero(track.program.work_ns[i]).tolist():
             since -= int(track.program.work_ns[i, cause])
             self.emit("host_work", device, j, since, cause)
@@ -216,18 +226,20 @@ class _Walk:
         m = len(track.program)
         i, base = j % m, j - j % m
         done = track.replay.host_ns[j]
-        called = track.replay.host_ns[j - 1] + track.work[i]
+        called = track.before(j) + track.work[i]
         if track.kind[i] == MARK:
             return ("work", device, j)
         if track.kind[i] == WAIT:
             if done > called + track.call[i]:
-                on = max(track.program.waits[i], key=lambda k: track.replay.end_ns[base + k])
+                on = max(
+                    (k for k in track.program.waits[i] if base + k >= 0),
+                    key=lambda k: track.replay.end_ns[base + k],
+                )
                 self.emit("synchronisation", device, j, track.replay.end_ns[base + on])
                 return ("end", device, base + on)
             self.emit("synchronisation", device, j, called)
             return ("work", device, j)
-        room = track.replay.start_ns[base + track.behind[i]] if track.hosted[i] else 0
-        begun = max(called, room)
+        begun = max(called, track.room(j))
         if track.blocks[i] and done > begun + track.call[i]:
             self.emit("synchronisation", device, j, track.replay.end_ns[j])
             return ("end", device, j)

@@ -141,6 +141,9 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     hosted: list[bool] = program.hosted.tolist()
     blocks: list[bool] = program.blocks.tolist()
     instance: list[int] = program.instance.tolist()
+    # references to before the first pass are negative: they find zeros behind the lists' end
+    start += [0] * (2 * m)
+    end += [0] * (2 * m)
     h = 0
     latest = 0
     for pass_ in range(passes):
@@ -197,6 +200,7 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
                     h = at + returns[i]
             host[j] = h
             j += 1
+    del start[m * passes :], end[m * passes :]
     h += work[0] if work else 0
     bounds.append(max(h, latest, *free))
 
