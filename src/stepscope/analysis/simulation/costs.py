@@ -127,7 +127,7 @@ def pinned_bandwidth(lane: Lane) -> tuple[float, bool]:
 
 def typical_call_ns(lane: Lane) -> int:
     """What a call that enqueues something and waits for nothing costs the host, ns."""
-    enqueued = lane.call >= 0
+    enqueued = (lane.call >= 0) & lane.is_kernel  # copies may wait, kernels rarely do
     if not enqueued.any():
         return LATENCY_NS
     return int(np.median((lane.enqueue_end_ns - lane.enqueue_begin_ns)[enqueued]))
