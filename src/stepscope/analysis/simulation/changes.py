@@ -88,7 +88,7 @@ class OverlapCommunication:
 
 @dataclass(frozen=True)
 class RankLike:
-    """One rank takes the time that the median rank takes for the same part of a step.
+    """One rank takes the time that the median of the others takes for the same part of a step.
 
     Attributes:
         rank: the rank.

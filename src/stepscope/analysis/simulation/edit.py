@@ -366,7 +366,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
 
 
 def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subject]:
-    """One rank takes the time of the median rank, or another, between two collectives.
+    """One rank takes the time of the median of the others, or of one, between two collectives.
 
     Host time is compared by cause, device time over all operations but matched collectives, each
     part of a step between collectives that all ranks share by itself.
@@ -377,7 +377,11 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     parts = [_parts(s.program, shared) for s in subjects]
     count = min(int(part.max(initial=-1)) + 1 for part in parts)
     sums = [_sums(s.program, part, count) for s, part in zip(subjects, parts, strict=True)]
-    chosen = [v for s, v in zip(subjects, sums, strict=True) if other in ("median", s.rank)]
+    chosen = [
+        value
+        for s, value in zip(subjects, sums, strict=True)
+        if s.rank == other or (other == "median" and s.rank != rank)
+    ]
     if not chosen:
         return subjects
     wanted = np.median(np.stack(chosen), axis=0)

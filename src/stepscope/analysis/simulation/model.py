@@ -100,6 +100,8 @@ class Simulation:
                        else 0)) - s
             for (_, e), s in zip(self.devices, shifts, strict=True)
         )  # fmt: skip
+        if self._collectives and first == 0 and last - first >= FEWEST_STEPS:
+            first = 1  # the first step waits for ranks whose captures begin later
         if last < first:  # no step in common: each device by itself
             return [run_of(e, e.first, e.last) for _, e in self.devices]
         first, last = self._bounded(first, last, shifts)
