@@ -266,3 +266,55 @@ def test_freeing_more_never_slows(tmp_path: Path):
         now = s.predict(freed).step_ns
         assert now <= last
         last = now
+
+
+def test_operations_without_calls_still_follow_one_another(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            b.kernel(t + 100 * k + 2, t + 100 * k + 100)
+
+    b = steps(Build(), 400, step)
+    b.api(0, 1, "cudaGetDevice")
+    s = simulation(b.trace(tmp_path))
+    assert abs(s.replay_error) < 0.01
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < 0.6 * s.measured_step_ns
+
+
+def test_a_single_step_is_replayed_too(tmp_path: Path):
+    b = Build()
+    b.kernel(10, 20, call=(0, 5))
+    s = simulation(b.trace(tmp_path))
+    assert s.predict([]).step_ns == s.measured_step_ns
+    assert s.predict([LaunchesFree()]).step_ns <= s.measured_step_ns
+
+
+def test_an_allocation_that_waits_for_the_device(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 5, t + 205, call=(t, t + 3))
+        b.api(t + 10, t + 215, "cudaFree")
+        b.kernel(t + 225, t + 325, call=(t + 220, t + 223))
+
+    s = simulation(steps(Build(), 230, step).trace(tmp_path))
+    (subject,) = s.subjects
+    assert len(subject.program.waits) == s.runs[0].steps
+    freed = s.predict([Free("allocator_churn")])
+    assert freed.step_ns < s.measured_step_ns
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < s.measured_step_ns - 90 * US
+
+
+def test_a_full_queue_is_the_devices_doing(tmp_path: Path):
+    b = Build()
+    depth, a_step, began = 1000, 100, 100_000.0
+    for k in range(2 * depth):
+        begin = began + 100 * k
+        # each launch waits until the operation ``depth`` before it has started
+        called = 2.0 * k if k < depth else began + 100 * (k - depth - 1) + 1
+        done = called + 1 if k < depth else began + 100 * (k - depth)
+        b.kernel(begin, begin + 98, call=(called, done))
+    for number in range(depth // a_step):
+        host = began + 100 * a_step * number - 99
+        b.range(host, host + 100 * a_step, f"step {number}")
+    s = simulation(b.trace(tmp_path))
+    halved = s.predict([ScaleKernels("gemm", 0.5)])
+    # launches that waited for the device wait half as long
+    assert halved.step_ns == pytest.approx(0.51 * s.measured_step_ns, rel=0.1)

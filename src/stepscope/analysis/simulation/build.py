@@ -68,6 +68,8 @@ def build(
     late = delays(lane, order, waiting, called)
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
     work, recording, silent = _host_work(e, read, run, lay.at_ns, lay.until_ns)
+    if not (lay.hosted & (lay.position >= 0)).any():
+        work[:] = 0  # without its calls nothing says whether the host was ahead of the device
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns

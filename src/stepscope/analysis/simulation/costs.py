@@ -74,7 +74,8 @@ def delays(lane: Lane, order: Order, waiting: dict[int, set[int]], called_ns: In
     for target, sources in waiting.items():
         other[target] = max(int(end[s]) for s in sources)
     called = np.where(known, called_ns, never)
-    alone = known & (called > np.maximum(before, other) + TURNAROUND_NS)
+    # the first operation of a stream may have waited for what the capture did not see
+    alone = known & (called > np.maximum(before, other) + TURNAROUND_NS) & (previous >= 0)
     typical_latency = _median(start[alone] - called[alone], LATENCY_NS)
     queued = (before > called + typical_latency) & (before > other) & (start - before >= 0)
     queued &= start - before <= TURNAROUND_NS
@@ -126,8 +127,12 @@ def pinned_bandwidth(lane: Lane) -> tuple[float, bool]:
 
 
 def typical_call_ns(lane: Lane) -> int:
-    """What a call that enqueues something and waits for nothing costs the host, ns."""
+    """What a call that enqueues something and waits for nothing costs the host, ns.
+
+    The lower decile: where the launch queue is full, most of the launches wait.
+    """
     enqueued = (lane.call >= 0) & lane.is_kernel  # copies may wait, kernels rarely do
     if not enqueued.any():
         return LATENCY_NS
-    return int(np.median((lane.enqueue_end_ns - lane.enqueue_begin_ns)[enqueued]))
+    calls = (lane.enqueue_end_ns - lane.enqueue_begin_ns)[enqueued]
+    return int(np.percentile(calls, 10))

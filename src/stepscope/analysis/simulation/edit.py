@@ -71,9 +71,30 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "small_kernels": _no_turnaround,
         "unexplained": _no_delays,
     }
+    if cause in ("host_sync", "blocking_copy") and bound == "low":
+        subject = _unhindered(subject)
     if cause in special:
         return special[cause](subject, bound)
     return _no_work(subject, cause, bound)
+
+
+def _unhindered(subject: Subject) -> Subject:
+    """Launching at the pace of the quickest step.
+
+    A thread that sleeps and is woken again and again works more slowly (cold caches, low clock);
+    by how much, a capture does not say. The spread between its steps is what it shows.
+    """
+    program = subject.program
+    launching = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
+    step = np.cumsum(program.kind == MARK)
+    of_step = np.bincount(step, weights=launching)[1:]
+    if len(of_step) < 3 or not of_step.any():
+        return subject
+    pace = float(of_step.min() / of_step.mean())
+    work = program.work_ns.copy()
+    work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
+    call = np.where(subject.is_op, np.floor(program.call_ns * pace), program.call_ns)
+    return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
 
 
 def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
