@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from stepscope.analysis.gaps import CAUSES
+from stepscope.analysis.simulation import Free, Simulation
 from stepscope.diagnosis.cause import Case, Detection
 
 if TYPE_CHECKING:
@@ -42,6 +44,24 @@ class Predicted:
     low_ns: float
     high_ns: float
     replay_error: float | None = None
+
+
+LARGEST_REPLAY_ERROR: Final = 0.1
+"""A replay that misses the measured step by more does not describe the run: predictions are then
+arithmetic on the capture."""
+
+
+def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Predicted | None:
+    """The step as the simulator replays it without the cause; None where it cannot say."""
+    change = detection.change
+    if change is None:
+        if cause_id not in CAUSES:
+            return None
+        change = Free(cause_id)
+    if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
+        return None
+    found = simulation.predict([change])
+    return Predicted(found.step_ns, found.low_ns, found.high_ns, found.replay_error)
 
 
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
