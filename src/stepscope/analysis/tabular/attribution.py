@@ -30,11 +30,16 @@ class Names:
     texts: list[str]
 
 
-def call_names(calls: Rows) -> Names:
-    """Names of API calls without a four-digit interface version (``_v3020``)."""
-    return renamed(
-        Names(calls["raw_name"], calls.texts("raw_name")), lambda t: _INTERFACE_VERSION.sub("", t)
-    )
+def call_names(calls: Rows, rows: IntArray | None = None) -> Names:
+    """Names of API calls without a four-digit interface version (``_v3020``).
+
+    Args:
+        calls: the calls.
+        rows: only of these.
+    """
+    codes = calls["raw_name"] if rows is None else calls["raw_name"][rows]
+    names = Names(codes, calls.texts("raw_name"))
+    return renamed(names, lambda text: _INTERFACE_VERSION.sub("", text))
 
 
 def renamed(names: Names, change: object) -> Names:
@@ -53,7 +58,7 @@ def kernel_names(source: Source, kernels: Rows, arguments: Arguments) -> Names:
         column = "short_name"
     elif arguments.get("mangled"):
         column = "mangled_name"
-    plain = Names(kernels["name"].astype(np.int64), kernels.texts("name"))
+    plain = Names(kernels["name"], kernels.texts("name"))
     names = plain
     if column != "name":
         texts = kernels.texts(column)
@@ -91,7 +96,7 @@ def _prefixed(source: Source, kernels: Rows, names: Names) -> Names:
 
 def memory_op_names(ops: Rows) -> Names:
     """Names of copies and fills: ``[CUDA memcpy Host-to-Device]`` whatever the source wrote."""
-    names = Names(ops["name"].astype(np.int64), ops.texts("name"))
+    names = Names(ops["name"], ops.texts("name"))
     if all(text.startswith("[CUDA ") for text in _used(names)):
         return names
     kinds = ops.texts("copy_kind")

@@ -44,8 +44,6 @@ def _rows(table: str, source: Source) -> bool:
 
 
 def _of_kind(table: str, column: str, kinds: tuple[str, ...], source: Source) -> bool:
-    if not source.trace.rows(table):
-        return False
     return source.has(table, column, kinds)
 
 
