@@ -327,18 +327,19 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
 
 
 def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
-    from stepscope.analysis.tabular.columns import column, durations
+    from stepscope.analysis.tabular.columns import StoredTable
 
     for table in ("gpu_op", "api_call", "range", "sync"):
         for name in trace.arrow(table).column_names:
-            frame, alone = trace.frame(table, name), column(trace, table, name)
+            frame, alone = trace.frame(table, name), StoredTable(trace, table)[name]
             if name in frame.texts:
                 texts = [alone.texts[code] if code >= 0 else "" for code in alone.values]
                 assert texts == [frame.text(name, row) for row in range(len(frame))]
             else:
                 assert np.array_equal(alone.values, frame[name]), (table, name)
         both = trace.frame(table, "start_ns", "end_ns")
-        assert np.array_equal(durations(trace, table), both["end_ns"] - both["start_ns"])
+        alone_ns = StoredTable(trace, table).durations
+        assert np.array_equal(alone_ns, both["end_ns"] - both["start_ns"])
 
 
 def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:

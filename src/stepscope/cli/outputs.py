@@ -113,7 +113,7 @@ def write_answers(
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
-    from stepscope.render.report_text import about, render
+    from stepscope.render.report_text import about, pieces
 
     for number, (path, outcome) in enumerate(answers):
         target = wanted[number % len(wanted)]
@@ -125,11 +125,13 @@ def write_answers(
         if not outcome.table.num_rows and not quiet and target.output != "-":
             said = about(outcome.table, "none_found") or "no row results"
             click.echo(f"{path.name}: {outcome.request.report.name}: {said}", err=True)
-        text = render(outcome.table, target.format_)
+        text = pieces(outcome.table, target.format_)
         if target.output == "-":
-            options.write(text + "\n")
+            for piece in text:
+                options.write(str(piece, "utf-8"))
+            options.write("\n")
         elif target.output.startswith("@"):
-            _pipe(target.output[1:].split(), text)
+            _pipe(target.output[1:].split(), b"".join(text))
         else:
             file = _file(target, path)
             _save(file, text, force=force)
@@ -148,10 +150,10 @@ def _file(target: Target, path: Path) -> Path:
     return Path(f"{base}_{report}.{target.format_.extension}")
 
 
-def _save(file: Path, text: str, *, force: bool) -> None:
+def _save(file: Path, text: Iterator[bytes | memoryview], *, force: bool) -> None:
     try:
-        with file.open("w" if force else "x", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with file.open("wb" if force else "xb") as stream:
+            stream.writelines(text)
     except FileExistsError:
         raise StorageError(
             f"{file} exists; name another output, or add --force-overwrite true"
@@ -160,11 +162,11 @@ def _save(file: Path, text: str, *, force: bool) -> None:
         raise StorageError(f"cannot write {file}: {error.strerror}; name another output") from error
 
 
-def _pipe(command: list[str], text: str) -> None:
+def _pipe(command: list[str], text: bytes) -> None:
     if not command:
         raise UsageError("'@' needs a command, as in -o '@grep gemm'")
     try:
-        done = subprocess.run(command, input=text, text=True, encoding="utf-8", check=False)
+        done = subprocess.run(command, input=text, check=False)
     except OSError as error:
         raise StorageError(f"cannot run {command[0]}: {error.strerror}; check the name") from error
     if done.returncode < 0:

@@ -22,7 +22,7 @@ BYTE_UNITS = {
     "GB": 10**9,
     "GiB": 2**30,
 }
-_DECIMALS = {"us": 3, "ms": 4, "sec": 4, "KB": 2, "KiB": 2, "MB": 3, "MiB": 3, "GB": 3, "GiB": 3}
+DECIMALS = {"us": 3, "ms": 4, "sec": 4, "KB": 2, "KiB": 2, "MB": 3, "MiB": 3, "GB": 3, "GiB": 3}
 _DEFAULTS = {"ts": "ns", "dur": "ns", "mem": "MB", "thru": "MB", "ratio": "%", "addr": "hex"}
 _ALLOWED = {
     "ts": tuple(TIME_UNITS),
@@ -187,12 +187,22 @@ def cells(table: pa.Table, format_: Format) -> Cells:
     head, columns, numeric = [], [], []
     for entry, data in zip(table.schema, table.columns, strict=True):
         category = (entry.metadata or {}).get(b"unit", b"").decode()
-        head.append(entry.name + _suffix(category, format_))
-        columns.append(_texts(data, category, format_))
+        head.append(_header(entry, format_))
+        columns.append(column_texts(data, category, format_))
         kind = entry.type
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        numeric.append(bool(number) and not _is_hexadecimal(category, format_))
+        numeric.append(bool(number) and not is_hexadecimal(category, format_))
     return Cells(head, columns, numeric)
+
+
+def headers(table: pa.Table, format_: Format) -> list[str]:
+    """The column headers, with units."""
+    return [_header(entry, format_) for entry in table.schema]
+
+
+def _header(entry: pa.Field, format_: Format) -> str:
+    category = (entry.metadata or {}).get(b"unit", b"").decode()
+    return str(entry.name) + _suffix(category, format_)
 
 
 def _suffix(category: str, format_: Format) -> str:
@@ -202,13 +212,13 @@ def _suffix(category: str, format_: Format) -> str:
     return f" ({unit}/s)" if category == "thru" else f" ({unit})"
 
 
-def _converted(values: list[Any], unit: str) -> list[str]:
+def converted(values: list[Any], unit: str) -> list[str]:
     """Values in a larger unit.
 
     The last digit of a tie depends on the arithmetic: like Nsight Systems, times are multiplied
     by the inverse of the unit, bytes divided by it.
     """
-    form = f"%.{_DECIMALS[unit]}f"
+    form = f"%.{DECIMALS[unit]}f"
     if unit in TIME_UNITS:
         inverse = float(f"1e-{len(str(TIME_UNITS[unit])) - 1}")
         return ["" if value is None else form % (value * inverse) for value in values]
@@ -216,7 +226,8 @@ def _converted(values: list[Any], unit: str) -> list[str]:
     return ["" if value is None else form % (value / size) for value in values]
 
 
-def _is_hexadecimal(category: str, format_: Format) -> bool:
+def is_hexadecimal(category: str, format_: Format) -> bool:
+    """Whether a category's values are shown in hexadecimal."""
     return category == "hex" or (category == "addr" and format_.unit("addr") == "hex")
 
 
@@ -225,7 +236,8 @@ def _hexadecimal(value: int, category: str) -> str:
     return f"0x{unsigned:X}" if category == "addr" else f"{unsigned:x}"
 
 
-def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
+def column_texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
+    """The cells of one column; empty text for null."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(data.type):
@@ -237,10 +249,10 @@ def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     values: list[Any] = data.to_pylist()
     if pa.types.is_string(data.type):
         return ["" if value is None else value for value in values]
-    if _is_hexadecimal(category, format_):
+    if is_hexadecimal(category, format_):
         return ["" if value is None else _hexadecimal(value, category) for value in values]
     unit = format_.unit(category) if category else ""
     factor = (TIME_UNITS | BYTE_UNITS).get(unit, 1)
     if factor == 1:
         return ["" if value is None else str(value) for value in values]
-    return _converted(values, unit)
+    return converted(values, unit)

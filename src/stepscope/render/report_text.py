@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.render.report_csv import as_csv, as_tsv
+from stepscope.render.report_csv import csv_pieces, tsv_pieces
 from stepscope.render.report_format import Cells, Format, cells
 from stepscope.render.text import clean
 
@@ -21,10 +22,19 @@ _INTEGER = re.compile(r"-?\d+")
 
 def render(table: pa.Table, format_: Format) -> str:
     """A report table in any format."""
+    return b"".join(pieces(table, format_)).decode()
+
+
+def pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
+    """The text of :func:`render` (UTF-8); of formats with a line a row, some rows at a time."""
     if format_.name == "csv":
-        return as_csv(table, format_)
+        return csv_pieces(table, format_)
     if format_.name == "tsv":
-        return as_tsv(table, format_)
+        return tsv_pieces(table, format_)
+    return iter([_whole(table, format_).encode()])
+
+
+def _whole(table: pa.Table, format_: Format) -> str:
     if format_.name == "json":
         return _json(table, format_)
     if format_.name in ("hdoc", "htable"):
