@@ -90,10 +90,8 @@ def _column(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if data.num_chunks == 1:
-        array = data.chunk(0)  # combining would copy it
-    else:
-        array = data.unify_dictionaries().combine_chunks()
+    several = data.num_chunks != 1  # combining a single one would copy it
+    array = data.unify_dictionaries().combine_chunks() if several else data.chunk(0)
     category = (field.metadata or {}).get(b"unit", b"").decode()
     if pa.types.is_dictionary(array.type):
         texts = ["" if text is None else safe(text) for text in array.dictionary.to_pylist()]
