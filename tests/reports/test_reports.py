@@ -279,6 +279,32 @@ def test_a_file_in_a_folder_becomes_a_report(trace: Trace, tmp_path: Path) -> No
     assert mine.num_rows == 4
 
 
+def test_own_sql_sees_the_rows_that_a_filter_leaves(trace: Trace, tmp_path: Path) -> None:
+    statements = {
+        "kernels": "SELECT count(*) AS n, min(rank) AS rank FROM gpu_op WHERE kind = 'kernel'",
+        "calls": "SELECT count(*) AS n, 0 AS rank FROM api_call JOIN range USING (process_id)",
+        "none": "SELECT count(*) AS n, 0 AS rank FROM mpi_event",
+    }
+    for name, sql in statements.items():
+        (tmp_path / f"{name}.sql").write_text(sql)
+    known = user_reports([tmp_path])
+
+    def counted(name: str, scope: Scope) -> int:
+        table = answer(parse(name, known), Source(trace, scope)).table
+        assert table is not None
+        (row,) = table.to_pylist()
+        assert row["rank"] == 0
+        found: int = row["n"]
+        return found
+
+    forward = range_scope(trace, "forward")
+    assert forward is not None
+    assert [counted("kernels", scope) for scope in (Scope(), forward)] == [4, 2]
+    calls = sum(row["Num Calls"] for row in rows(trace, "cuda_api_sum", forward))
+    assert counted("calls", forward) == calls * 2  # both ranges overlap the window
+    assert counted("none", forward) == 0
+
+
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
@@ -394,11 +420,16 @@ def training(calls: dict[int, str]) -> Build:
 
 def test_allocation_and_module_loading_in_the_step(tmp_path: Path) -> None:
     trace = training({5: "cudaMalloc", 6: "cudaMalloc", 8: "cuModuleLoadData"}).trace(tmp_path)
-    (allocation,) = rows(trace, "allocation_in_step")
+    assert rows(trace, "allocation_in_step") == rows(trace, "module_loading_in_step") == []
+    (allocation,) = rows(trace, "allocation_in_step:share=0")  # 80 us of some 12 ms
     assert (allocation["API Name"], allocation["Num Calls"]) == ("cudaMalloc", 2)
     assert allocation["Total Time"] == 80_000
-    (module,) = rows(trace, "module_loading_in_step")
+    (module,) = rows(trace, "module_loading_in_step:share=0")
     assert module["API Name"] == "cuModuleLoadData"
+    (tmp_path / "often").mkdir()
+    often = training(dict.fromkeys(range(12), "cudaFree")).trace(tmp_path / "often")
+    (release,) = rows(often, "allocation_in_step")
+    assert (release["Calls a Step"], release["Avg"]) == (1.0, 40_000.0)
 
 
 def test_capture_quality(tmp_path: Path) -> None:
@@ -408,6 +439,20 @@ def test_capture_quality(tmp_path: Path) -> None:
     made.rows["overhead"] = [{"start_ns": 1_000_000, "end_ns": 9_000_000, "name": "flush"}]
     found = rows(made.trace(tmp_path / "other"), "capture_quality:steps=100")
     assert {"too short", "profiler overhead"} <= {r["Check"] for r in found}
+
+
+def test_only_much_warm_up_makes_a_capture_doubtful(tmp_path: Path) -> None:
+    for name, length, doubtful in (("short", 2000, False), ("long", 20_000, True)):
+        made = Build()
+        made.range(0, length - 50, "step_0")
+        made.kernel(10, length - 60, call=(1, 5))
+        for step in range(11):
+            at = length + step * 1000
+            made.range(at, at + 950, f"step_{step + 1}")
+            made.kernel(at + 10, at + 900, call=(at + 1, at + 5))
+        (tmp_path / name).mkdir()
+        found = {row["Check"] for row in rows(made.trace(tmp_path / name), "capture_quality")}
+        assert ("warm-up included" in found) == doubtful
 
 
 KINETO = Path(__file__).parents[1] / "importers" / "kineto_data" / "ddp_rank2.json.zst"

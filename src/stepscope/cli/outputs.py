@@ -21,6 +21,48 @@ F = TypeVar("F", bound=Callable[..., Any])
 _COMPRESSION = {".xz", ".gz", ".zst"}
 
 
+def _switch(name: str, says: str) -> Callable[[F], F]:
+    """``--name [true|false]``, as nsys has them; without value it is true."""
+    return click.option(
+        name,
+        type=click.Choice(["true", "false"]),
+        is_flag=False,
+        flag_value="true",
+        default="false",
+        help=says,
+    )
+
+
+def described_formats(name: str | None) -> bool:
+    """Answer ``--help-formats``; False when it was not given."""
+    if name is None:
+        return False
+    from stepscope.render.report_format import formats_text
+
+    options.write(formats_text(name))
+    return True
+
+
+def inputs(paths: Sequence[str], export: str | None, *, again: bool) -> list[str]:
+    """The captures to read: the export of a report stands for it.
+
+    Raises:
+        UsageError: there is no such export, or nothing that it could be the export of.
+    """
+    if export is None:
+        return list(paths)
+    if len(paths) > 1 or (paths and Path(paths[0]).suffix != ".nsys-rep"):
+        raise UsageError("--sqlite names the export of one .nsys-rep report; give that report only")
+    if paths and again:
+        return list(paths)  # the export may be older than the report
+    if not Path(export).exists():
+        raise UsageError(
+            f"{export} does not exist; leave --sqlite out to read the report itself, or make the "
+            "export with nsys export -t sqlite"
+        )
+    return [export]
+
+
 def filters(function: F) -> F:
     """The options of ``nsys stats`` and ``nsys analyze`` about filters, formats and outputs."""
     for option in reversed(
@@ -48,11 +90,24 @@ def filters(function: F) -> F:
             click.option(
                 "--timeunit", default="nsec", help="nsec, usec, msec or seconds.", show_default=True
             ),
+            _switch("--force-overwrite", "Replace output files that exist."),
+            _switch(
+                "--force-export",
+                "Read the capture again, even where an export or a cached import of it exists.",
+            ),
             click.option(
-                "--force-overwrite",
-                type=click.Choice(["true", "false"]),
-                default="false",
-                help="Replace output files that exist.",
+                "--sqlite",
+                "export",
+                type=click.Path(),
+                help="Read this SQLite export instead of the report.",
+            ),
+            click.option(
+                "--help-formats",
+                "about_formats",
+                is_flag=False,
+                flag_value="",
+                default=None,
+                help="List the formats, or describe one (or ALL).",
             ),
             click.option("-q", "--quiet", is_flag=True, help="Only errors and results."),
         )

@@ -12,6 +12,7 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AUTO_LINES, MAX_WIDTH = 100, 100
 TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "sec": 1_000_000_000}
 BYTE_UNITS = {
     "B": 1,
@@ -46,6 +47,57 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "htable": ("html", ()),
 }
 """Format -> file extension and its own options."""
+
+TITLES = {
+    "column": "aligned columns for reading",
+    "table": "a table with lines around its cells",
+    "csv": "comma-separated values; quoted where a value holds a comma, quote or line end",
+    "tsv": "tab-separated values; tabs and line ends inside values become spaces",
+    "json": "an array of objects, one a row; null where there is no value",
+    "hdoc": "an HTML page with the table",
+    "htable": "the table alone in HTML",
+}
+OPTIONS = {
+    "nohdr": "no header",
+    "nofmt": "no separators between thousands",
+    "autolines=": f"rows that decide the width of the columns (default {AUTO_LINES}, 0: all)",
+    "colmax=": f"widest column that is chosen so (default {MAX_WIDTH}, 0: no limit)",
+    "esc": r"write \t for a tab inside a value",
+    "title=": "title of the page",
+    "css=": "address of a style sheet",
+    "noconv": "times in ns, sizes in bytes, addresses in decimal",
+    "nohdrunit": "no unit in the headers",
+}
+"""What the options mean, whatever format takes them."""
+
+
+def formats_text(name: str) -> str:
+    """The list of all formats, or what one of them (or ALL) takes.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    name = name.partition(":")[0]
+    if not name:
+        lines = [f"  {known:8} {TITLES[known]} (.{FORMATS[known][0]})" for known in FORMATS]
+        return "The following formats are known:\n\n" + "\n".join(lines) + "\n"
+    if name != "ALL" and name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}; {_nearest(name, tuple(FORMATS), 'format')}")
+    return "\n".join(_about(known) for known in (FORMATS if name == "ALL" else [name]))
+
+
+def _about(name: str) -> str:
+    own = (*FORMATS[name][1], *_COMMON)
+    lines = [f"{name}[:option...] -- {TITLES[name]}", ""]
+    lines += [f"    {option:12} {OPTIONS[option]}" for option in own]
+    if "colmax=" in own:
+        lines.append(f"    {'N:N:...':12} widths of the columns in order (. chosen, 0 hidden)")
+    for category, units in _ALLOWED.items():
+        lines.append(f"    {category + '=':12} unit: {', '.join(units)}")
+    for both, categories in _META.items():
+        lines.append(f"    {both + '=':12} the same for {' and '.join(categories)}")
+    return "\n".join(lines) + "\n"
+
 
 _LONG_UNITS = {
     "nsec": "ns",

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stepscope.render.report_csv import csv_pieces, tsv_pieces
-from stepscope.render.report_format import Cells, Format, cells
+from stepscope.render.report_format import AUTO_LINES, MAX_WIDTH, Cells, Format, cells
 from stepscope.render.text import clean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AUTO_LINES, _MAX_WIDTH = 100, 100
 _INTEGER = re.compile(r"-?\d+")
 
 
@@ -153,8 +152,8 @@ def _shown(text: str, numeric: bool, format_: Format) -> str:
 
 
 def _widths(found: Cells, columns: list[list[str]], format_: Format) -> list[int]:
-    scanned = int(format_.values.get("autolines", _AUTO_LINES)) or None
-    most = int(format_.values.get("colmax", _MAX_WIDTH)) or 1 << 30
+    scanned = int(format_.values.get("autolines", AUTO_LINES)) or None
+    most = int(format_.values.get("colmax", MAX_WIDTH)) or 1 << 30
     widths = []
     for index, (name, column) in enumerate(zip(found.head, columns, strict=True)):
         given = format_.widths[index] if index < len(format_.widths) else -1

@@ -72,16 +72,26 @@ def kernel_names(source: Source, kernels: Rows, arguments: Arguments) -> Names:
     return names
 
 
+def innermost_ranges(source: Source, calls: Rows) -> tuple[Rows, IntArray]:
+    """The ranges, and for each call the row of the innermost one around it, -1 where there is none.
+
+    Of the ranges of its thread that enclose a call, that is the one that begins last.
+    """
+    innermost = np.full(len(calls), -1, np.int64)
+    ranges = usable_ranges(source, own_thread=True)
+    of_range, of_call = enclosing(source, ranges, calls)
+    # of several the latest-starting is written last; of equal starts the shortest
+    if len(of_range):
+        ends = range_ends(source, ranges)
+        order = np.lexsort((-of_range, -ends[of_range], ranges["start_ns"][of_range]))
+        innermost[of_call[order]] = of_range[order]
+    return ranges, innermost
+
+
 def _prefixed(source: Source, kernels: Rows, names: Names) -> Names:
     calls = source.cuda_calls()
     work, call = launches(kernels, calls)
-    ranges = usable_ranges(source, own_thread=True)
-    innermost = np.full(len(calls), -1, np.int64)
-    of_range, of_call = enclosing(source, ranges, calls)
-    # of several the latest-starting is written last; of equal starts the shortest
-    ends = range_ends(source, ranges)
-    order = np.lexsort((-of_range, -ends[of_range], ranges["start_ns"][of_range]))
-    innermost[of_call[order]] = of_range[order]
+    ranges, innermost = innermost_ranges(source, calls)
     prefix = np.full(len(kernels), -1, np.int64)
     texts = ranges.texts("name") if len(ranges) else []
     codes = np.append(ranges["name"] if len(ranges) else np.empty(0, np.int64), -1)

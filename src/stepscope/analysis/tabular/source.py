@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from stepscope.analysis.tabular.columns import StoredTable
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES
 from stepscope.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class Rows:
             return np.ones(len(self), dtype=bool)
         return np.take(wanted, self[column], mode="wrap")
 
+    def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
+        """Which rows have a text that satisfies a predicate; it is asked once a distinct text."""
+        hits = np.array([holds(text) for text in self.texts(column)] + [False], dtype=bool)
+        return np.take(hits, self[column], mode="wrap")
+
     def where(self, mask: BoolArray) -> Rows:
         """The rows where the mask is true."""
         if mask.all():
@@ -100,6 +109,11 @@ class Rows:
         if self._chosen is not None:
             chosen = self._chosen[chosen]
         return Rows(self._trace, self._table, chosen, self._stored)
+
+    def arrow(self) -> pa.Table:
+        """The rows with all columns, as the trace stores them."""
+        table = self._trace.arrow(self._table)
+        return table if self._chosen is None else table.take(self._chosen)
 
     @cached_property
     def duration(self) -> IntArray:
