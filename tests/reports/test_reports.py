@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.build import Build
+from tests.support.captures import DATA, unpack
 
 from stepscope.analysis.tabular.maths import group, percent_of_total, round_half_away, statistics
 from stepscope.analysis.tabular.report import answer, parse
@@ -456,6 +458,41 @@ def test_only_much_warm_up_makes_a_capture_doubtful(tmp_path: Path) -> None:
 
 
 KINETO = Path(__file__).parents[1] / "importers" / "kineto_data" / "ddp_rank2.json.zst"
+
+
+KINETO_CAPTURES = [KINETO, *sorted((DATA / "kineto").glob("*.json.gz"))]
+
+
+@pytest.mark.parametrize("path", KINETO_CAPTURES, ids=lambda path: path.name.partition(".")[0])
+def test_every_report_answers_on_kineto_or_says_what_would(path: Path) -> None:
+    everything_about(load(path, Cache()))
+
+
+@pytest.mark.parametrize("name", ["gpt_graph", "cnn_small", "gpt1024_pageable_h2d"])
+def test_every_report_answers_on_nsys_or_says_what_would(name: str, tmp_path: Path) -> None:
+    trace = load(unpack(DATA / "nsys" / f"{name}.sqlite.xz", tmp_path), Cache())
+    missing = everything_about(trace)
+    if name == "gpt_graph":
+        assert "--cuda-graph-trace=node" in missing["tiny_kernels"]
+
+
+def everything_about(trace: Trace) -> dict[str, str]:
+    """Every report and rule on the whole trace, a part of it, and a window without events."""
+    middle = trace.meta.window_end_ns // 2
+    missing: dict[str, str] = {}
+    for scope in (Scope(), Scope(middle, middle + 10_000_000), Scope(1, 2)):
+        for known in (reports(), rules()):
+            for name in known:
+                outcome = answer(parse(name, known), Source(trace, scope))
+                if outcome.table is None:
+                    assert re.search(r"capture with (nsys|torch)", outcome.missing), name
+                    assert outcome.missing.startswith(trace.path.name)
+                    missing[name] = outcome.missing
+                    continue
+                assert name not in missing  # a filter leaves out rows, not kinds of data
+                for format_ in ("csv", "json", "column"):
+                    assert render(outcome.table, parse_format(format_))
+    return missing
 
 
 def test_a_kineto_trace_answers_wherever_the_data_exists() -> None:
