@@ -136,7 +136,8 @@ _LABELS = {
 
 
 def _used(names: Names) -> list[str]:
-    return [names.texts[code] for code in np.unique(names.codes).tolist() if code >= 0]
+    counts = np.bincount(names.codes + 1, minlength=len(names.texts) + 1)[1:]
+    return [text for text, count in zip(names.texts, counts.tolist(), strict=True) if count]
 
 
 def launches(work: Rows, calls: Rows) -> tuple[IntArray, IntArray]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.trace.errors import InputError
-from stepscope.trace.frame import NULL, AnyArray, IntArray
+from stepscope.trace.frame import NULL, AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES, arrow_schema
 from stepscope.trace.trace import Trace
 
@@ -220,22 +220,24 @@ def _reader(path: os.PathLike[str], footer: pq.FileMetaData | None) -> pq.Parque
 def _numbers(array: pa.Array) -> AnyArray:
     """Values of a primitive array, nulls replaced.
 
-    Arrow's own way of filling nulls loads its compute functions, which takes longer than most
-    reports.
+    By its buffers: Arrow's own conversion imports pandas, where it is installed, and its filling
+    of nulls loads its compute functions. Both take longer than most reports.
     """
     import pyarrow as pa
 
-    if pa.types.is_boolean(array.type):
-        flags = array.to_numpy(zero_copy_only=False)
-        return np.asarray(flags == True, dtype=bool)  # noqa: E712 - nulls come as None
-    if not array.null_count:
-        found: AnyArray = array.to_numpy()
-        return found
+    part = slice(array.offset, array.offset + len(array))
     validity, data = array.buffers()
-    stored = np.frombuffer(data, array.type.to_pandas_dtype())
-    values: AnyArray = stored[array.offset : array.offset + len(array)].copy()
-    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-    values[bits[array.offset : array.offset + len(array)] == 0] = (
-        np.nan if values.dtype.kind == "f" else NULL
-    )
+    if pa.types.is_boolean(array.type):
+        flags = _bits(data)[part]
+        return flags & _bits(validity)[part] if array.null_count else flags
+    stored: AnyArray = np.frombuffer(data, array.type.to_pandas_dtype())[part]
+    if not array.null_count:
+        return stored
+    values = stored.copy()
+    values[~_bits(validity)[part]] = np.nan if values.dtype.kind == "f" else NULL
     return values
+
+
+def _bits(buffer: pa.Buffer) -> BoolArray:
+    bits: BoolArray = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little").view(bool)
+    return bits

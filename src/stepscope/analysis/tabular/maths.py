@@ -215,7 +215,18 @@ def dictionary(codes: AnyArray, texts: list[str]) -> Any:
     import pyarrow as pa
 
     indices = nullable(np.asarray(codes, dtype=np.int32), np.asarray(codes) < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))
+    return pa.DictionaryArray.from_arrays(indices, _text_array(texts))
+
+
+def _text_array(texts: list[str]) -> Any:
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if ends[-1] >= 1 << 31:
+        return pa.array(texts, type=pa.string())  # which says that it is too much
+    offsets, data = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(texts), offsets, data)
 
 
 def nullable(values: AnyArray, null: AnyArray | None = None) -> Any:
@@ -227,7 +238,8 @@ def nullable(values: AnyArray, null: AnyArray | None = None) -> Any:
 def to_arrow(values: AnyArray, null: BoolArray | None = None) -> Any:
     """Numbers as an Arrow array of the same memory.
 
-    ``pyarrow.array`` would first import pandas, where it is installed, and numpy's masked arrays.
+    ``pyarrow.array`` would first import pandas, where it is installed, and numpy's masked arrays,
+    which takes longer than most reports.
     """
     import pyarrow as pa
 
