@@ -47,6 +47,7 @@ def command(
     Each rule gives advice and a table of the places where it applies. Without -r the rules of
     nsys analyze are checked; -r all adds those that it lacks.
     """
+    options.import_numpy()
     from stepscope.session import Session, known_rules, rule_requests
 
     if about is not None:

@@ -55,6 +55,7 @@ def command(
     default set is printed. A report whose data the capture lacks is skipped with a line that names
     the capture option.
     """
+    options.import_numpy()
     from stepscope.session import Session, known_reports, stats_requests
 
     own = [*folders, *filter(None, os.environ.get("STEPSCOPE_REPORT_PATH", "").split(os.pathsep))]

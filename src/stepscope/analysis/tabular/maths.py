@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 _FEW_GROUPS = 4096
 _FEW_KEYS = 4096
 _BLOCK_ROWS = 1 << 16
+_DOT_ROWS = 1 << 13  # above 10,000, OpenBLAS wakes threads that then wait busily
 _DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows
 
 
@@ -154,8 +155,8 @@ def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
 def _squares(values: IntArray, mean: float) -> float:
     """Sum of the squared distances from the mean."""
     total = 0.0
-    for begin in range(0, len(values), _BLOCK_ROWS):
-        away = values[begin : begin + _BLOCK_ROWS] - mean
+    for begin in range(0, len(values), _DOT_ROWS):
+        away = values[begin : begin + _DOT_ROWS] - mean
         total += float(np.dot(away, away))
     return total
 
