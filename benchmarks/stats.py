@@ -29,8 +29,11 @@ from nsys_import import tile
 from stepscope.importers.nsys.report import find_nsys
 
 
-def measure(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Wall time (s) and peak memory of the largest process in the tree (MB)."""
+def measure(command: list[str], environment: dict[str, str]) -> tuple[float, float, float]:
+    """Wall time (s), peak memory of the largest process in the tree (MB), processor time (s).
+
+    The last hardly depends on what else the machine does.
+    """
     begin = time.perf_counter()
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -40,7 +43,7 @@ def measure(command: list[str], environment: dict[str, str]) -> tuple[float, flo
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - begin
     assert os.waitstatus_to_exitcode(status) == 0, said.decode()[-500:]
-    return wall, usage.ru_maxrss / 1000
+    return wall, usage.ru_maxrss / 1000, usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -75,14 +78,16 @@ def compare(database: Path, asked: list[str], nsys: Path | None, repeat: int) ->
     environment = os.environ | {"STEPSCOPE_CACHE_DIR": str(cache)}
     # an installed package has compiled modules, and so has a checkout after its first run
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    best: dict[str, tuple[float, float]] = {}
+    best: dict[str, tuple[float, float, float]] = {}
 
     def note(name: str, program: list[str]) -> None:
         target = database.parent / name.split(maxsplit=1)[0].strip(",")
         output = ["-q", "-f", "csv", "-o", str(target), "--force-overwrite", "true"]
         found = measure([*program, "stats", *asked, *output, str(database)], environment)
         best[name] = min(best.get(name, found), found)
-        print(f"{name:24} {found[0]:8.2f} s {found[1]:8.0f} MB", flush=True)
+        print(
+            f"{name:24} {found[0]:8.2f} s {found[1]:8.0f} MB {found[2]:8.2f} s of CPU", flush=True
+        )
 
     ours = [sys.executable, "-m", "stepscope"]
     for _ in range(repeat):
@@ -109,11 +114,15 @@ def assert_same(folder: Path) -> None:
     print(f"{compared} files compared")
 
 
-def report(best: dict[str, tuple[float, float]], asked: str) -> dict[str, Any]:
+def report(best: dict[str, tuple[float, float, float]], asked: str) -> dict[str, Any]:
     print(f"\n{asked}, best of the repeats")
     lines: dict[str, Any] = {}
-    for name, (wall, memory) in best.items():
-        lines[name] = {"wall_s": round(wall, 3), "peak_mb": round(memory)}
+    for name, (wall, memory, processor) in best.items():
+        lines[name] = {
+            "wall_s": round(wall, 3),
+            "peak_mb": round(memory),
+            "cpu_s": round(processor, 2),
+        }
         if "nsys stats" in best:
             lines[name]["times_faster"] = round(best["nsys stats"][0] / wall, 1)
             lines[name]["memory_ratio"] = round(memory / best["nsys stats"][1], 2)
