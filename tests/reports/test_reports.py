@@ -370,6 +370,55 @@ def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
         assert np.array_equal(alone_ns, both["end_ns"] - both["start_ns"])
 
 
+@pytest.mark.parametrize("what", ["cut", "rows", "types", "bytes"])
+def test_a_damaged_table_is_one_sentence(trace: Trace, what: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = trace.folder / "gpu_op.parquet"
+    if what == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif what == "bytes":
+        raw = bytearray(path.read_bytes())
+        raw[4 : len(raw) // 2] = bytes(len(raw) // 2 - 4)
+        path.write_bytes(raw)
+    else:
+        table = pq.read_table(path)
+        if what == "types":
+            at = table.column_names.index("start_ns")
+            table = table.set_column(at, "start_ns", table["start_ns"].cast(pa.string()))
+        pq.write_table(table.slice(0, 2) if what == "rows" else table, path)
+    with pytest.raises(InputError, match=r"gpu_op\.parquet is damaged"):
+        answer(parse("cuda_gpu_trace", reports()), Source(trace))
+
+
+def test_long_tables_are_read_in_parts(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    from stepscope.analysis.tabular import columns
+
+    path = trace.folder / "gpu_op.parquet"
+    table = pq.read_table(path)
+    expected = columns.StoredTable(trace, "gpu_op")
+    names = ("name", "start_ns", "bytes", "copy_kind")
+    lengths = expected.durations.copy()
+    assert all(len(expected[name].values) == len(lengths) for name in names)
+    assert [expected["name"].texts[code] for code in expected["name"].values][:2] == [
+        "gemm",
+        "relu",
+    ]
+    monkeypatch.setattr(columns, "_THREAD_ROWS", 1)
+    monkeypatch.setattr(columns, "_BATCH_ROWS", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    for size in (1, 2, 100):
+        pq.write_table(table, path, row_group_size=size)
+        parts = columns.StoredTable(trace, "gpu_op")
+        assert parts["name"].texts == expected["name"].texts
+        for name in names:
+            assert np.array_equal(parts[name].values, expected[name].values), (size, name)
+        assert np.array_equal(parts.durations, lengths)
+
+
 def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:
     made = Build()
     made.kernel(0, 10)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.trace.errors import InputError
 from stepscope.trace.frame import NULL, AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES, arrow_schema
+from stepscope.trace.store import damaged
 from stepscope.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ class StoredTable:
         assert table in TABLES
         self._table = table
         self._path = trace.folder / f"{table}.parquet"
+        self._stated = trace.rows(table)
         self._footer: pq.FileMetaData | None = None
+        self._types: dict[str, pa.DataType] = {}
         self._columns: dict[str, Stored] = {}
 
     def __getitem__(self, name: str) -> Stored:
@@ -98,7 +100,7 @@ class StoredTable:
 
         kind = arrow_schema(self._table).field(name).type
         is_text = pa.types.is_dictionary(kind)
-        if not self._rows or name not in self._names:
+        if not self._rows or name not in self._types:
             values = np.full(self._rows, False if pa.types.is_boolean(kind) else NULL)
             return Stored(values.astype(np.int32) if is_text else values, [])
         values = np.empty(self._rows, np.int32 if is_text else kind.to_pandas_dtype())
@@ -140,15 +142,16 @@ class StoredTable:
         footer = self._file_footer()
         return 0 if footer is None else int(footer.num_rows)
 
-    @cached_property
-    def _names(self) -> set[str]:
-        footer = self._file_footer()
-        return set() if footer is None else set(footer.schema.names)
-
     def _file_footer(self) -> pq.FileMetaData | None:
         if self._footer is None and self._path.exists():
             with self._errors():
-                self._footer = _reader(self._path, None).metadata
+                reader = _reader(self._path, None)
+                found, types = reader.metadata, reader.schema_arrow
+            if found.num_rows != self._stated:
+                why = f"it holds {found.num_rows} rows instead of {self._stated}"
+                raise damaged(self._path, why)
+            self._types = {field.name: field.type for field in types}
+            self._footer = found
         return self._footer
 
     def _each(self, columns: list[str], take: Callable[[pa.RecordBatch, int], None]) -> None:
@@ -156,6 +159,9 @@ class StoredTable:
         footer = self._file_footer()
         if footer is None:
             return
+        expected = arrow_schema(self._table)
+        if any(self._types.get(name) != expected.field(name).type for name in columns):
+            raise damaged(self._path, "its columns have other types")
         sizes = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         workers = min(os.cpu_count() or 1, _MOST_THREADS, int(starts[-1]) // _THREAD_ROWS + 1)
@@ -184,10 +190,8 @@ class StoredTable:
 
         try:
             yield
-        except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(
-                f"{self._path} is damaged ({error}); import the original again"
-            ) from error
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(self._path, " ".join(str(error).split())[:300]) from error
 
 
 def in_threads(work: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
