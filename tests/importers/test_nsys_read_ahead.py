@@ -85,6 +85,21 @@ def test_unsorted_rows_are_sorted(tmp_path: Path) -> None:
     assert [value for value, _ in found] == list(range(-100, 0))
 
 
+@pytest.mark.parametrize("order", [None, "start"])
+def test_a_reader_that_is_given_up_does_not_hinder_closing(
+    tmp_path: Path, order: str | None
+) -> None:
+    path = database(tmp_path / "t.sqlite", [(number, -number) for number in range(1, 2000)])
+    for _ in range(20):
+        source = SqliteSource(path)
+        batches = source.batches(
+            "T", {"start": "int", "name": "text"}, lambda *_: None, None, order
+        )
+        next(batches)
+        source.close()  # as when writing failed: the reader is still at work
+        del batches
+
+
 @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
 def test_order_of_parts(waits: list[int], threads: int) -> None:
     def work(part: tuple[int, int]) -> int:

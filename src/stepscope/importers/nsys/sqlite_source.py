@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -248,26 +249,40 @@ class _Readers:
     def __init__(self, path: Path, adbc: Any) -> None:
         self._uri = sqlite_uri(path)
         self._adbc = adbc
+        self._lock = threading.Lock()
         self._free: list[tuple[Any, ExitStack]] = []
-        self._all: list[ExitStack] = []
+        self._closed = False
 
     @contextmanager
     def taken(self) -> Iterator[Any]:
-        """A connection; one that failed is not used again."""
+        """A connection; one that failed is closed."""
+        with self._lock:
+            found = self._free.pop() if self._free else None
+        connection, stack = found or self._open()
         try:
-            connection, stack = self._free.pop()
-        except IndexError:
-            manager, driver = self._adbc
-            stack = ExitStack()
-            self._all.append(stack)
+            yield connection
+        except BaseException:
+            stack.close()
+            raise
+        with self._lock:
+            if not self._closed:
+                self._free.append((connection, stack))
+                return
+        stack.close()
+
+    def _open(self) -> tuple[Any, ExitStack]:
+        manager, driver = self._adbc
+        with ExitStack() as stack:
             database = stack.enter_context(driver.connect(self._uri))
             connection = stack.enter_context(manager.AdbcConnection(database))
-        yield connection
-        self._free.append((connection, stack))
+            return connection, stack.pop_all()
 
     def close(self) -> None:
-        """Close all; nobody may use one any more."""
-        for stack in self._all:
+        """Close what no reader uses; a reader that was given up closes its own when it ends."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for _, stack in free:
             stack.close()
 
 
