@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,15 @@ def test_formats_describe_themselves() -> None:
     everything = run("stats", "--help-formats", "ALL").stdout
     assert one in everything
     assert "did you mean 'csv'?" in failure("stats", "--help-formats", "cvs")
+
+
+def test_numpy_is_imported_without_a_trace_in_the_environment(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for before in ({}, {"OPENBLAS_NUM_THREADS": "3"}):
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        for name, value in before.items():
+            monkeypatch.setenv(name, value)
+        assert run("stats", "-q", "-r", "cuda_api_sum", capture).exit_code == 0
+        found = {k: v for k, v in os.environ.items() if k == "OPENBLAS_NUM_THREADS"}
+        assert found == before

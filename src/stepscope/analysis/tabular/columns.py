@@ -43,8 +43,9 @@ class Stored:
     def rows_of_texts(self) -> IntArray:
         """How many rows have each text; last, how many have none."""
         rows = np.zeros(len(self.texts) + 1, np.int64)
-        for begin in range(0, len(self.values), _BLOCK_ROWS):
-            block = self.values[begin : begin + _BLOCK_ROWS]
+        size = max(_BLOCK_ROWS, len(rows))  # of many texts, each block counts as many
+        for begin in range(0, len(self.values), size):
+            block = self.values[begin : begin + size]
             rows += np.bincount(block + 1, minlength=len(rows))
         return np.roll(rows, -1)
 

@@ -122,8 +122,9 @@ class Statistics:
 def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     """Statistics of integer values by group (0 to ``number - 1``)."""
     count = np.zeros(number, np.int64)
-    for begin in range(0, len(groups), _BLOCK_ROWS):
-        count += np.bincount(groups[begin : begin + _BLOCK_ROWS], minlength=number)
+    size = max(_BLOCK_ROWS, number)  # of many groups, each block counts as many
+    for begin in range(0, len(groups), size):
+        count += np.bincount(groups[begin : begin + size], minlength=number)
     ordered = _sorted_by_group(values, groups, number)
     first = np.concatenate(([0], np.cumsum(count)[:-1])).astype(np.int64)
     filled = np.flatnonzero(count)

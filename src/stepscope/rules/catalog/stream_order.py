@@ -103,7 +103,7 @@ def _priorities_known(source: Source) -> bool:
     return _known("priority", source)
 
 
-_NSYS = "nsys profile -t cuda, in version 2023.2 or newer"
+_NSYS = "nsys profile -t cuda, with Nsight Systems 2023.4 or newer"
 _COLUMNS = (
     Column("Total Wait", "dur", "sum of the waits"),
     Column("Instances", doc="number of operations that waited"),
