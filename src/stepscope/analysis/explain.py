@@ -12,11 +12,15 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.accounting import Accounting, account, host_device_copies
+from stepscope.analysis.compiling import compile_time
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
+from stepscope.analysis.gil import GilWaits, gil_waits
 from stepscope.analysis.host import HostTimeline, host_timeline
 from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.outliers import Outliers, find_outliers
 from stepscope.analysis.profiler_cost import recorded_cost
 from stepscope.analysis.silence import input_time
+from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
 from stepscope.trace.frame import BoolArray, IntArray
@@ -57,6 +61,8 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        stalls: where the program stops to save its state, in the steady window.
+        gil: where launching threads wait for Python's global lock, in the steady window.
     """
 
     lane: Lane
@@ -71,6 +77,8 @@ class Explanation:
     recording_ns: int
     copies: CopyFacts
     places: Places
+    stalls: Stalls
+    gil: GilWaits
 
     @property
     def begin_ns(self) -> int:
@@ -112,6 +120,11 @@ class Explanation:
         """Idle time of the steady window by cause; sums to its idle time exactly."""
         return self.gaps.by_cause()
 
+    @cached_property
+    def outliers(self) -> Outliers:
+        """Steady steps that take far longer than the others."""
+        return find_outliers(self.lane, self.gaps, self.bounds_ns, self.first, self.last)
+
     def segments_of(self, cause: str) -> BoolArray:
         """Mask of the gap segments of one cause."""
         mask: BoolArray = np.equal(self.gaps.segments["cause"], CAUSES.index(cause))
@@ -139,7 +152,17 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    gaps = explain_gaps(lane, timeline, begin, end, step_label=steps.label, recording=recording)
+    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window)
+    gil = gil_waits(lane, read, steps.begin_ns, begin, end)
+    second = int(steps.begin_ns[1]) if len(steps) > 1 else end
+    events = {
+        "checkpoint_stall": stalls.intervals,
+        "compilation_or_warmup": compile_time(lane, read, timeline.quiet, second),
+        "gil_contention": gil.intervals,
+    }
+    gaps = explain_gaps(
+        lane, timeline, begin, end, step_label=steps.label, recording=recording, events=events
+    )
     return Explanation(
         lane=lane,
         steps=steps,
@@ -153,6 +176,8 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        stalls=stalls,
+        gil=gil,
     )
 
 
