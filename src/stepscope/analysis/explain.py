@@ -17,6 +17,7 @@ from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.gil import GilWaits, gil_waits
 from stepscope.analysis.host import HostTimeline, host_timeline
 from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.noise import without_noise
 from stepscope.analysis.outliers import Outliers, find_outliers
 from stepscope.analysis.profiler_cost import recorded_cost
 from stepscope.analysis.silence import input_time
@@ -150,6 +151,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
     timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))
+    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1])
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
     stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window)

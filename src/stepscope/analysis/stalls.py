@@ -111,7 +111,7 @@ def find_stalls(lane: Lane, read: Reader, step_begin_ns: IntArray, window: Inter
     chosen = (bursts["bytes"] >= MIN_BYTES) & rare & many & ~in_named
     rare_span = _rare(spans[0], spans[1] - spans[0], step_begin_ns, begin, end)
     found = [
-        named,
+        (named[0], _until_anything(lane, named[1], end)),
         (bursts["start_ns"][chosen], _until_training(lane, bursts["end_ns"][chosen], end)),
         (spans[0][rare_span], spans[1][rare_span]),
     ]
@@ -193,6 +193,22 @@ def _until_training(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
     enqueued = np.append(np.sort(lane.enqueue_begin_ns), end_ns)
     index = np.minimum(np.searchsorted(enqueued[:-1], at, side="left"), len(enqueued) - 1)
     return np.maximum(at, np.minimum(enqueued[index], end_ns))
+
+
+def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
+    """When a launching thread makes the next CUDA call or opens the next range after each time.
+
+    What it does silently until then is the end of the saving: releasing the copies takes a while.
+    """
+    api, ranges = lane.host.api, lane.host.ranges
+    starts = [
+        rows["start_ns"][np.isin(rows["thread_id"], lane.host.launch_threads)]
+        for rows in (api, ranges)
+        if len(rows)
+    ]
+    following = np.sort(np.concatenate([*starts, [end_ns]]))
+    index = np.minimum(np.searchsorted(following, at, side="left"), len(following) - 1)
+    return np.maximum(at, np.minimum(following[index], end_ns))
 
 
 def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
