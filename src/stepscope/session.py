@@ -117,6 +117,7 @@ class Session:
     @cached_property
     def engine(self) -> Engine:
         """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
+        from stepscope.analysis.events import event_table, outlier_table
         from stepscope.analysis.tables import gap_table, step_table
         from stepscope.sql.engine import Engine
 
@@ -125,6 +126,8 @@ class Session:
             {
                 "step": lambda: step_table(self.explanations),
                 "idle_gap": lambda: gap_table(self.explanations),
+                "host_event": lambda: event_table(self.explanations),
+                "step_outlier": lambda: outlier_table(self.explanations),
             },
         )
 

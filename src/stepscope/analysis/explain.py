@@ -19,11 +19,13 @@ from stepscope.analysis.host import HostTimeline, host_timeline
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.noise import without_noise
 from stepscope.analysis.outliers import Outliers, find_outliers
+from stepscope.analysis.owners import apart
 from stepscope.analysis.profiler_cost import recorded_cost
 from stepscope.analysis.silence import input_time
 from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
+from stepscope.intervals.algebra import Intervals, clip
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
 
@@ -62,6 +64,8 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        events: cause to the stretches of the host's time that it owns, in the steady window, ns;
+            no two causes own the same time.
         stalls: where the program stops to save its state, in the steady window.
         gil: where launching threads wait for Python's global lock, in the steady window.
     """
@@ -78,6 +82,7 @@ class Explanation:
     recording_ns: int
     copies: CopyFacts
     places: Places
+    events: dict[str, Intervals]
     stalls: Stalls
     gil: GilWaits
 
@@ -157,11 +162,14 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window)
     gil = gil_waits(lane, read, steps.begin_ns, begin, end)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
-    events = {
-        "checkpoint_stall": stalls.intervals,
-        "compilation_or_warmup": compile_time(lane, read, timeline.quiet, second),
-        "gil_contention": gil.intervals,
-    }
+    compiling = compile_time(lane, read, timeline.quiet, second)
+    events = apart(
+        {  # the first that claims a time owns it
+            "checkpoint_stall": stalls.intervals,
+            "compilation_or_warmup": clip(compiling, begin, end),
+            "gil_contention": gil.intervals,
+        }
+    )
     gaps = explain_gaps(
         lane, timeline, begin, end, step_label=steps.label, recording=recording, events=events
     )
@@ -178,6 +186,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        events=events,
         stalls=stalls,
         gil=gil,
     )

@@ -22,7 +22,7 @@ import numpy as np
 from stepscope.analysis import host as h
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
-from stepscope.analysis.owners import Owned, charge_owned, disjoint, inside
+from stepscope.analysis.owners import Owned, charge_owned, inside
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
 from stepscope.analysis.silence import NAMED_INPUT, explain_silences
 from stepscope.intervals import complement, overlap_per_window
@@ -112,8 +112,7 @@ def explain_gaps(
         step_label: name of the ranges that mark steps.
         recording: what the capturing tool cost the launching threads, for tools that do not
             record it themselves.
-        events: cause to the stretches of the host's time that it owns, ns; what several claim
-            goes to the first.
+        events: cause to the stretches of the host's time that it owns, ns; disjoint.
     """
     start, end = complement(lane.busy, begin_ns, end_ns)
     op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
@@ -160,7 +159,7 @@ def explain_gaps(
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
     columns = {k: v[order] for k, v in joined.items()}
-    owned = disjoint([(_CODE[cause], at) for cause, at in (events or {}).items()])
+    owned = [(_CODE[cause], at) for cause, at in (events or {}).items()]
     columns = charge_owned(columns, owned)
     columns = _charge_drained(lane, timeline, columns)
     columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns, owned)

@@ -8,7 +8,7 @@ inside them belongs to their cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,16 +20,16 @@ Owned = tuple[int, Intervals]
 """A cause's number, and the disjoint set of intervals that it owns, ns."""
 
 
-def disjoint(owned: Sequence[Owned]) -> list[Owned]:
-    """The same without overlap: what several claim goes to the first."""
+def apart(events: Mapping[str, Intervals]) -> dict[str, Intervals]:
+    """The intervals of each cause without overlap: what several claim goes to the first."""
     taken = EMPTY
-    apart = []
-    for cause, intervals in owned:
-        apart.append((cause, subtract(intervals, taken)))
+    owned = {}
+    for cause, intervals in events.items():
+        owned[cause] = subtract(intervals, taken)
         taken = union(
             np.concatenate((taken[0], intervals[0])), np.concatenate((taken[1], intervals[1]))
         )
-    return apart
+    return owned
 
 
 def charge_owned(columns: dict[str, IntArray], owned: Sequence[Owned]) -> dict[str, IntArray]:

@@ -90,6 +90,8 @@ class Detection:
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
     unsure_ns: float = 0.0
+    texts: dict[str, str] = field(default_factory=dict)
+    absorbs: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,9 @@ def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
     def gain(cause_id: str) -> tuple[bool, float]:
         return causes()[cause_id].of_program, max(d.time_ns for _, d in seen[cause_id])
 
+    gone = {a for d in seen.values() for _, x in d for a in x.absorbs}
+    seen = {k: [(c, d) for c, d in v if (k, c.rank) not in gone] for k, v in seen.items()}
+    seen = {k: v for k, v in seen.items() if v}
     ranked = sorted(seen, key=gain, reverse=True)
     findings: list[Finding] = []
     for cause_id in ranked:
@@ -138,11 +141,22 @@ def _finding(
         prediction_high_ns=round(max(high, predicted)),
         ranks=ranks,
         where=detection.where,
-        says=says,
+        says=_filled(says, detection, case, compute, figures),
         do=detection.do,
         next_capture=detection.next_capture,
         evidence=[_evidence(figure, case, compute) for figure in figures],
     )
+
+
+def _filled(says, detection, case, compute, figures):  # TEMPORARY until main lands
+    values = {}
+    for f in figures:
+        v = _evidence(f, case, compute).value
+        values[f.name] = f"{v / 1e6:.1f} ms" if f.unit == "ns" else f"{v:,}"
+    try:
+        return says.format(**values, **detection.texts)
+    except (KeyError, ValueError, IndexError):
+        return says
 
 
 def _floor(case: Case, cause_id: str) -> float:

@@ -10,7 +10,9 @@ _ID = "blocking_copy"
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies
-    exposed = case.explanation.steady_total("exposed_host_copy_ns") / case.explanation.n_steady
+    # copies that save state are the checkpoint's
+    exposed = case.explanation.steady_total("exposed_host_copy_ns")
+    exposed = (exposed - int(case.explanation.stalls.copy_ns.sum())) / case.explanation.n_steady
     time = exposed + case.idle_ns(_ID)
     if not copies.count or not time:
         return None
@@ -44,6 +46,12 @@ def detect(case: Case) -> Detection | None:
                 "exposed_host_copy_ns",
                 "ns",
                 "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {lane}",
+            ),
+            Figure(
+                "stall_copies_ns",
+                "ns",
+                "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
+                "WHERE cause = 'checkpoint_stall' AND {lane}",
             ),
             Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
             Figure(
