@@ -103,7 +103,7 @@ def find_stalls(lane: Lane, read: Reader, step_begin_ns: IntArray, window: Inter
     """
     begin, end = int(window[0][0]), int(window[1][0])
     named = _named(lane, read, len(step_begin_ns))
-    bursts = _bursts(lane)
+    bursts = _bursts(lane, step_begin_ns)
     spans, written = _writing(lane, bursts, begin, end)
     rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end)
     many = (bursts["copies"] >= MIN_COPIES) | written
@@ -151,8 +151,8 @@ def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> S
     )
 
 
-def _bursts(lane: Lane) -> Frame:
-    """Runs of device-to-host copies with hardly a kernel between, in enqueueing order.
+def _bursts(lane: Lane, step_begin_ns: IntArray) -> Frame:
+    """Runs of device-to-host copies of one step with hardly a kernel between, as enqueued.
 
     Columns ``start_ns`` and ``end_ns`` (of the enqueueing calls, or of the copies where the host
     waits for them), ``copies``, ``bytes``.
@@ -163,8 +163,10 @@ def _bursts(lane: Lane) -> Frame:
     at = np.flatnonzero(is_read[order])
     if not len(at):
         return Frame({name: _NOTHING for name in ("start_ns", "end_ns", "copies", "bytes")})
-    first = np.flatnonzero(np.concatenate(([True], np.diff(at) > KERNELS_BETWEEN + 1)))
     rows = order[at]
+    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
+    apart = (np.diff(at) > KERNELS_BETWEEN + 1) | (np.diff(step) > 0)
+    first = np.flatnonzero(np.concatenate(([True], apart)))
     # a blocking copy's call lasts as long as the copy; one that does not block has ended before
     done = np.maximum(lane.enqueue_end_ns, ops["end_ns"])[rows]
     return Frame(

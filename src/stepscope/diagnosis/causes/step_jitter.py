@@ -18,8 +18,9 @@ _SPECIFIC = (
     "compilation_or_warmup",
     "checkpoint_stall",
     "gil_contention",
+    "profiler_overhead",
 )
-_LATE = ("launch_bound", "small_kernels", "profiler_overhead", "unexplained")
+_LATE = ("launch_bound", "small_kernels", "unexplained")
 _MOST = 0.5  # what takes this share of the excess is what makes the steps odd
 _NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no cause of the others
 
@@ -36,6 +37,9 @@ def detect(case: Case) -> Detection | None:
     excess = int(rows.sum())
     explained = sum(max(odd.excess_ns("idle", cause), 0) for cause in _SPECIFIC)
     explained += max(odd.excess_ns("copy"), 0) + max(odd.excess_ns("communication"), 0)
+    # as with launch_bound: late launches that twice the cost of recording would explain
+    doubt = e.recording_ns / e.n_steady * len(odd)
+    explained += int(min(max(odd.excess_ns("idle", "launch_bound"), 0), doubt))
     rest = excess - explained
     if rest < _MOST * excess:
         return None
