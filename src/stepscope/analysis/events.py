@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stepscope.analysis.explain import Explanation
-from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.gil import GIL_EVIDENCE
 from stepscope.analysis.outliers import PARTS
 from stepscope.analysis.stalls import STALL_EVIDENCE

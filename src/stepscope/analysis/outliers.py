@@ -97,7 +97,7 @@ def find_outliers(lane: Lane, gaps: Gaps, bounds_ns: IntArray, first: int, last:
     if first == 0:  # it pays for the begin of the capture, and begins with an empty queue
         odd[0] = False
     empty = np.empty(0, np.int64)
-    none = Frame({name: empty for name in ("step", "part", "name", "excess_ns", "more")})
+    none = Frame(dict.fromkeys(("step", "part", "name", "excess_ns", "more"), empty))
     if not odd.any():
         return Outliers(empty, -1, limit, none, [])
     normal = np.flatnonzero(~odd)

@@ -36,7 +36,8 @@ def charge_owned(columns: dict[str, IntArray], owned: Sequence[Owned]) -> dict[s
     """Give the parts of segments that lie in owned intervals to their owner.
 
     Args:
-        columns: ``start_ns``, ``end_ns``, ``cause``, ``evidence`` and any others, in time order, disjoint.
+        columns: ``start_ns``, ``end_ns``, ``cause``, ``evidence`` and any others; disjoint, in
+            time order.
         owned: disjoint intervals of each cause.
 
     Returns:

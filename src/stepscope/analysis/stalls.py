@@ -162,7 +162,7 @@ def _bursts(lane: Lane, step_begin_ns: IntArray) -> Frame:
     is_read = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     at = np.flatnonzero(is_read[order])
     if not len(at):
-        return Frame({name: _NOTHING for name in ("start_ns", "end_ns", "copies", "bytes")})
+        return Frame(dict.fromkeys(("start_ns", "end_ns", "copies", "bytes"), _NOTHING))
     rows = order[at]
     step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
     apart = (np.diff(at) > KERNELS_BETWEEN + 1) | (np.diff(step) > 0)
@@ -250,9 +250,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     return start[keep], end[keep]
 
 
-def _writing(
-    lane: Lane, bursts: Frame, begin_ns: int, end_ns: int
-) -> tuple[Intervals, BoolArray]:
+def _writing(lane: Lane, bursts: Frame, begin_ns: int, end_ns: int) -> tuple[Intervals, BoolArray]:
     """Pauses between enqueueing calls in which the thread writes files; bursts they follow."""
     calls, host = lane.host.os_calls, lane.host
     none: BoolArray = np.zeros(len(bursts), bool)

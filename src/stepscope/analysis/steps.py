@@ -249,7 +249,9 @@ def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     upload = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
     # What is read back does not make the pattern: a checkpoint every few steps reads every tensor,
     # and would make those few steps look like one.
-    steady = np.flatnonzero(~(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[order])
+    steady = np.flatnonzero(
+        ~(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[order]
+    )
     kept = order[steady]
     anchors = find_period(token[kept], optimizer[kept], upload[kept]) if len(kept) else None
     if anchors is None or len(anchors) < MIN_STEPS - 1:

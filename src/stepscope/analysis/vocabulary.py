@@ -90,6 +90,12 @@ INPUT_FUNCTION = re.compile(
 )
 """Python functions, as file(line): name, that belong to the input pipeline."""
 
+LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
+"""Ranges and threads that show PyTorch's DataLoader with worker processes."""
+
+LOADER_WITHOUT_WORKERS = re.compile(r"_SingleProcessDataLoaderIter")
+"""Ranges that show PyTorch's DataLoader loading on the thread that asks."""
+
 STEP_RANGE = re.compile(
     r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch)"
     r"([_ ]?(idx|id|num|number|no))?[^a-z]*$",
