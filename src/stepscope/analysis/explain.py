@@ -155,12 +155,13 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
-    timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))
+    loading = input_time(lane, read)
+    timeline = host_timeline(lane, begin, end, typical, loading)
     timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1])
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window)
-    gil = gil_waits(lane, read, steps.begin_ns, begin, end)
+    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window, loading)
+    gil = gil_waits(lane, read, steps.begin_ns, begin, end, loading)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
     compiling = compile_time(lane, read, timeline.quiet, second)
     events = apart(

@@ -17,6 +17,7 @@ import numpy as np
 
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.owners import inside
 from stepscope.intervals import complement, overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY, Intervals, clip
 from stepscope.trace.frame import IntArray
@@ -59,8 +60,12 @@ empty."""
 
 MIN_ON_INTERVAL = 0.25
 """Share of the long pauses that end within a tenth of a switch interval after a multiple of it.
-Lengths that know nothing of the interval do so in an eighth of the cases; more threads than cores
-smear the multiples."""
+Lengths that know nothing of the interval do so in an eighth of the cases. Where more threads run
+than there are cores the multiples smear; then ..."""
+
+MAX_REGULAR = 0.5
+"""... at most this share of the pauses' time may come in every step alike. Work of the program
+takes its time at its place in each step; a wait for the lock is drawn by lot."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,12 @@ NO_WAITS: Final = GilWaits(EMPTY, -1, 0.0)
 
 
 def gil_waits(
-    lane: Lane, read: Reader, step_begin_ns: IntArray, begin_ns: int, end_ns: int
+    lane: Lane,
+    read: Reader,
+    step_begin_ns: IntArray,
+    begin_ns: int,
+    end_ns: int,
+    input_time: Intervals = EMPTY,
 ) -> GilWaits:
     """The waits for the lock inside ``[begin_ns, end_ns)``.
 
@@ -92,16 +102,20 @@ def gil_waits(
         step_begin_ns: when the host begins each step.
         begin_ns: begin of the window.
         end_ns: end of the window.
+        input_time: when something says that a launching thread was getting input; a pause there
+            may be the wait for a worker, and is no evidence.
     """
     recorded = _recorded(lane, read)
     if recorded is not None:
-        inside = clip(recorded, begin_ns, end_ns)
-        return GilWaits(inside, RECORDED, _on_interval(inside)) if len(inside[0]) else NO_WAITS
+        waits = clip(recorded, begin_ns, end_ns)
+        return GilWaits(waits, RECORDED, _on_interval(waits)) if len(waits[0]) else NO_WAITS
     pauses = _pauses(lane, begin_ns, end_ns)
     timed = _timed_out(lane, pauses)
     if timed is not None:
         return GilWaits(timed, TIMED_OUT, _on_interval(timed)) if len(timed[0]) else NO_WAITS
-    return _pattern(lane, pauses, step_begin_ns)
+    middle = (pauses[0] + pauses[1]) // 2
+    elsewhere = ~inside(input_time, middle)
+    return _pattern(lane, (pauses[0][elsewhere], pauses[1][elsewhere]), step_begin_ns)
 
 
 def _recorded(lane: Lane, read: Reader) -> Intervals | None:
@@ -155,18 +169,30 @@ def _pattern(lane: Lane, pauses: Intervals, step_begin_ns: IntArray) -> GilWaits
     n_long, n_under = int(long.sum()), int((~long).sum())
     if n_long < MIN_WAITS or n_under > MAX_UNDER * n_long:
         return NO_WAITS
-    if _places(lane, waits[1], step_begin_ns) < MIN_PLACES:
-        return NO_WAITS
+    places, regular = _places(lane, waits, step_begin_ns)
     share = _on_interval(waits)
-    return GilWaits(waits, PATTERN, share) if share >= MIN_ON_INTERVAL else NO_WAITS
+    if places < MIN_PLACES or (share < MIN_ON_INTERVAL and regular > MAX_REGULAR):
+        return NO_WAITS
+    return GilWaits(waits, PATTERN, share)
 
 
-def _places(lane: Lane, at: IntArray, step_begin_ns: IntArray) -> int:
-    """Number of places in the step at which times lie: how many operations come before each."""
+def _places(lane: Lane, waits: Intervals, step_begin_ns: IntArray) -> tuple[int, float]:
+    """Number of places in the step at which waits lie, and the share that every step has alike.
+
+    A place is how many operations of the step come before it.
+    """
     enqueued = np.sort(lane.enqueue_begin_ns)
-    step = np.maximum(np.searchsorted(step_begin_ns, at, side="right") - 1, 0)
-    before = np.searchsorted(enqueued, at) - np.searchsorted(enqueued, step_begin_ns[step])
-    return len(np.unique(before))
+    step = np.maximum(np.searchsorted(step_begin_ns, waits[1], side="right") - 1, 0)
+    before = np.searchsorted(enqueued, waits[1])
+    before -= np.searchsorted(enqueued, step_begin_ns[step])
+    steps, step = np.unique(step, return_inverse=True)
+    places, place = np.unique(before, return_inverse=True)
+    cells, cell = np.unique(place * len(steps) + step, return_inverse=True)
+    length = np.bincount(cell, weights=waits[1] - waits[0])
+    least = np.full(len(places), np.inf)
+    np.minimum.at(least, cells // len(steps), length)
+    everywhere = np.bincount(cells // len(steps), minlength=len(places)) == len(steps)
+    return len(places), float(least[everywhere].sum() * len(steps) / length.sum())
 
 
 def _on_interval(waits: Intervals) -> float:

@@ -92,7 +92,13 @@ _NOTHING = np.empty(0, np.int64)
 NO_STALLS: Final = Stalls(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
-def find_stalls(lane: Lane, read: Reader, step_begin_ns: IntArray, window: Intervals) -> Stalls:
+def find_stalls(
+    lane: Lane,
+    read: Reader,
+    step_begin_ns: IntArray,
+    window: Intervals,
+    input_time: Intervals = EMPTY,
+) -> Stalls:
     """The checkpoint stalls inside a window.
 
     Args:
@@ -100,11 +106,14 @@ def find_stalls(lane: Lane, read: Reader, step_begin_ns: IntArray, window: Inter
         read: gives tables as frames.
         step_begin_ns: when the host begins each steady step; the last one ends with the window.
         window: begin and end of the steady steps, one interval.
+        input_time: when something says that a launching thread was getting input: the saving has
+            ended by then.
     """
     begin, end = int(window[0][0]), int(window[1][0])
     named = _named(lane, read, len(step_begin_ns))
     bursts = _bursts(lane, step_begin_ns)
-    spans, written = _writing(lane, bursts, begin, end)
+    until = _until_training(lane, bursts["end_ns"], input_time[0], end)
+    spans, written = _writing(lane, bursts["end_ns"], until, begin, end)
     rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end)
     many = (bursts["copies"] >= MIN_COPIES) | written
     in_named = inside(named, bursts["start_ns"])
@@ -112,7 +121,7 @@ def find_stalls(lane: Lane, read: Reader, step_begin_ns: IntArray, window: Inter
     rare_span = _rare(spans[0], spans[1] - spans[0], step_begin_ns, begin, end)
     found = [
         (named[0], _until_anything(lane, named[1], end)),
-        (bursts["start_ns"][chosen], _until_training(lane, bursts["end_ns"][chosen], end)),
+        (bursts["start_ns"][chosen], until[chosen]),
         (spans[0][rare_span], spans[1][rare_span]),
     ]
     joined = union(
@@ -190,11 +199,12 @@ def _rare(
     return np.asarray(held & (total[step] > TIMES_NORMAL * np.median(total)), np.bool_)
 
 
-def _until_training(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
-    """When the host enqueues the next operation after each time, at most ``end_ns``."""
-    enqueued = np.append(np.sort(lane.enqueue_begin_ns), end_ns)
+def _until_training(lane: Lane, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:
+    """When the host enqueues the next operation or gets input after each time, or ``end_ns``."""
+    enqueued = np.append(np.sort(np.concatenate((lane.enqueue_begin_ns, input_ns))), end_ns)
     index = np.minimum(np.searchsorted(enqueued[:-1], at, side="left"), len(enqueued) - 1)
-    return np.maximum(at, np.minimum(enqueued[index], end_ns))
+    until: IntArray = np.maximum(at, np.minimum(enqueued[index], end_ns))
+    return until
 
 
 def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
@@ -210,7 +220,8 @@ def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
     ]
     following = np.sort(np.concatenate([*starts, [end_ns]]))
     index = np.minimum(np.searchsorted(following, at, side="left"), len(following) - 1)
-    return np.maximum(at, np.minimum(following[index], end_ns))
+    until: IntArray = np.maximum(at, np.minimum(following[index], end_ns))
+    return until
 
 
 def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
@@ -250,10 +261,12 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     return start[keep], end[keep]
 
 
-def _writing(lane: Lane, bursts: Frame, begin_ns: int, end_ns: int) -> tuple[Intervals, BoolArray]:
+def _writing(
+    lane: Lane, burst_end_ns: IntArray, until_ns: IntArray, begin_ns: int, end_ns: int
+) -> tuple[Intervals, BoolArray]:
     """Pauses between enqueueing calls in which the thread writes files; bursts they follow."""
     calls, host = lane.host.os_calls, lane.host
-    none: BoolArray = np.zeros(len(bursts), bool)
+    none: BoolArray = np.zeros(len(burst_end_ns), bool)
     if not len(calls):
         return EMPTY, none
     writes = calls.matches("name", words.WRITE_CALL) & np.isin(
@@ -268,7 +281,6 @@ def _writing(lane: Lane, bursts: Frame, begin_ns: int, end_ns: int) -> tuple[Int
     share = overlap_per_window(writing, start, end)
     hold = (end - start >= LONG_SILENCE_NS) & (share >= WRITING_SHARE * (end - start))
     pauses = start[hold], end[hold]
-    following = _until_training(lane, bursts["end_ns"], end_ns)
-    written = overlap_per_window(writing, bursts["end_ns"], following)
-    enough = (written > 0) & (written >= WRITING_SHARE * (following - bursts["end_ns"]))
+    written = overlap_per_window(writing, burst_end_ns, until_ns)
+    enough = (written > 0) & (written >= WRITING_SHARE * (until_ns - burst_end_ns))
     return pauses, np.asarray(enough, np.bool_)

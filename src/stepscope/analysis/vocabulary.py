@@ -163,7 +163,7 @@ COMPILE_RANGE = re.compile(
     r"|CachingAutotuner\.bench|aot_(autograd|dispatch|trace)|^(re)?compil(e|ing|ation)\b",
     re.IGNORECASE,
 )
-"""Ranges of a run-time compiler at work. TorchDynamo's cache lookup is none: it is done each call."""
+"""Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""
 
 COMPILE_FUNCTION = re.compile(
     r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)|torch/_inductor/(compile_fx|graph"

@@ -11,8 +11,9 @@ def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies
     # copies that save state are the checkpoint's
-    exposed = case.explanation.steady_total("exposed_host_copy_ns")
-    exposed = (exposed - int(case.explanation.stalls.copy_ns.sum())) / case.explanation.n_steady
+    copied = case.explanation.steady_total("exposed_host_copy_ns")
+    copied -= int(case.explanation.stalls.copy_ns.sum())
+    exposed = copied / case.explanation.n_steady
     time = exposed + case.idle_ns(_ID)
     if not copies.count or not time:
         return None

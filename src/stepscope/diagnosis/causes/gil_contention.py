@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.gil import GIL_EVIDENCE, PATTERN, SWITCH_NS
+from stepscope.analysis.gil import GIL_EVIDENCE, MIN_ON_INTERVAL, PATTERN, SWITCH_NS
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "gil_contention"
@@ -17,7 +17,7 @@ def detect(case: Case) -> Detection | None:
         return None
     thin = gil.evidence == PATTERN
     says = "the thread that launches waits {waits} times for Python's global lock; {why}"
-    if thin:
+    if thin and gil.on_interval >= MIN_ON_INTERVAL:
         says += " ({on_interval} of them end on a multiple of it)"
     return Detection(
         time_ns=time,
