@@ -2,7 +2,8 @@
 
 Compilers that run in the program say so in ranges and Python functions. Without those, what they
 leave is a silence of the host that ends with loading a module, or with the first launch of a
-kernel whose name a run-time compiler gave. A CUDA graph is compiled while it is captured.
+kernel whose name a run-time compiler gave, or that lies inside an operator whose library plans for
+each new shape. A CUDA graph is compiled while it is captured.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.intervals import union
+from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import IntArray
 
@@ -34,6 +35,7 @@ def compile_time(lane: Lane, read: Reader, quiet: Intervals, second_step_ns: int
     """
     parts = [_named(lane, read), _before_loading(lane, quiet), _captures(lane)]
     parts.append(_before_new_kernels(lane, quiet, second_step_ns))
+    parts.append(_planning(lane, read, quiet))
     return union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
 
 
@@ -85,6 +87,18 @@ def _before_new_kernels(lane: Lane, quiet: Intervals, second_step_ns: int) -> In
     new &= enqueued >= second_step_ns
     is_new: IntArray = np.append(new[order], False)
     hits = is_new[np.searchsorted(enqueued[order], quiet[1])].astype(bool)
+    return quiet[0][hits], quiet[1][hits]
+
+
+def _planning(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
+    """Silences inside an operator whose library plans for each new shape."""
+    rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    if not len(rows):
+        return quiet[0][:0], quiet[1][:0]
+    mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == lane.process_id)
+    mine &= np.isin(rows["thread_id"], lane.host.launch_threads)
+    held = union(rows["start_ns"][mine], rows["end_ns"][mine])
+    hits = overlap_per_window(held, quiet[0], quiet[1]) == quiet[1] - quiet[0]
     return quiet[0][hits], quiet[1][hits]
 
 

@@ -174,6 +174,9 @@ COMPILE_FUNCTION = re.compile(
 )
 """Python functions of a run-time compiler at work."""
 
+PLANNING_OPERATOR = re.compile(r"cudnn|miopen|mkldnn_convolution|_convolution", re.IGNORECASE)
+"""Operators whose library builds (often compiles) a plan for each shape it has not seen yet."""
+
 COMPILED_KERNEL = re.compile(r"triton|inductor|nvrtc|jiterator|cupy_|numba|^fused_", re.IGNORECASE)
 """Kernels that are compiled while the program runs, as their compilers name them."""
 
