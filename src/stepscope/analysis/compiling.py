@@ -19,6 +19,9 @@ from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import IntArray
 
+_MOST: Final = 0.9
+"""Share of a silence that an operator must hold; the rest lies before it begins."""
+
 _BEGIN_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 
@@ -98,7 +101,7 @@ def _planning(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
     mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == lane.process_id)
     mine &= np.isin(rows["thread_id"], lane.host.launch_threads)
     held = union(rows["start_ns"][mine], rows["end_ns"][mine])
-    hits = overlap_per_window(held, quiet[0], quiet[1]) == quiet[1] - quiet[0]
+    hits = overlap_per_window(held, quiet[0], quiet[1]) >= _MOST * (quiet[1] - quiet[0])
     return quiet[0][hits], quiet[1][hits]
 
 
