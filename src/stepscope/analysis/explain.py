@@ -157,7 +157,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     typical = int(np.median(durations[first : last + 1]))
     loading = input_time(lane, read)
     timeline = host_timeline(lane, begin, end, typical, loading)
-    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1])
+    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], steps.label)
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
     stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window, loading)

@@ -196,7 +196,9 @@ def _rare(
     step = np.maximum(np.searchsorted(step_begin_ns, start, side="right") - 1, 0)
     total = np.zeros(max(len(step_begin_ns), 1), np.int64)
     np.add.at(total, step[held], weight[held])
-    return np.asarray(held & (total[step] > TIMES_NORMAL * np.median(total)), np.bool_)
+    return np.asarray(
+        held & (total[step] > TIMES_NORMAL * np.percentile(total, 50, method="lower")), np.bool_
+    )
 
 
 def _until_training(lane: Lane, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:

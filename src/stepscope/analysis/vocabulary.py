@@ -140,7 +140,8 @@ def is_checkpoint_range(text: str) -> bool:
 
 CHECKPOINT_FUNCTION = re.compile(
     r"torch/serialization\.py.*(save|write)|torch/distributed/checkpoint/.*save"
-    r"|(^|[/: ])(save_)?(check_?point|ckpt|state_dict)(_hook)?$|safetensors.*save"
+    r"|^(?!.*torch/utils/checkpoint).*[/: ](save_)?(check_?point|ckpt|state_dict)(_hook)?$"
+    r"|safetensors.*save"
     r"|nn\.Module.*: state_dict|module\.py\(\d+\): state_dict",
     re.IGNORECASE,
 )
