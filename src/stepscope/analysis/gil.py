@@ -53,8 +53,10 @@ MIN_PLACES = 5
 of places in the program, the same in each step."""
 
 UNDER = 0.5
+"""Pauses from this part of the switch interval on are looked at."""
+
 MAX_UNDER = 0.2
-"""Pauses between half and the whole of the switch interval, per pause of at least that length.
+"""Pauses of half to the whole switch interval, per pause of at least its length, at most.
 Host work comes in all lengths, the shorter the more often; waiting for the lock leaves this range
 empty."""
 

@@ -14,7 +14,18 @@ import click
 import msgspec
 
 import stepscope
-from stepscope.analysis import gaps, host, profiler_cost, silence, tables
+from stepscope.analysis import (
+    events,
+    gaps,
+    gil,
+    host,
+    noise,
+    outliers,
+    profiler_cost,
+    silence,
+    stalls,
+    tables,
+)
 from stepscope.cli import main as command_line
 from stepscope.diagnosis import result
 from stepscope.diagnosis.cause import Cause, causes
@@ -73,9 +84,14 @@ def tables_page() -> str:
         parts += [f"### {spec.name}", f"{prose(spec.doc)}{order}"]
         parts.append(table(("column", "type", "meaning"), rows))
     parts.append("## Analysis tables")
-    documented = constants(tables)
+    documented = constants(tables) | constants(events)
     with demo_session() as session:
-        for name, constant in (("step", "STEP_COLUMNS"), ("idle_gap", "GAP_COLUMNS")):
+        for name, constant in (
+            ("step", "STEP_COLUMNS"),
+            ("idle_gap", "GAP_COLUMNS"),
+            ("host_event", "EVENT_COLUMNS"),
+            ("step_outlier", "OUTLIER_COLUMNS"),
+        ):
             columns, doc = documented[constant]
             schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
             if schema.names != list(columns):
@@ -185,16 +201,24 @@ def idle_page() -> str:
         f"{prose(summary(silence).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
         "[`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(silence.EVIDENCE)]),
+        "## Evidence for events",
+        "Events that own the host's time; the text stands in column `evidence` of "
+        "[`host_event`](tables.md#host_event).",
+        table(
+            ("cause", "evidence"),
+            [("`checkpoint_stall`", text) for text in stalls.STALL_EVIDENCE]
+            + [("`gil_contention`", text) for text in gil.GIL_EVIDENCE],
+        ),
         "## Labels of the host's timeline",
         f"{prose(constants(host)['LABELS'][1])}",
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, host):
+    for module in (gaps, host, noise, stalls, gil, outliers):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and doc
         ]
         parts.append(table(("constant", "value", "meaning"), rows))
     parts += [
@@ -205,7 +229,7 @@ def idle_page() -> str:
             [
                 (code(name.removesuffix("_NS").lower()), f"{value:,}")
                 for name, (value, _) in constants(profiler_cost).items()
-                if isinstance(value, int)
+                if isinstance(value, int) and name.endswith("_NS")
             ],
         ),
     ]
