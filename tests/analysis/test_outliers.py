@@ -13,6 +13,7 @@ from tests.support.build import US, Build
 from stepscope.analysis.explain import Explanation, explain
 from stepscope.analysis.outliers import MIN_STEPS, PARTS, odd_steps
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.diagnosis.sentence import unsupported
 from stepscope.session import Session
 
 STEPS = 12
@@ -25,6 +26,7 @@ def made(build: Build, folder: Path) -> tuple[Explanation, Diagnosis]:
     session = Session([trace.folder])
     diagnosis = session.diagnose()
     for finding in diagnosis.findings:
+        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
         for evidence in finding.evidence:
             assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return only, diagnosis

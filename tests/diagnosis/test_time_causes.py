@@ -9,6 +9,7 @@ from tests.analysis.test_events import STATE, contended, save, saving, silent, s
 from tests.support.build import Build
 
 from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.diagnosis.sentence import unsupported
 from stepscope.session import Session
 
 STEPS = 12
@@ -18,7 +19,7 @@ def diagnosed(build: Build, folder: Path) -> Diagnosis:
     session = Session([build.trace(folder).folder])
     diagnosis = session.diagnose()
     for finding in diagnosis.findings:
-        assert "{" not in finding.says
+        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
         for evidence in finding.evidence:
             assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return diagnosis

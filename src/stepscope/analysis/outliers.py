@@ -32,6 +32,19 @@ MIN_EXCESS = 0.2
 """... and at least this share of the median: steps of a sound run on a shared machine vary by 2 to
 5 %, so that four deviations are within it, and a few steps estimate the deviation badly."""
 
+SPECIFIC: Final = (
+    "input_starvation",
+    "host_sync",
+    "blocking_copy",
+    "allocator_churn",
+    "compilation_or_warmup",
+    "checkpoint_stall",
+    "gil_contention",
+    "profiler_overhead",
+)
+"""Causes of idle time that say more about an odd step than that it is odd. Copies and exposed
+communication have their own causes too."""
+
 PARTS: Final = ("idle", "compute", "communication", "copy", "memset")
 """What a step's time is made of; see the accounting identity."""
 
@@ -58,6 +71,14 @@ class Outliers:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def is_specific(self) -> BoolArray:
+        """Which of the parts a more specific cause accounts for."""
+        part = self.parts["part"]
+        causes = [self.names.index(cause) for cause in SPECIFIC if cause in self.names]
+        idle = (part == PARTS.index("idle")) & np.isin(self.parts["name"], causes)
+        return np.asarray(idle | np.isin(part, [PARTS.index("copy"), PARTS.index("communication")]))
 
     def excess_ns(self, part: str, name: str | None = None) -> int:
         """Excess of all odd steps in one part, or under one name in it; savings count."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
 
@@ -60,7 +61,7 @@ def detect(case: Case) -> Detection | None:
     )
 
 
-def _calls(name: str, value: str, unit: str, pattern: str) -> Figure:
+def _calls(name: str, value: str, unit: Unit, pattern: str) -> Figure:
     return Figure(
         name,
         unit,

@@ -47,12 +47,17 @@ def detect(case: Case) -> Detection | None:
     says += " while the program saves its state"
     if read_back:
         says += " ({state_bytes} in {reads} copies to the host, then it is written)"
-    says += "; {why}"
+    says += f"; {STALL_EVIDENCE[int(stalls.evidence.min())]}"
     return Detection(
         time_ns=case.idle_ns(_ID) + copies,
         direct_ns=case.direct_ns(_ID) + copies,
+        time_sql=(
+            "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
+            f"WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"+ (SELECT sum(exposed_copy_ns) {_OF_STALLS})) / count(*))::BIGINT "
+            "FROM step WHERE steady AND {lane}"
+        ),
         says=says,
-        texts={"why": STALL_EVIDENCE[int(stalls.evidence.min())]},
         do=[
             "save in the background: torch.distributed.checkpoint.async_save, or copy the state "
             "once to pinned host buffers (non_blocking=True) and let a thread or another process "

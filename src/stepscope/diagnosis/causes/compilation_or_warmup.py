@@ -16,18 +16,18 @@ def detect(case: Case) -> Detection | None:
     if not time:
         return None
     where = case.place(_ID)
-    place = where.operator or where.range
+    place = "operator" if where.operator else "range" if where.range else ""
     says = "the GPU idles while device code is compiled or loaded"
     if len(case.explanation.events[_ID][0]):
         says += ", {compilations} times in {steps_with_compilation} of {steady_steps} steps"
     if place:
-        says += ", most of it in '{place}'"
+        says += f", most of it in {{{place}}}"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
         unsure_ns=case.idle_ns("host_compute"),
         says=says,
-        texts={"place": place or ""},
+        texts=where.texts(),
         do=[
             "keep shapes constant: pad to a few lengths (buckets), drop the last short batch; each "
             "new shape makes cuDNN plan and torch.compile trace again",
@@ -40,6 +40,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[
             idle_figure(_ID),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
             Figure("compilations", "count", f"SELECT count(*) {_OF_EVENTS}"),
             Figure("steps_with_compilation", "count", f"SELECT count(DISTINCT step) {_OF_EVENTS}"),
             Figure(

@@ -16,7 +16,8 @@ def detect(case: Case) -> Detection | None:
     if gil.evidence < 0 or not time:
         return None
     thin = gil.evidence == PATTERN
-    says = "the thread that launches waits {waits} times for Python's global lock; {why}"
+    says = "the thread that launches waits {waits} times for Python's global lock; "
+    says += GIL_EVIDENCE[gil.evidence]
     if thin and gil.on_interval >= MIN_ON_INTERVAL:
         says += " ({on_interval} of them end on a multiple of it)"
     return Detection(
@@ -24,7 +25,6 @@ def detect(case: Case) -> Detection | None:
         direct_ns=case.direct_ns(_ID),
         unsure_ns=case.idle_ns("launch_bound") + case.idle_ns("host_compute"),
         says=says,
-        texts={"why": GIL_EVIDENCE[gil.evidence]},
         do=[
             "move Python threads that compute (data preparation, metrics, logging, monitoring) to "
             "other processes: DataLoader(num_workers=...), multiprocessing",

@@ -33,7 +33,7 @@ def detect(case: Case) -> Detection | None:
     pinned = BATCH_PINNED in codes
     why = [EVIDENCE[c] for c in (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_UPLOADED) if c in codes]
     where = case.place(_ID)
-    inside = " in '{range}'" if where.range else ""
+    inside = " in {range}" if where.range else ""
     says = f"the GPU waits for the next batch{inside}"
     if why:
         says += f" ({why[0]})"
@@ -80,7 +80,7 @@ def detect(case: Case) -> Detection | None:
         direct_ns=case.direct_ns(_ID),
         says=says,
         do=do,
-        texts={"range": where.range or ""},
+        texts=where.texts(),
         figures=figures,
         where=where,
         next_capture=(

@@ -5,21 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analysis import vocabulary as words
+from stepscope.analysis.explain import Explanation
 from stepscope.analysis.outliers import PARTS, Outliers
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.result import Location
 
 _ID = "step_jitter"
-_SPECIFIC = (
-    "input_starvation",
-    "host_sync",
-    "blocking_copy",
-    "allocator_churn",
-    "compilation_or_warmup",
-    "checkpoint_stall",
-    "gil_contention",
-    "profiler_overhead",
-)
 _LATE = ("launch_bound", "small_kernels", "unexplained")
 _MOST = 0.5  # what takes this share of the excess is what makes the steps odd
 _NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no cause of the others
@@ -35,27 +26,27 @@ def detect(case: Case) -> Detection | None:
         return None
     rows = odd.parts["excess_ns"]
     excess = int(rows.sum())
-    explained = sum(max(odd.excess_ns("idle", cause), 0) for cause in _SPECIFIC)
-    explained += max(odd.excess_ns("copy"), 0) + max(odd.excess_ns("communication"), 0)
+    rest = int(rows[~odd.is_specific].sum())
     # as with launch_bound: late launches that twice the cost of recording would explain
-    doubt = e.recording_ns / e.n_steady * len(odd)
-    explained += int(min(max(odd.excess_ns("idle", "launch_bound"), 0), doubt))
-    rest = excess - explained
-    if rest < _MOST * excess:
+    doubt = min(max(odd.excess_ns("idle", "launch_bound"), 0), _recording_ns(e, len(odd)))
+    if rest - doubt < _MOST * excess:
         return None
     time = rest / e.n_steady
     kind, name, where = _what(case, odd)
+    place = " in {range}" if where.range else " at {source}" if where.source else ""
     return Detection(
         time_ns=time,
         direct_ns=time,
+        time_sql=(
+            "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
+            "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+        ),
         says="{odd_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
-        + _SAYS[kind],
-        texts={
-            "name": name,
-            "place": f" in {where.range or where.source!r}" if where.range or where.source else "",
-        },
+        + _SAYS[kind].format(place=place),
+        texts=where.texts() | ({"name": repr(name)} if name else {}),
         do=_DO[kind],
         figures=[
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
             Figure("odd_steps", "count", f"SELECT count(*) FROM {_ODD}"),
             Figure("odd_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT FROM {_ODD}"),
             Figure(
@@ -86,10 +77,10 @@ def detect(case: Case) -> Detection | None:
 
 
 _SAYS = {
-    "evaluation": "they also run an evaluation{place}, most of all {name}",
-    "extra": "they run further kernels{place}, most of all {name}",
-    "slower": "the same kernels run slower, most of all {name}; the GPU's clocks were lowered, or "
-    "another program used it",
+    "evaluation": "they also run an evaluation{place}, most of all {{name}}",
+    "extra": "they run further kernels{place}, most of all {{name}}",
+    "slower": "the same kernels run slower, most of all {{name}}; the GPU's clocks were lowered, "
+    "or another program used it",
     "host": "the training thread does something else in them{place}",
     "silence": "the training thread pauses in them, and nothing in the capture says why",
     "launch": "their launches come later",
@@ -126,6 +117,11 @@ _NEXT = {
     "slower": "nsys profile -t cuda,nvtx --gpu-metrics-devices=all python train.py",
     "launch": "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py",
 }
+
+
+def _recording_ns(e: Explanation, steps: int) -> float:
+    """Estimated cost of recording in so many steps."""
+    return e.recording_ns / e.n_steady * steps
 
 
 def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:

@@ -1,4 +1,4 @@
-"""Analysis tables of what happens irregularly: ``host_event`` and ``step_outlier``."""
+"""The ``host_event`` table: what owns the host's time for a while."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from stepscope.analysis.derived import DerivedTable
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gil import GIL_EVIDENCE
-from stepscope.analysis.outliers import PARTS
+from stepscope.analysis.job import JobView
 from stepscope.analysis.stalls import STALL_EVIDENCE
 from stepscope.intervals import overlap_per_window, union
 from stepscope.trace.frame import IntArray
@@ -16,7 +17,7 @@ from stepscope.trace.frame import IntArray
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EVENT_COLUMNS: Final = {
+COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
@@ -30,30 +31,15 @@ EVENT_COLUMNS: Final = {
     "exposed_copy_ns": "checkpoint_stall: device time with copies and no kernels, ns",
     "idle_ns": "idle time of the device inside it that is charged to its cause, ns",
 }
-"""Columns of ``host_event``: one row an event of the steady steps that owns the host's time."""
-
-OUTLIER_COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
-    "step": "number of the odd step",
-    "normal_step": "number of the normal step it is compared with: the one of median length",
-    "wall_ns": "length of the odd step, ns",
-    "step_excess_ns": "how much longer it is than the normal step, ns",
-    "part": "idle, compute, communication, copy or memset, as in the accounting identity",
-    "name": "cause of the idle time, or name of the operation",
-    "excess_ns": "time that it spends more on it; these sum to step_excess_ns exactly, ns",
-    "more": "operations of this name that it has more",
-}
-"""Columns of ``step_outlier``: one row a part in which an odd step differs from a normal one."""
 
 
-def event_table(explanations: list[tuple[int, Explanation]]) -> pa.Table:
-    """The ``host_event`` table of some (rank, explanation) pairs."""
+def event_table(job: JobView) -> pa.Table:
+    """The ``host_event`` table of a job."""
     import pyarrow as pa
 
     parts = []
-    for rank, e in explanations:
+    for device in job.devices:
+        rank, e = device.rank, device.explanation
         for cause, (start, end) in e.events.items():
             n = len(start)
             none = np.zeros(n, np.int64)
@@ -84,37 +70,14 @@ def event_table(explanations: list[tuple[int, Explanation]]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def outlier_table(explanations: list[tuple[int, Explanation]]) -> pa.Table:
-    """The ``step_outlier`` table of some (rank, explanation) pairs."""
-    import pyarrow as pa
-
-    parts = []
-    for rank, e in explanations:
-        rows = e.outliers.parts
-        n = len(rows)
-        wall = e.durations_ns[rows["step"]]
-        normal = e.outliers.reference
-        parts.append(
-            pa.table(
-                {
-                    "rank": np.full(n, rank),
-                    "process_id": np.full(n, e.lane.process_id),
-                    "device": np.full(n, e.lane.device),
-                    "step": rows["step"],
-                    "normal_step": np.full(n, normal),
-                    "wall_ns": wall,
-                    "step_excess_ns": wall - (e.durations_ns[normal] if n else 0),
-                    "part": pa.array([PARTS[code] for code in rows["part"].tolist()], pa.string()),
-                    "name": pa.array(
-                        [e.outliers.names[code] for code in rows["name"].tolist()], pa.string()
-                    ),
-                    "excess_ns": rows["excess_ns"],
-                    "more": rows["more"],
-                }
-            )
-        )
-    return pa.concat_tables(parts)
-
-
 def _host_step(e: Explanation, at: IntArray) -> IntArray:
     return np.maximum(np.searchsorted(e.steps.begin_ns, at, side="right") - 1, 0)
+
+
+TABLE = DerivedTable(
+    "host_event",
+    "One event of the steady steps that owns the host's time: a checkpoint, a compilation, a wait "
+    "for Python's lock.",
+    COLUMNS,
+    event_table,
+)
