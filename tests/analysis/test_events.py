@@ -74,6 +74,9 @@ def test_a_state_that_is_read_back_in_few_steps_is_a_checkpoint(tmp_path: Path) 
     assert e.stalls.evidence.tolist() == [READS] * 3
     assert e.stalls.copies.tolist() == [20] * 3
     assert e.stalls.bytes.tolist() == [20 * STATE] * 3
+    kinds = dict(zip(e.lane.ops["id"], e.lane.ops["kind"], strict=True))
+    copy = e.lane.ops.texts["kind"].index("memcpy")
+    assert [kinds[i] for i in e.stalls.read_ids] == [copy] * 60
     assert e.stalls.copy_ns.tolist() == [20 * 480 * US] * 3
     # the last one's silence lies behind the last operation, where no step is known
     assert e.idle_by_cause_ns["checkpoint_stall"] == pytest.approx(2 * 30_000 * US, rel=0.05)

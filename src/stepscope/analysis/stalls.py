@@ -70,6 +70,7 @@ class Stalls:
         bytes: their bytes.
         copy_ns: device time in which only copies between host and device run.
         evidence: index into ``STALL_EVIDENCE``.
+        read_ids: ``gpu_op.id`` of the copies of all stalls.
     """
 
     start_ns: IntArray
@@ -78,6 +79,7 @@ class Stalls:
     bytes: IntArray
     copy_ns: IntArray
     evidence: IntArray
+    read_ids: IntArray
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -89,7 +91,7 @@ class Stalls:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_STALLS: Final = Stalls(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+NO_STALLS: Final = Stalls(*[_NOTHING] * 7)
 
 
 def find_stalls(
@@ -157,6 +159,7 @@ def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> S
         bytes=size,
         copy_ns=overlap_per_window(exposed, start, done),
         evidence=evidence,
+        read_ids=ops["id"][reads],
     )
 
 
