@@ -170,9 +170,13 @@ def _busy(
 ) -> list[dict[str, IntArray]]:
     """Busy time by operation, each moment charged once, in the order of the accounting."""
     ops = lane.ops
-    near = np.zeros(len(ops), bool)
-    for step in wanted.tolist():  # a handful
-        near |= (ops["start_ns"] < bounds_ns[step + 1]) & (ops["end_ns"] > bounds_ns[step])
+    # operations that touch a wanted step: some of the steps from their first to their last is one
+    upto = np.zeros(len(bounds_ns) + 2, np.int64)
+    upto[wanted + 2] = 1
+    upto = np.cumsum(upto)
+    begins = np.searchsorted(bounds_ns, ops["start_ns"], side="right")
+    ends = np.searchsorted(bounds_ns, ops["end_ns"], side="left")
+    near = upto[np.maximum(ends, begins) + 1] > upto[begins]
     base = len(names)
     names += ops.texts["name"]
     classes = {
