@@ -80,7 +80,10 @@ def _floor(case: Case, cause_id: str) -> float:
     names = ["compute_ns", "exposed_communication_ns", "memset_ns"]
     if cause_id != "blocking_copy":
         names.append("exposed_copy_ns")
-    return sum(e.steady_total(name) for name in names) / e.n_steady
+    total = sum(e.steady_total(name) for name in names)
+    if cause_id == "checkpoint_stall":  # its copies go with it
+        total -= int(e.stalls.copy_ns.sum())
+    return total / e.n_steady
 
 
 def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> pa.Table:
