@@ -1,0 +1,8 @@
+"""Collectives of several ranks: matched, on one clock, with waiting apart from transferring."""
+
+from __future__ import annotations
+
+from stepscope.analysis.collectives.calls import Participant
+from stepscope.analysis.collectives.match import Instances, Matched, RankOps, match
+
+__all__ = ["Instances", "Matched", "Participant", "RankOps", "match"]
