@@ -18,6 +18,8 @@ from stepscope.trace.trace import Job, Member
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.analysis.collectives.job import Collectives
+    from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
@@ -115,8 +117,46 @@ class Session:
         return {process: rank for rank, process in enumerate(sorted(distinct))}
 
     @cached_property
+    def collectives(self) -> Collectives | None:
+        """The ranks as one job: their communication, matched; None where they do not communicate.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.collectives import Participant
+        from stepscope.analysis.collectives.job import collectives
+
+        clock = {id(member): number for number, member in enumerate(self.job.members)}
+        participants = [
+            Participant(
+                rank=rank,
+                lane=explanation.lane,
+                read=member.trace.frame,
+                clock=clock[id(member)],
+                epoch_ns=member.trace.meta.origin_epoch_ns,
+                machine=member.trace.meta.hostname,
+                world_size=member.trace.meta.world_size,
+            )
+            for rank, member, explanation in self._explained
+        ]
+        return collectives(participants, [e for _, _, e in self._explained])
+
+    def communication(self) -> Communication:
+        """Collectives by kind and group, and how each rank arrives at them.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.collectives.summary import nothing, summary
+
+        if self.collectives is None:
+            return nothing(self.paths, len({rank for rank, _, _ in self._explained}))
+        return summary(self.collectives, self.paths)
+
+    @cached_property
     def engine(self) -> Engine:
-        """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
+        """SQL over the canonical tables and the analysis tables."""
+        from stepscope.analysis.collectives.table import time_table, wait_table
         from stepscope.analysis.tables import gap_table, step_table
         from stepscope.sql.engine import Engine
 
@@ -125,6 +165,8 @@ class Session:
             {
                 "step": lambda: step_table(self.explanations),
                 "idle_gap": lambda: gap_table(self.explanations),
+                "collective_wait": lambda: wait_table(self.collectives),
+                "rank_time": lambda: time_table(self.collectives),
             },
         )
 

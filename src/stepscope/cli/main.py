@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "steps": "Show every step: length, and where its time goes.",
+    "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.collectives.calls import Participant
-from stepscope.analysis.collectives.match import Instances, Matched, RankOps, match
+from stepscope.analysis.collectives.match import match
+from stepscope.analysis.collectives.result import Instances, Matched, RankOps
 
 __all__ = ["Instances", "Matched", "Participant", "RankOps", "match"]

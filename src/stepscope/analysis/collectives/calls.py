@@ -209,9 +209,7 @@ def _row_said(said: Frame, lane: Lane, op: IntArray) -> IntArray:
     """Row of ``collective`` that describes each kernel; -1 where none does."""
     if not len(said) or not len(op):
         return np.full(len(op), -1, np.int64)
-    own = np.flatnonzero(
-        (said["process_id"] == lane.process_id) & (said["correlation_id"] > 0)
-    )
+    own = np.flatnonzero((said["process_id"] == lane.process_id) & (said["correlation_id"] > 0))
     if not len(own):
         return np.full(len(op), -1, np.int64)
     key = said["correlation_id"][own]

@@ -13,9 +13,10 @@ irregularity.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -64,14 +65,16 @@ class Line:
         if not self.offset_ns and not self.drift:
             return time_ns
         moved = self.offset_ns + self.drift * (time_ns - self.at_ns)
-        return time_ns + np.rint(moved).astype(np.int64)
+        there: IntArray = time_ns + np.rint(moved).astype(np.int64)
+        return there
 
     def back(self, time_ns: IntArray) -> IntArray:
         """Times on this clock from times on the other one, ns."""
         if not self.offset_ns and not self.drift:
             return time_ns
         moved = (time_ns - self.at_ns - self.offset_ns) / (1 + self.drift)
-        return self.at_ns + np.rint(moved).astype(np.int64)
+        here: IntArray = self.at_ns + np.rint(moved).astype(np.int64)
+        return here
 
     def reversed(self) -> Line:
         """The conversion the other way."""
@@ -158,8 +161,8 @@ def _crowd(
     if not len(end_b):
         return None
     low, high = 0, len(end_a)
+    shift = 0 if prior_ns is None else round(prior_ns)
     if prior_ns is not None:
-        shift = round(prior_ns)
         low = int(np.searchsorted(end_a, end_b[0] + shift - reach_ns))
         high = int(np.searchsorted(end_a, end_b[-1] + shift + reach_ns, side="right"))
     if high <= low:
@@ -196,9 +199,7 @@ def _crowd(
     return offset, support
 
 
-def _best_line(
-    found: np.ndarray[tuple[int, int], np.dtype[np.float64]], prior_ns: float | None
-) -> Line:
+def _best_line(found: npt.NDArray[np.float64], prior_ns: float | None) -> Line:
     """The line that most of the (time, offset, support) spots lie on."""
     time, offset, support = found.T
     candidates = [(i, 0.0) for i in range(len(time))]
@@ -229,8 +230,9 @@ def fit(time_b: IntArray, difference: IntArray, ranks: int, shared: Line | None)
         time_b: ends on the clock that is converted, ascending, ns.
         difference: what must be added to each, ns.
         ranks: ranks of the communicator.
-        shared: what the wall clocks say; None where unknown. It is kept where the estimate does not differ from it by
-            more than the residual, or than the ends of one collective may lie apart.
+        shared: what the wall clocks say; None where unknown. It is kept where the estimate does
+            not differ from it by more than the residual, or than the ends of one collective may
+            lie apart.
     """
     runs = np.array_split(np.arange(len(time_b)), min(_MAX_FIT, len(time_b)))
     t = np.array([np.median(time_b[r]) for r in runs])
@@ -261,7 +263,7 @@ def fit(time_b: IntArray, difference: IntArray, ranks: int, shared: Line | None)
     return estimate
 
 
-def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+def _deviation(values: npt.NDArray[np.floating[Any]]) -> float:
     """Scaled median absolute deviation: the standard deviation, if it were noise."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
 

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -92,7 +93,7 @@ def message_bytes(kind: int, in_bytes: int, out_bytes: int) -> int:
     return total if total > 0 else -1
 
 
-def bus_factor(kind: IntArray, size: IntArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def bus_factor(kind: IntArray, size: IntArray) -> npt.NDArray[np.float64]:
     """Bus bandwidth over algorithm bandwidth, by kind and number of ranks."""
     n = np.maximum(size, 1).astype(np.float64)
     factor = np.ones(len(kind), np.float64)

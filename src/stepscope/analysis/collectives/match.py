@@ -3,127 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.analysis.collectives import kinds
 from stepscope.analysis.collectives.calls import Calls, JobCalls, Participant, job_calls
-from stepscope.analysis.collectives.clocks import HOP_NS, SHARED_NS, Line, pair_by_time
+from stepscope.analysis.collectives.clocks import HOP_NS, Line, pair_by_time
 from stepscope.analysis.collectives.pairs import (
     LOOSE_NS,
     by_wall_clock,
     pair_line,
     pairs_by_number,
 )
+from stepscope.analysis.collectives.quality import expected_size, missing_ranks, remarks
+from stepscope.analysis.collectives.result import Instances, Matched, RankOps
 from stepscope.analysis.collectives.streams import Channel, channels
 from stepscope.trace.frame import IntArray
-
-@dataclass(frozen=True)
-class RankOps:
-    """The matched communication of one device; all arrays have one value an operation.
-
-    Attributes:
-        rank: the rank.
-        process_id: the process.
-        device: CUDA device ordinal inside the process.
-        op: rows of ``lane.ops``, ascending.
-        instance: which operation of the job each takes part in.
-        start_ns: begin on the job's clock.
-        end_ns: end on the job's clock.
-        waiting_ns: from its own start until the last member has begun (its own end at most), ns.
-        transfer_ns: the rest of its time, ns.
-        offset_ns: what to add to this trace's times at its first operation, ns.
-        clock: the conversion from the trace's clock to the job's.
-        unmatched: number of communication kernels without a counterpart.
-    """
-
-    rank: int
-    process_id: int
-    device: int
-    op: IntArray
-    instance: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
-    waiting_ns: IntArray
-    transfer_ns: IntArray
-    offset_ns: int
-    clock: Line
-    unmatched: int
-
-
-@dataclass(frozen=True)
-class Instances:
-    """Operations of the job; all arrays have one value an instance, in order of their last start.
-
-    Attributes:
-        kind: code of the kind (``kinds.KINDS``).
-        channel: number of the communicator (``Matched.channels``).
-        bytes: message size; -1 where unknown.
-        members: devices found.
-        size: devices it should have; equal to ``members`` where nothing tells.
-        first_start_ns: begin of the earliest member, ns on the job's clock.
-        last_start_ns: begin of the latest member.
-        second_start_ns: begin of the latest member but one.
-        first_end_ns: end of the earliest member.
-        last: position in ``Matched.ranks`` of the latest member.
-    """
-
-    kind: IntArray
-    channel: IntArray
-    bytes: IntArray
-    members: IntArray
-    size: IntArray
-    first_start_ns: IntArray
-    last_start_ns: IntArray
-    second_start_ns: IntArray
-    first_end_ns: IntArray
-    last: IntArray
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
-@dataclass(frozen=True)
-class Matched:
-    """Several ranks as one job.
-
-    Attributes:
-        ranks: one for each device, in the order given.
-        instances: the operations.
-        channels: the communicators.
-        missing_ranks: ranks that communicators or the world size name and that are not there.
-        impossible: instances in which one member ends before another begins although all must
-            wait for all: a measure of wrong matches and clocks.
-        says: what could not be matched or had to be assumed, in sentences.
-    """
-
-    ranks: list[RankOps]
-    instances: Instances
-    channels: list[Channel]
-    missing_ranks: list[int]
-    impossible: int
-    says: list[str]
-
-    @property
-    def offsets_ns(self) -> list[int]:
-        """What to add to each device's times, ns."""
-        return [rank.offset_ns for rank in self.ranks]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every rank of the job is there."""
-        return not self.missing_ranks
 
 
 def match(participants: Sequence[Participant]) -> Matched | None:
     """Match the communication of some devices.
 
     Returns:
-        None when fewer than two of them communicate.
+        None when none of them communicates. A single one is matched with nobody: its operations
+        are instances with one member, whose waiting cannot be told from transferring.
     """
     job = job_calls(participants)
-    if sum(len(calls) > 0 for calls in job.calls) < 2:
+    if not any(len(calls) for calls in job.calls):
         return None
     found = channels(job)
     lines = _clocks(job, found)
@@ -175,9 +81,7 @@ def _clocks(job: JobCalls, found: list[Channel]) -> list[Line]:
     return [known[c] for c in clock]
 
 
-def _instances(
-    job: JobCalls, channel: Channel, lines: list[Line], first_id: int
-) -> list[IntArray]:
+def _instances(job: JobCalls, channel: Channel, lines: list[Line], first_id: int) -> list[IntArray]:
     """Instance of each member's operations of one communicator; -1 where only one member has it."""
     members = channel.members
     ids = [np.full(len(rows), -1, np.int64) for _, rows in members]
@@ -187,6 +91,8 @@ def _instances(
     order = sorted(range(len(members)), key=lambda m: -len(members[m][1]))
     made = first_id
     numbered = all((job.calls[d].sequence[rows] >= 0).all() for d, rows in members)
+    if len(members) == 1:
+        return [first_id + np.arange(len(members[0][1]))]
     for position, base in enumerate(order[:-1]):
         left = np.flatnonzero(ids[base] < 0)
         if not len(left):
@@ -217,9 +123,7 @@ def _instances(
     return ids
 
 
-def _positions(
-    a: Calls, rows_a: IntArray, b: Calls, rows_b: IntArray
-) -> tuple[IntArray, IntArray]:
+def _positions(a: Calls, rows_a: IntArray, b: Calls, rows_b: IntArray) -> tuple[IntArray, IntArray]:
     i, j = pairs_by_number(a, rows_a, b, rows_b)
     place_a, place_b = np.argsort(rows_a), np.argsort(rows_b)
     return (
@@ -269,24 +173,28 @@ def _assembled(
     start, end = np.concatenate(starts)[keep], np.concatenate(ends)[keep]
     kind = np.concatenate([c.kind for c in job.calls])[keep]
     size_bytes = np.concatenate([c.bytes for c in job.calls])[keep]
-    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    token = np.concatenate([c.token for c in job.calls])[keep]
+    high = np.iinfo(np.int64).max
     order = np.lexsort((start, instance))
     last_of = np.searchsorted(instance[order], np.arange(n), side="right") - 1
     members = np.bincount(instance, minlength=n)
     last_start = start[order][last_of]
     second = start[order][np.maximum(last_of - 1, 0)]
     first_start, first_end = np.full(n, high), np.full(n, high)
-    last_end, largest = np.full(n, low), np.full(n, -1)
+    largest = np.full(n, -1)
     np.minimum.at(first_start, instance, start)
     np.minimum.at(first_end, instance, end)
-    np.maximum.at(last_end, instance, end)
     np.maximum.at(largest, instance, size_bytes)
     kind_of = np.full(n, kinds.UNKNOWN)
     kind_of[instance] = kind
-    size = np.array([c.size for c in found], np.int64)[channel_of] if n else members
+    looks = np.zeros(n, np.int64)
+    looks[instance] = token
+    missing = missing_ranks(job, found)
+    size = np.array([expected_size(job, c, missing) for c in found], np.int64)[channel_of]
     instances = Instances(
         kind=kind_of,
         channel=channel_of,
+        looks=looks,
         bytes=largest,
         members=members,
         size=np.maximum(size, members),
@@ -324,62 +232,5 @@ def _assembled(
                 unmatched=len(calls) - len(rows),
             )
         )
-    missing = _missing(job, found)
-    said = _remarks(job, ranks, missing, int(impossible.sum()), n)
+    said = remarks(job, ranks, missing, int(impossible.sum()), n)
     return Matched(ranks, instances, found, missing, int(impossible.sum()), said)
-
-
-def _missing(job: JobCalls, found: list[Channel]) -> list[int]:
-    """Ranks that are named somewhere and not there."""
-    named: set[int] = set()
-    for channel in found:
-        named |= set(channel.ranks)
-    for p in job.participants:
-        named |= set(range(p.world_size or 0))
-    return sorted(named - {p.rank for p in job.participants})
-
-
-def _remarks(
-    job: JobCalls, ranks: list[RankOps], missing: list[int], impossible: int, n: int
-) -> list[str]:
-    said = []
-    unmatched = sum(rank.unmatched for rank in ranks)
-    total = sum(len(calls) for calls in job.calls)
-    if unmatched:
-        most = max(ranks, key=lambda rank: rank.unmatched)
-        said.append(
-            f"{unmatched:,} of {total:,} communication kernels have no counterpart on another "
-            f"rank (most on rank {most.rank}: {most.unmatched:,}): captures that begin or end at "
-            "different times, lost records, or ranks that are not there"
-        )
-    if impossible:
-        said.append(
-            f"in {impossible:,} of {n:,} matched collectives one rank ends before another begins, "
-            "so that the clocks or the matches are not to be trusted there"
-        )
-    moved = [rank for rank in ranks if abs(rank.offset_ns - _wall(job, rank, ranks)) > SHARED_NS]
-    if moved:
-        said.append(
-            "the clocks of ranks "
-            + ", ".join(str(rank.rank) for rank in moved[:8])
-            + (", ..." if len(moved) > 8 else "")
-            + " were set by the ends of collectives, because their wall clocks disagree or are "
-            "unknown"
-        )
-    if missing:
-        several = len(missing) > 1
-        said.append(
-            f"rank{'s' if several else ''} {', '.join(map(str, missing[:8]))}"
-            + (", ..." if len(missing) > 8 else "")
-            + f" {'are' if several else 'is'} not there: what looks like a transfer may be "
-            f"waiting for {'them' if several else 'it'}; add "
-            f"{'their captures' if several else 'its capture'}"
-        )
-    return said
-
-
-def _wall(job: JobCalls, rank: RankOps, ranks: list[RankOps]) -> float:
-    number = next(i for i, r in enumerate(ranks) if r is rank)
-    line = by_wall_clock(job.participants[0], job.participants[number])
-    return line.offset_ns if line else float("inf")
-

@@ -49,9 +49,7 @@ def pairs(
     line = find_line(a.end_ns[rows_a], token_a, b.end_ns[rows_b], token_b, prior)
     if line is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    i, j = pair_by_time(
-        a.end_ns[rows_a], token_a, line.to(b.end_ns[rows_b]), token_b, LOOSE_NS
-    )
+    i, j = pair_by_time(a.end_ns[rows_a], token_a, line.to(b.end_ns[rows_b]), token_b, LOOSE_NS)
     return rows_a[i], rows_b[j]
 
 

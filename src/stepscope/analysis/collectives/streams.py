@@ -46,8 +46,14 @@ class Channel:
 
 
 def channels(job: JobCalls) -> list[Channel]:
-    """Every communicator that at least two of the devices use."""
+    """Every communicator that at least two of the devices use; with one device, all of its."""
     found = _declared(job)
+    if len(job.participants) == 1:
+        rank = (job.participants[0].rank,)
+        for point_to_point in (False, True):
+            for rows in _by_stream(job, 0, point_to_point):
+                found.append(Channel([(0, rows)], rank, 2, False, point_to_point))
+        return found
     streams = [_by_stream(job, device, False) for device in range(len(job.calls))]
     found += _linked(job, streams, several=True)
     pairs_of = [_by_stream(job, device, True) for device in range(len(job.calls))]
