@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -87,6 +87,7 @@ def _operations(found: Communication) -> pa.Table:
             "exposed waiting": a_step("exposed_waiting_ns"),
             "transfer": a_step("transfer_ns"),
             "exposed transfer": a_step("exposed_transfer_ns"),
+            **_absent(found, a_step),
             "algorithm GB/s": [_scaled(row.algorithm_bandwidth, 1e9) for row in rows],
             "bus GB/s": [_scaled(row.bus_bandwidth, 1e9) for row in rows],
         }
@@ -110,9 +111,17 @@ def _ranks(found: Communication) -> pa.Table:
             "exposed waiting": a_step("exposed_waiting_ns"),
             "transfer": a_step("transfer_ns"),
             "exposed transfer": a_step("exposed_transfer_ns"),
+            **_absent(found, a_step),
             "unmatched": [row.unmatched for row in rows],
         }
     )
+
+
+def _absent(found: Communication, a_step: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """The waiting for ranks that are not there, where any are missing."""
+    if any(row.absent_ns for row in found.arrivals):
+        return {"waiting for absent ranks": a_step("absent_ns")}
+    return {}
 
 
 def _ms(values: Sequence[int], steps: int) -> list[str]:
@@ -123,7 +132,7 @@ def _scaled(value: int | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.1f}"
 
 
-def _table(columns: dict[str, list[object]] | dict[str, list[str]]) -> pa.Table:
+def _table(columns: Mapping[str, Sequence[object]]) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({name: pa.array(values) for name, values in columns.items()})

@@ -39,6 +39,8 @@ _BINS_NS = (10_000, 40_000, 160_000)
 _CROWD = 0.3
 _MAX_FIT = 64
 _DIFFERENCES = 500_000
+_NEIGHBOURS = 9
+_DRIFT_GAIN = 0.7
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,11 @@ class Line:
 
     def reversed(self) -> Line:
         """The conversion the other way."""
-        scale = 1 + self.drift
+        scale, whole = 1 + self.drift, round(self.offset_ns)
         return Line(
-            -self.offset_ns / scale,
+            (whole - self.offset_ns) / scale - whole,
             -self.drift / scale,
-            self.at_ns + round(self.offset_ns),
+            self.at_ns + whole,
             self.residual_ns,
             self.pairs,
         )
@@ -185,12 +187,12 @@ def _crowd(
         count -= np.arange(len(differences))
         best = np.flatnonzero(count >= 0.8 * count.max())
         offsets = differences[best + count[best] // 2]
-        # the wall clocks decide between crowds of nearly one size: steps may repeat exactly
-        which = int(np.argmax(count[best]))
+        # the wall clocks decide between crowds of nearly one size, because steps may repeat
+        # exactly; what they cannot know is where within a collective's length the truth lies
+        away = np.zeros(len(best), np.int64)
         if prior_ns is not None:
-            which = int(np.argmin(np.abs(offsets - prior_ns)))
-            near = np.abs(offsets - offsets[which]) <= width
-            which = int(np.argmax(np.where(near, count[best], 0)))
+            away = np.abs(offsets - shift) // SHARED_NS
+        which = int(np.lexsort((-count[best], away))[0])
         expected = len(differences) * width / max(spread, width)
         support = min(int(count[best[which]]), len(end_b))
         surprise = (support - expected) / np.sqrt(max(expected, 1.0))
@@ -249,9 +251,8 @@ def fit(time_b: IntArray, difference: IntArray, ranks: int, shared: Line | None)
     offset = float(np.median(left))
     residual = _deviation(left - offset)
     still = difference - float(np.median(difference))
-    # a drift that does not stand out of the scatter is none
-    span = float(time_b[-1] - time_b[0])
-    if abs(drift) * span <= 2 * max(_deviation(still), 1.0) + HOP_NS:
+    # a drift that does not take away most of the scatter is none
+    if residual > _DRIFT_GAIN * _deviation(still):
         drift, offset, residual = 0.0, float(np.median(difference)), _deviation(still)
     estimate = Line(offset, drift, at, residual, len(time_b))
     if shared is None:
@@ -269,7 +270,12 @@ def _deviation(values: npt.NDArray[np.floating[Any]]) -> float:
 
 
 def pair_by_time(
-    end_a: IntArray, token_a: IntArray, end_b: IntArray, token_b: IntArray, tolerance_ns: int
+    end_a: IntArray,
+    token_a: IntArray,
+    end_b: IntArray,
+    token_b: IntArray,
+    tolerance_ns: int,
+    between_ns: int | None = None,
 ) -> tuple[IntArray, IntArray]:
     """Rows of ``a`` and ``b`` that belong together: same look, each the other's nearest in time.
 
@@ -283,7 +289,9 @@ def pair_by_time(
         end_b: ends of the other's on the same clock, ascending, ns.
         token_b: what they look like.
         tolerance_ns: how far the ends of a pair may lie apart.
+        between_ns: how far where the order decides; the same by default.
     """
+    between_ns = tolerance_ns if between_ns is None else between_ns
     found_a, found_b = [], []
     order_a, order_b = np.argsort(token_a, kind="stable"), np.argsort(token_b, kind="stable")
     common = np.intersect1d(token_a, token_b)
@@ -291,7 +299,7 @@ def pair_by_time(
     low_b, high_b = (np.searchsorted(token_b[order_b], common, side=s) for s in ("left", "right"))
     for la, ha, lb, hb in zip(low_a, high_a, low_b, high_b, strict=True):
         rows_a, rows_b = order_a[la:ha], order_b[lb:hb]
-        i, j = _pair_alike(end_a[rows_a], end_b[rows_b], tolerance_ns)
+        i, j = _pair_alike(end_a[rows_a], end_b[rows_b], tolerance_ns, between_ns)
         found_a.append(rows_a[i])
         found_b.append(rows_b[j])
     if not found_a:
@@ -301,7 +309,9 @@ def pair_by_time(
     return a[order], b[order]
 
 
-def _pair_alike(end_a: IntArray, end_b: IntArray, tolerance_ns: int) -> tuple[IntArray, IntArray]:
+def _pair_alike(
+    end_a: IntArray, end_b: IntArray, tolerance_ns: int, between_ns: int
+) -> tuple[IntArray, IntArray]:
     nearest, away, second = _nearest(end_a, end_b)
     back, _, _ = _nearest(end_b, end_a)
     row = np.arange(len(end_b))
@@ -309,6 +319,7 @@ def _pair_alike(end_a: IntArray, end_b: IntArray, tolerance_ns: int) -> tuple[In
     choice = np.where(mutual, nearest, -1)
     # beyond doubt: the next best candidate is several times as far away as the ends may be apart
     sure = np.flatnonzero(mutual & (second > 4 * np.maximum(away, HOP_NS)))
+    sure = sure[_usual_lag(nearest[sure] - sure)]
     if 0 < len(sure) < len(end_b):
         lag = nearest[sure] - sure
         before = np.searchsorted(sure, row, side="right") - 1
@@ -317,10 +328,20 @@ def _pair_alike(end_a: IntArray, end_b: IntArray, tolerance_ns: int) -> tuple[In
         steady = lag[before] == lag[after]
         by_order = row + lag[before]
         inside = (by_order >= 0) & (by_order < len(end_a))
-        close = np.abs(end_a[np.clip(by_order, 0, len(end_a) - 1)] - end_b) <= tolerance_ns
-        choice = np.where(steady & inside & close, by_order, np.where(steady, -1, choice))
+        close = np.abs(end_a[np.clip(by_order, 0, len(end_a) - 1)] - end_b) <= between_ns
+        choice = np.where(steady & inside & close, by_order, choice)
         choice[sure] = nearest[sure]
     return _once(choice, np.abs(end_a[np.maximum(choice, 0)] - end_b))
+
+
+def _usual_lag(lag: IntArray) -> BoolArray:
+    """Mask of the lags that their neighbours have as well: a lost record shifts all that follow."""
+    if len(lag) < _NEIGHBOURS:
+        return np.equal(lag, np.median(lag)) if len(lag) else np.zeros(0, bool)
+    around = np.pad(lag, _NEIGHBOURS // 2, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(around, _NEIGHBOURS)
+    mask: BoolArray = (windows == lag[:, None]).sum(axis=1) > _NEIGHBOURS // 3
+    return mask
 
 
 def _nearest(targets: IntArray, values: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analysis.accounting import account
+from stepscope.analysis.collectives.pace import host_waits
 from stepscope.analysis.collectives.result import Matched, RankOps
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import BoolArray, IntArray
 
 _EDGE = 0.1
 """Part of a step that a window may stick out of another rank's steady steps: steps begin a little
@@ -53,7 +54,10 @@ class Parts:
         copy: nothing but copies.
         memset: nothing but memory sets.
         idle: idle time by cause.
-        alone: compute kernels run and no communication does.
+        alone: of compute, while no communication runs.
+        blocking: of transfer, while the next work was enqueued, or its launching thread waited
+            for the device: the time that the transfer costs, rather than a late host.
+        bubble: of waiting, in sends and receives: the stages of a pipeline wait for each other.
     """
 
     begin_ns: IntArray
@@ -68,6 +72,8 @@ class Parts:
     memset: IntArray
     idle: dict[str, IntArray]
     alone: IntArray
+    blocking: IntArray
+    bubble: IntArray
 
     def __len__(self) -> int:
         return len(self.begin_ns)
@@ -146,8 +152,9 @@ def parts(
 ) -> Parts:
     """Split the given windows of the job for every device."""
     limits = transfer_limits(matched)
+    paired = np.array([c.point_to_point for c in matched.channels], bool)[matched.instances.channel]
     columns = [
-        _of_device(e, rank, limit, begin_ns, end_ns)
+        _of_device(e, rank, limit, paired[rank.instance], begin_ns, end_ns)
         for e, rank, limit in zip(explained, matched.ranks, limits, strict=True)
     ]
     joined = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
@@ -161,7 +168,12 @@ def parts(
 
 
 def _of_device(
-    e: Explanation, rank: RankOps, limit: IntArray, begin_ns: IntArray, end_ns: IntArray
+    e: Explanation,
+    rank: RankOps,
+    limit: IntArray,
+    paired: BoolArray,
+    begin_ns: IntArray,
+    end_ns: IntArray,
 ) -> dict[str, IntArray]:
     begin, end = rank.clock.back(begin_ns), rank.clock.back(end_ns)
     spent = account(e.lane, begin, end)
@@ -191,6 +203,8 @@ def _of_device(
         "copy": spent.exposed_copy_ns,
         "memset": spent.memset_ns,
         "alone": spent.compute_ns - inside(intersect(compute, communication)),
+        "blocking": inside(_blocking(e, moving)),
+        "bubble": inside(intersect(waiting, union(start[paired], joined[paired]))),
     }
     segments = e.gaps.segments
     left = spent.idle_ns.copy()
@@ -201,3 +215,26 @@ def _of_device(
         left -= time
     found["idle unexplained"] = found["idle unexplained"] + left
     return found
+
+
+def _blocking(e: Explanation, moving: Intervals) -> Intervals:
+    """The part of exposed transfers in which the device had other work to go on with.
+
+    That is from the moment on at which the next operation was enqueued, and while the host itself
+    waited for the device, because then the transfer is what held it up.
+    """
+    start, end = moving
+    if not len(start):
+        return moving
+    other = np.flatnonzero(~e.lane.is_communication)
+    begins = e.lane.ops["start_ns"][other]
+    following = np.searchsorted(begins, end, side="left")
+    there = following < len(other)
+    row = other[np.minimum(following, len(other) - 1)] if len(other) else np.zeros(len(end), int)
+    enqueued = np.where(there, e.lane.enqueue_begin_ns[row], end)
+    enqueued = np.where(there & (e.lane.call[row] < 0), start, enqueued)
+    held_up = intersect(moving, host_waits(e))
+    return union(
+        np.concatenate((np.clip(enqueued, start, end), held_up[0])),
+        np.concatenate((end, held_up[1])),
+    )

@@ -26,7 +26,7 @@ class Facts:
         end: end on the trace's own clock, ns.
         waiting: until the last rank has joined, ns.
         transfer: afterwards, ns.
-        absent: of the transfer, what is likely to be waiting for ranks that are not there, ns.
+        absent: between the two, what is likely to be waiting for ranks that are not there, ns.
         exposed_waiting: of the waiting, what no compute kernel covers, ns.
         exposed_transfer: of the transfer, what no compute kernel covers, ns.
         lateness: from the first rank's start to its own, ns.
@@ -51,7 +51,7 @@ def facts(c: Collectives) -> Facts:
     limits = transfer_limits(c.matched)
     for number, (e, rank) in enumerate(zip(c.explained, c.matched.ranks, strict=True)):
         start, stop = e.lane.ops["start_ns"][rank.op], e.lane.ops["end_ns"][rank.op]
-        joined = start + rank.waiting_ns
+        joined, moving = start + rank.waiting_ns, limits[number]
         compute = e.lane.union_of(e.lane.is_compute)
         found.append(
             [
@@ -61,10 +61,10 @@ def facts(c: Collectives) -> Facts:
                 start,
                 stop,
                 rank.waiting_ns,
-                rank.transfer_ns,
-                rank.transfer_ns - limits[number],
+                moving,
+                rank.transfer_ns - moving,
                 rank.waiting_ns - overlap_per_window(compute, start, joined),
-                rank.transfer_ns - overlap_per_window(compute, joined, stop),
+                moving - overlap_per_window(compute, stop - moving, stop),
                 rank.start_ns - c.matched.instances.first_start_ns[rank.instance],
             ]
         )

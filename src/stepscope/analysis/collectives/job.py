@@ -11,6 +11,7 @@ from stepscope.analysis.collectives.calls import Participant
 from stepscope.analysis.collectives.exposure import Parts, parts, windows
 from stepscope.analysis.collectives.late import Lateness, lateness
 from stepscope.analysis.collectives.match import match
+from stepscope.analysis.collectives.pace import Pace, pace
 from stepscope.analysis.collectives.parallel import Guess, guesses
 from stepscope.analysis.collectives.result import Matched
 from stepscope.analysis.collectives.work import Work, work
@@ -48,9 +49,14 @@ class Collectives:
         return work(self.participants, self.matched, *self.windows_ns)
 
     @cached_property
+    def paces(self) -> list[Pace]:
+        """What each device's host needs for a step."""
+        return [pace(p, e) for p, e in zip(self.participants, self.explained, strict=True)]
+
+    @cached_property
     def lateness(self) -> Lateness | None:
         """Which rank the others wait for; None where nobody waits."""
-        return lateness(self.parts, self.work)
+        return lateness(self.parts, self.work, self.paces)
 
     @cached_property
     def groups(self) -> list[Guess]:

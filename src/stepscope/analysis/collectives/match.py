@@ -11,6 +11,7 @@ from stepscope.analysis.collectives.calls import Calls, JobCalls, Participant, j
 from stepscope.analysis.collectives.clocks import HOP_NS, Line, pair_by_time
 from stepscope.analysis.collectives.pairs import (
     LOOSE_NS,
+    UNBOUND_NS,
     by_wall_clock,
     pair_line,
     pairs_by_number,
@@ -138,9 +139,10 @@ def _near(
 ) -> tuple[IntArray, IntArray]:  # fmt: skip
     """Positions in ``rows_a`` and ``rows_b`` that match, on one clock."""
     found: list[tuple[IntArray, IntArray]] = []
-    firm_a, firm_b = kinds.all_wait(a.kind[rows_a]), kinds.all_wait(b.kind[rows_b])
-    for firm, tolerance in ((True, tight_ns), (False, LOOSE_NS)):
-        in_a, in_b = np.flatnonzero(firm_a == firm), np.flatnonzero(firm_b == firm)
+    sort_a, sort_b = _sort(a, rows_a), _sort(b, rows_b)
+    limits = ((0, tight_ns, tight_ns), (1, LOOSE_NS, LOOSE_NS), (2, tight_ns, UNBOUND_NS))
+    for sort, tolerance, between in limits:
+        in_a, in_b = np.flatnonzero(sort_a == sort), np.flatnonzero(sort_b == sort)
         in_a = in_a[np.argsort(end_a[in_a], kind="stable")]
         in_b = in_b[np.argsort(end_b[in_b], kind="stable")]
         if not len(in_a) or not len(in_b):
@@ -148,12 +150,18 @@ def _near(
         token_a, token_b = a.token[rows_a[in_a]], b.token[rows_b[in_b]]
         if not np.isin(token_b, token_a).any():
             token_a, token_b = a.kind[rows_a[in_a]], b.kind[rows_b[in_b]]
-        i, j = pair_by_time(end_a[in_a], token_a, end_b[in_b], token_b, tolerance)
+        i, j = pair_by_time(end_a[in_a], token_a, end_b[in_b], token_b, tolerance, between)
         found.append((in_a[i], in_b[j]))
     if not found:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     i, j = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return i, j
+
+
+def _sort(calls: Calls, rows: IntArray) -> IntArray:
+    """0 where all must end together, 2 for sends and receives, 1 for the rest."""
+    firm = kinds.all_wait(calls.kind[rows])
+    return np.where(firm, 0, np.where(calls.point_to_point[rows], 2, 1))
 
 
 def _assembled(

@@ -15,6 +15,10 @@ LOOSE_NS: Final = 1_000_000
 """How far ends may lie apart before the clocks are known well, and in operations with a root,
 whose members need not end together."""
 
+UNBOUND_NS: Final = 60_000_000_000
+"""The same for sends and receives whose order decides: a send may end long before its receive
+begins, because its data waits in a buffer."""
+
 
 def pair_line(
     job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray, ranks: int
@@ -49,7 +53,12 @@ def pairs(
     line = find_line(a.end_ns[rows_a], token_a, b.end_ns[rows_b], token_b, prior)
     if line is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    i, j = pair_by_time(a.end_ns[rows_a], token_a, line.to(b.end_ns[rows_b]), token_b, LOOSE_NS)
+    between = None
+    if a.point_to_point[rows_a].all():
+        between = UNBOUND_NS
+    i, j = pair_by_time(
+        a.end_ns[rows_a], token_a, line.to(b.end_ns[rows_b]), token_b, LOOSE_NS, between
+    )
     return rows_a[i], rows_b[j]
 
 

@@ -24,6 +24,7 @@ Member = tuple[int, IntArray]
 _MIN_SHARE = 0.3
 _MIN_PAIRS = 3
 _MAX_IMPOSSIBLE = 0.1
+_TOGETHER = 3
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _linked(job: JobCalls, streams: list[list[IntArray]], *, several: bool) -> l
         if several:
             # another replica of the same group keeps pace with this one, but not as exactly
             closest = min(residual for _, residual, _, _ in links)
-            links = [k for k in links if k[1] <= max(3 * closest, 2 * HOP_NS)]
+            links = [k for k in links if k[1] <= max(3 * closest, HOP_NS * len(links))]
         else:
             links = [max(links, key=lambda link: (link[0], -link[1]))]
         members: list[Member] = [(device, seed)]
@@ -151,9 +152,13 @@ def _link(
     one_clock = first.clock == second.clock or (first.machine and first.machine == second.machine)
     if one_clock and shared is not None and _apart(line, shared, end_b) > SHARED_NS:
         return None
-    firm = kinds.all_wait(job.calls[a].kind[i]) | job.calls[a].point_to_point[i]
+    firm = kinds.all_wait(job.calls[a].kind[i])
     begins = np.maximum(job.calls[a].start_ns[i], line.to(job.calls[b].start_ns[j]))
     ends = np.minimum(end_a, line.to(end_b))
+    if job.calls[a].point_to_point[i].all():
+        # a send may end before its receive begins; those that waited for each other end together
+        together = float((np.abs(end_a - line.to(end_b)) <= _TOGETHER * HOP_NS).mean())
+        return (together, line.residual_ns) if together >= _MIN_SHARE else None
     impossible = float((firm & (ends + HOP_NS < begins)).mean())
     if impossible > _MAX_IMPOSSIBLE:
         return None

@@ -30,6 +30,8 @@ class Operations(msgspec.Struct, frozen=True):
         time_ns: kernels run.
         waiting_ns: of it, until the last rank has joined.
         transfer_ns: of it, afterwards.
+        absent_ns: of it, likely waiting for ranks that are not there: what it takes beyond equal
+            operations.
         exposed_waiting_ns: of the waiting, what no compute covers.
         exposed_transfer_ns: of the transfer, what no compute covers.
         algorithm_bandwidth: message size over transfer time, bytes a second; null where unknown.
@@ -46,6 +48,7 @@ class Operations(msgspec.Struct, frozen=True):
     time_ns: int
     waiting_ns: int
     transfer_ns: int
+    absent_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
     algorithm_bandwidth: int | None
@@ -63,7 +66,8 @@ class RankArrival(msgspec.Struct, frozen=True):
         last: operations that it joined last.
         lateness_ns: median time from the first rank's start to its own.
         waiting_ns: time in operations before the last rank has joined.
-        transfer_ns: the rest of the time in operations.
+        transfer_ns: time in operations afterwards.
+        absent_ns: time in operations that is likely waiting for ranks that are not there.
         exposed_waiting_ns: the waiting that no compute covers.
         exposed_transfer_ns: the transfer that no compute covers.
         clock_offset_ns: what is added to its times to compare them with other ranks'.
@@ -79,6 +83,7 @@ class RankArrival(msgspec.Struct, frozen=True):
     lateness_ns: int
     waiting_ns: int
     transfer_ns: int
+    absent_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
     clock_offset_ns: int
@@ -202,6 +207,7 @@ def _operations(
                 time_ns=mean(told.end - told.start),
                 waiting_ns=mean(told.waiting),
                 transfer_ns=mean(told.transfer),
+                absent_ns=mean(told.absent),
                 exposed_waiting_ns=mean(told.exposed_waiting),
                 exposed_transfer_ns=mean(told.exposed_transfer),
                 algorithm_bandwidth=algorithm,
@@ -229,6 +235,7 @@ def _arrivals(c: Collectives, inside: BoolArray, told: Facts) -> list[RankArriva
                 lateness_ns=round(float(np.median(late))) if len(late) else 0,
                 waiting_ns=int(told.waiting[rows].sum()),
                 transfer_ns=int(told.transfer[rows].sum()),
+                absent_ns=int(told.absent[rows].sum()),
                 exposed_waiting_ns=int(told.exposed_waiting[rows].sum()),
                 exposed_transfer_ns=int(told.exposed_transfer[rows].sum()),
                 clock_offset_ns=rank.offset_ns,

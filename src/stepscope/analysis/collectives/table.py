@@ -28,9 +28,9 @@ WAIT_COLUMNS: Final = {
     "clock_offset_ns": "what was added to compare these times with other ranks', ns",
     "lateness_ns": "from the first rank's begin to this rank's, ns",
     "waiting_ns": "from this rank's begin until the last rank has begun (its own end at most), ns",
-    "transfer_ns": "the rest of its time, ns",
-    "absent_ns": "part of transfer_ns beyond what equal operations take, where ranks are missing: "
-    "likely waiting for them, ns",
+    "transfer_ns": "the rest of its time, less absent_ns, ns",
+    "absent_ns": "where ranks are missing, what it takes beyond equal operations: likely waiting "
+    "for them, ns",
     "exposed_waiting_ns": "part of waiting_ns that no compute kernel covers, ns",
     "exposed_transfer_ns": "part of transfer_ns that no compute kernel covers, ns",
     "last_rank": "rank that began last",
@@ -48,9 +48,10 @@ TIME_COLUMNS: Final = {
     "start_ns": "begin of the step, ns since this trace's origin",
     "part": "compute, waiting (for the last rank, nothing covers it), transfer (not covered), "
     "absent (likely waiting for a rank that is not there), unmatched (communication without "
-    "counterpart), copy, memset, or idle and the cause it is charged to; alone (compute while no "
-    "communication runs) is a part of compute",
-    "time_ns": "time, ns; without alone, the parts of a step sum to its length",
+    "counterpart), copy, memset, or idle and the cause it is charged to. Beside these, alone is "
+    "the part of compute in which no communication runs, blocking the part of transfer that other "
+    "work was ready to follow, bubble the part of waiting that is in sends and receives",
+    "time_ns": "time, ns; without alone, blocking and bubble the parts of a step sum to its length",
 }
 """Columns of ``rank_time``: one row a rank, step that all ranks share, and part of its time. The
 steps are cut at the same moments on all ranks, so that the parts can be compared between them."""
@@ -106,7 +107,7 @@ def time_table(c: Collectives | None) -> pa.Table:
     named = {
         name: getattr(parts, name)
         for name in ("compute", "waiting", "transfer", "absent", "unmatched", "copy", "memset",
-                     "alone")
+                     "alone", "blocking", "bubble")
     }  # fmt: skip
     named |= {f"idle {cause}": time for cause, time in parts.idle.items()}
     steps, devices = parts.wall.shape
