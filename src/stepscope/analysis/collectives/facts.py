@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.analysis.collectives.exposure import transfer_limits
-from stepscope.analysis.collectives.job import Collectives
 from stepscope.intervals import overlap_per_window
 from stepscope.trace.frame import IntArray
+
+if TYPE_CHECKING:
+    from stepscope.analysis.collectives.job import Collectives
 
 _SHOWN_RANKS = 16
 

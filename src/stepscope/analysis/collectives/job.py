@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analysis.collectives.calls import Participant
 from stepscope.analysis.collectives.exposure import Parts, parts, windows
+from stepscope.analysis.collectives.facts import Facts, facts
 from stepscope.analysis.collectives.late import Lateness, lateness
 from stepscope.analysis.collectives.match import match
 from stepscope.analysis.collectives.pace import Pace, pace
@@ -57,6 +58,11 @@ class Collectives:
     def lateness(self) -> Lateness | None:
         """Which rank the others wait for; None where nobody waits."""
         return lateness(self.parts, self.work, self.paces)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Every matched operation of every device."""
+        return facts(self)
 
     @cached_property
     def groups(self) -> list[Guess]:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from stepscope.analysis.collectives import kinds
-from stepscope.analysis.collectives.facts import Facts, facts, ranks_text
+from stepscope.analysis.collectives.facts import Facts, ranks_text
 from stepscope.analysis.collectives.job import Collectives
 from stepscope.analysis.collectives.parallel import LABELS
 from stepscope.trace.frame import BoolArray, IntArray
@@ -138,7 +138,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     """Sum up the communication in the steady steps that all ranks share."""
     instances = c.matched.instances
     inside = c.step_of(instances.last_start_ns) >= 0
-    told = facts(c)
+    told = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
     remarks = list(c.matched.says)

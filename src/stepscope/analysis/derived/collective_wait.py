@@ -1,4 +1,4 @@
-"""The analysis tables about several ranks: ``collective_wait`` and ``rank_time``."""
+"""The ``collective_wait`` table: every communication kernel, waiting apart from transferring."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stepscope.analysis.collectives import kinds
-from stepscope.analysis.collectives.facts import facts, ranks_text
+from stepscope.analysis.collectives.facts import ranks_text
+from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.job import JobView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.collectives.job import Collectives
-
-WAIT_COLUMNS: Final = {
+COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
@@ -38,32 +38,17 @@ WAIT_COLUMNS: Final = {
     "group_size": "ranks that should take part",
     "gpu_op_id": "gpu_op.id of the kernel",
 }
-"""Columns of ``collective_wait``: one row a rank and matched communication kernel."""
-
-TIME_COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
-    "step": "number of the shared steady step",
-    "start_ns": "begin of the step, ns since this trace's origin",
-    "part": "compute, waiting (for the last rank, nothing covers it), transfer (not covered), "
-    "absent (likely waiting for a rank that is not there), unmatched (communication without "
-    "counterpart), copy, memset, or idle and the cause it is charged to. Beside these, alone is "
-    "the part of compute in which no communication runs, blocking the part of transfer that other "
-    "work was ready to follow, bubble the part of waiting that is in sends and receives",
-    "time_ns": "time, ns; without alone, blocking and bubble the parts of a step sum to its length",
-}
-"""Columns of ``rank_time``: one row a rank, step that all ranks share, and part of its time. The
-steps are cut at the same moments on all ranks, so that the parts can be compared between them."""
 
 
-def wait_table(c: Collectives | None) -> pa.Table:
+def wait_table(job: JobView) -> pa.Table:
     """The ``collective_wait`` table; without rows where nothing communicates."""
     import pyarrow as pa
 
+    c = job.collectives
     if c is None:
-        return _empty(WAIT_COLUMNS, {"name", "group"})
-    told, matched = facts(c), c.matched
+        texts = {"name": pa.string(), "group": pa.string()}
+        return pa.schema([(name, texts.get(name, pa.int64())) for name in COLUMNS]).empty_table()
+    told, matched = c.facts, c.matched
     instances = matched.instances
     of, device = told.instance, told.device
     ranks = np.array([rank.rank for rank in matched.ranks], np.int64)
@@ -97,44 +82,9 @@ def wait_table(c: Collectives | None) -> pa.Table:
     return pa.table(columns)
 
 
-def time_table(c: Collectives | None) -> pa.Table:
-    """The ``rank_time`` table; without rows where nothing communicates."""
-    import pyarrow as pa
-
-    if c is None or not len(c.parts):
-        return _empty(TIME_COLUMNS, {"part"})
-    parts = c.parts
-    named = {
-        name: getattr(parts, name)
-        for name in ("compute", "waiting", "transfer", "absent", "unmatched", "copy", "memset",
-                     "alone", "blocking", "bubble")
-    }  # fmt: skip
-    named |= {f"idle {cause}": time for cause, time in parts.idle.items()}
-    steps, devices = parts.wall.shape
-    start = np.stack([rank.clock.back(parts.begin_ns) for rank in c.matched.ranks], axis=1)
-    ranks = c.matched.ranks
-    repeat = len(named)
-    codes = np.repeat(np.arange(repeat), steps * devices)
-
-    def each(values: list[int]) -> object:
-        return np.tile(np.tile(np.array(values, np.int64), steps), repeat)
-
-    return pa.table(
-        {
-            "rank": each([rank.rank for rank in ranks]),
-            "process_id": each([rank.process_id for rank in ranks]),
-            "device": each([rank.device for rank in ranks]),
-            "step": np.tile(np.repeat(np.arange(steps), devices), repeat),
-            "start_ns": np.tile(start.reshape(-1), repeat),
-            "part": pa.array(list(named)).take(pa.array(codes)),
-            "time_ns": np.concatenate([time.reshape(-1) for time in named.values()]),
-        }
-    )
-
-
-def _empty(columns: dict[str, str], texts: set[str]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.schema(
-        [pa.field(name, pa.string() if name in texts else pa.int64()) for name in columns]
-    ).empty_table()
+TABLE = DerivedTable(
+    "collective_wait",
+    "One communication kernel that was matched with those of other ranks.",
+    COLUMNS,
+    wait_table,
+)
