@@ -197,8 +197,8 @@ def _crowd(
         support = min(int(count[best[which]]), len(end_b))
         surprise = (support - expected) / np.sqrt(max(expected, 1.0))
         sure.append((float(surprise), float(offsets[which]), float(support * every)))
-    _, offset, support = max(sure)
-    return offset, support
+    _, best_offset, agreeing = max(sure)
+    return best_offset, agreeing
 
 
 def _best_line(found: npt.NDArray[np.float64], prior_ns: float | None) -> Line:

@@ -53,7 +53,8 @@ def columns(c: Collectives) -> dict[str, AnyArray]:
     def mean(values: AnyArray) -> AnyArray:
         if not len(parts):
             return np.zeros(n, np.int64)
-        return np.rint(values.mean(axis=0)).astype(np.int64)
+        means: AnyArray = np.rint(values.mean(axis=0)).astype(np.int64)
+        return means
 
     imposed = round(late.imposed_ns) if late is not None else 0
     return {

@@ -16,9 +16,7 @@ _ID = "exposed_communication"
 # What every device transfers at least without cover, and what this one waits for its neighbours in
 # the pipeline. The least of all devices counts: on one that has to wait anyway, a transfer that
 # nothing covers costs nothing.
-_TIME_SQL = (
-    f"SELECT (SELECT min(blocking_ns) FROM rank_pace) + bubble_ns FROM {PACE}"
-)
+_TIME_SQL = f"SELECT (SELECT min(blocking_ns) FROM rank_pace) + bubble_ns FROM {PACE}"
 
 _ADVICE = {
     "data_parallel": [

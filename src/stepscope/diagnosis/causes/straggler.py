@@ -7,9 +7,9 @@ from stepscope.analysis.collectives.late import Lateness
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
     IMPOSED_SQL,
-    mostly_bubbles,
     late_figures,
     late_text,
+    mostly_bubbles,
     position,
     recording_text,
     surplus_figure,
