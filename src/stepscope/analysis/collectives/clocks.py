@@ -37,8 +37,9 @@ _CHUNKS = 8
 _SAMPLE = 128
 _BINS_NS = (10_000, 40_000, 160_000)
 _CROWD = 0.3
+_SURE = 0.6
 _MAX_FIT = 64
-_DIFFERENCES = 500_000
+_DIFFERENCES = 200_000
 _NEIGHBOURS = 9
 _DRIFT_GAIN = 0.7
 
@@ -129,9 +130,16 @@ def find_line(
     for chunk in chunks:
         middle = max(0, len(chunk) // 2 - _SAMPLE // 2)
         rows = chunk[middle : middle + _SAMPLE]
-        spot = _crowd(end_a, token_a, end_b[rows], token_b[rows], prior_ns)
+        at = float(end_b[rows].mean())
+        spot = None
+        if found:  # the clocks do not change much on the way
+            before, offset, _ = found[-1]
+            reach = SHARED_NS + round(MAX_DRIFT * abs(at - before))
+            spot = _crowd(end_a, token_a, end_b[rows], token_b[rows], offset, reach)
+        if spot is None or spot[1] < _SURE * len(rows):
+            spot = _crowd(end_a, token_a, end_b[rows], token_b[rows], prior_ns)
         if spot is not None and spot[1] >= _CROWD * len(rows):
-            found.append((float(end_b[rows].mean()), *spot))
+            found.append((at, *spot))
     if not found:
         return None
     return _best_line(np.array(found), prior_ns)
@@ -146,7 +154,7 @@ def _crowd_at(
     inside = (at >= end_a[0] - SHARED_NS) & (at <= end_a[-1] + SHARED_NS)
     rows = rows[inside]
     spot = _crowd(end_a, token_a, end_b[rows], token_b[rows], prior_ns, SHARED_NS)
-    if spot is None or len(rows) < 3 or spot[1] < 0.6 * len(rows):
+    if spot is None or len(rows) < 3 or spot[1] < _SURE * len(rows):
         return None
     return spot[0]
 
