@@ -63,8 +63,10 @@ class Build:
         device: int = 0,
         thread: int = MAIN,
         call_name: str = "cudaLaunchKernel",
+        grid: int | None = None,
     ) -> None:
-        self._op("kernel", start, end, call, name, stream, device, thread, call_name)
+        more = {} if grid is None else {"grid_x": grid}
+        self._op("kernel", start, end, call, name, stream, device, thread, call_name, **more)
 
     def copy(
         self,

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "whatif": "Predict the step after a change, by replaying the run with it.",
     "critical-path": "Show what decided how long the steps took.",
     "steps": "Show every step: length, and where its time goes.",
+    "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",

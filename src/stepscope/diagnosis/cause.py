@@ -122,6 +122,9 @@ class Detection:
         time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
+        floor_ns: what the step takes at least without it, ns; by default what the device executes.
+        credit_ns: the most that the repair is credited with, ns a step: what it gains beyond is
+            the doing of other causes, which it hides.
         because: id of the cause behind this one.
         absorbs: (cause id, rank) of findings that are symptoms of this one.
     """
@@ -137,6 +140,8 @@ class Detection:
     unsure_ns: float = 0.0
     time_sql: str | None = None
     change: Change | None = None
+    floor_ns: float | None = None
+    credit_ns: float | None = None
     because: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
 

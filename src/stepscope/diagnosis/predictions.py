@@ -51,7 +51,9 @@ LARGEST_REPLAY_ERROR: Final = 0.1
 arithmetic on the capture."""
 
 
-def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Predicted | None:
+def simulated(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection
+) -> Predicted | None:
     """The step as the simulator replays it without the cause; None where it cannot say."""
     change = detection.change
     if change is None:
@@ -61,13 +63,16 @@ def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Pr
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
     found = simulation.predict([change])
-    return Predicted(found.step_ns, found.low_ns, found.high_ns, found.replay_error)
+    step: float = found.step_ns
+    if detection.credit_ns is not None:
+        step = max(step, case.step_ns - detection.credit_ns)
+    return Predicted(step, min(found.low_ns, step), max(found.high_ns, step), found.replay_error)
 
 
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The step less the cause's time, but not less than what the device executes anyway."""
     step, time = case.step_ns, detection.time_ns
-    floor = _floor(case, cause_id)
+    floor = _floor(case, cause_id) if detection.floor_ns is None else detection.floor_ns
     predicted = max(floor, step - time)
     low = max(floor, step - time - detection.unsure_ns)
     high = min(step, step - detection.direct_ns)
