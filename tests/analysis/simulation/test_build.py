@@ -318,3 +318,17 @@ def test_a_full_queue_is_the_devices_doing(tmp_path: Path):
     halved = s.predict([ScaleKernels("gemm", 0.5)])
     # launches that waited for the device wait half as long
     assert halved.step_ns == pytest.approx(0.51 * s.measured_step_ns, rel=0.1)
+
+
+def test_input_may_come_at_its_own_pace(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.range(t, t + 100, "dataload")
+        b.kernel(t + 110, t + 310, call=(t + 102, t + 105))
+        b.api(t + 107, t + 315, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 320, step).trace(tmp_path))
+    halved = s.predict([ScaleKernels("gemm", 0.5)])
+    assert halved.step_ns == 220 * US
+    assert halved.high_ns == s.measured_step_ns
+    ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
+    assert ready.step_ns == ready.high_ns == 120 * US

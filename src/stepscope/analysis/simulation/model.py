@@ -12,6 +12,7 @@ import numpy as np
 
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
+from stepscope.analysis.host import LONG_SILENCE_STEP_SHARE
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.simulation import edit
 from stepscope.analysis.simulation.build import build
@@ -251,6 +252,10 @@ class Simulation:
         ends = [expected]
         if _uncertain(changes, self.subjects):
             ends += [slowest_ns(self.replay(changes, b)) * scale for b in ("low", "high")]
+        if self._paced_by_input() and not any(
+            isinstance(c, Free) and c.cause == "input_starvation" for c in changes
+        ):
+            ends.append(float(self.measured_step_ns))
         error = abs(self.replay_error)
         return Prediction(
             step_ns=round(expected),
@@ -259,6 +264,18 @@ class Simulation:
             replay_error=self.replay_error,
             says=self.says(),
         )
+
+    def _paced_by_input(self) -> bool:
+        """Whether input may come at a pace of its own.
+
+        Loaders in other processes do not go faster because the training thread does: it then waits
+        longer for them. A capture seldom says whether they are what it waited for.
+        """
+        waited = max(
+            int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
+            for s, run in zip(self.subjects, self.runs, strict=True)
+        )
+        return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
 
     def replay(self, changes: Sequence[Change], bound: Bound = "expected") -> list[Replay]:
         """Replay with the changes; one result a device."""
