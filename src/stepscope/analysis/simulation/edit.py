@@ -71,26 +71,27 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "small_kernels": _no_turnaround,
         "unexplained": _no_delays,
     }
-    if cause in ("host_sync", "blocking_copy") and bound == "low":
-        subject = _unhindered(subject)
     if cause in special:
         return special[cause](subject, bound)
     return _no_work(subject, cause, bound)
 
 
-def _unhindered(subject: Subject) -> Subject:
-    """Launching at the pace of the quickest step.
+def at_pace(subject: Subject, bound: Bound) -> Subject:
+    """Every step launches at the pace of the quickest or slowest.
 
-    A thread that sleeps and is woken again and again works more slowly (cold caches, low clock);
-    by how much, a capture does not say. The spread between its steps is what it shows.
+    What launching costs the host differs from run to run and with what else the thread does: one
+    that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
+    capture does not say; the spread between its steps is what it shows. The quickest and slowest in
+    twenty do not count.
     """
     program = subject.program
     launching = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
     step = np.cumsum(program.kind == MARK)
     of_step = np.bincount(step, weights=launching)[1:]
-    if len(of_step) < 3 or not of_step.any():
+    if len(of_step) < 3 or not of_step.any() or bound == "expected":
         return subject
-    pace = float(of_step.min() / of_step.mean())
+    percent, method = (5, "lower") if bound == "low" else (95, "higher")
+    pace = float(np.percentile(of_step, percent, method=method) / of_step.mean())  # type: ignore[call-overload]
     work = program.work_ns.copy()
     work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
     call = np.where(subject.is_op, np.floor(program.call_ns * pace), program.call_ns)

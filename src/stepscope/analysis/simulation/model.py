@@ -35,12 +35,15 @@ from stepscope.analysis.simulation.replay import Replay, replay
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
-LARGEST_RUN: Final = 150_000
+LARGEST_RUN: Final = 100_000
 """Items that are replayed at most, all ranks together: what some eight predictions of three
 replays each take about five seconds for. Longer captures are replayed in part."""
 
 FEWEST_STEPS: Final = 3
 """Steps that are replayed even where they are more."""
+
+LEAST_GAIN: Final = 0.01
+"""Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +253,12 @@ class Simulation:
         scale = self.measured_step_ns / max(base, 1.0)
         expected = slowest_ns(self.replay(changes)) * scale
         ends = [expected]
-        if _uncertain(changes, self.subjects):
-            ends += [slowest_ns(self.replay(changes, b)) * scale for b in ("low", "high")]
+        moves = expected < (1 - LEAST_GAIN) * self.measured_step_ns
+        if moves or _uncertain(changes, self.subjects):
+            ends += [
+                slowest_ns(self.replay(changes, bound, paced=moves)) * scale
+                for bound in ("low", "high")
+            ]
         if self._paced_by_input() and not any(
             isinstance(c, Free) and c.cause == "input_starvation" for c in changes
         ):
@@ -260,7 +267,8 @@ class Simulation:
         return Prediction(
             step_ns=round(expected),
             low_ns=round(min(ends) * (1 - error)),
-            high_ns=round(max(ends) * (1 + error)),
+            # what gains something at the measured pace does not lose at another
+            high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
             replay_error=self.replay_error,
             says=self.says(),
         )
@@ -277,13 +285,23 @@ class Simulation:
         )
         return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
 
-    def replay(self, changes: Sequence[Change], bound: Bound = "expected") -> list[Replay]:
-        """Replay with the changes; one result a device."""
+    def replay(
+        self, changes: Sequence[Change], bound: Bound = "expected", *, paced: bool = False
+    ) -> list[Replay]:
+        """Replay with the changes; one result a device.
+
+        Args:
+            changes: the changes.
+            bound: which of the uncertainties to assume.
+            paced: among them that of the host's pace.
+        """
         if not changes:
             return self.unchanged
         subjects = self.changed(changes, bound)
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
+        if paced:
+            subjects = [edit.at_pace(s, bound) for s in subjects]
         return replay([s.program for s in subjects])
 
     def says(self) -> str:
