@@ -76,26 +76,38 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
     return _no_work(subject, cause, bound)
 
 
-def at_pace(subject: Subject, bound: Bound) -> Subject:
+def at_pace(subjects: list[Subject], bound: Bound) -> list[Subject]:
     """Every step launches at the pace of the quickest or slowest.
 
     What launching costs the host differs from run to run and with what else the thread does: one
     that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
-    capture does not say; the spread between its steps is what it shows. The quickest and slowest in
-    twenty do not count.
+    capture does not say; the spread between its steps, all ranks together, is what it shows. The
+    quickest and slowest in twenty do not count.
     """
-    program = subject.program
-    launching = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
-    step = np.cumsum(program.kind == MARK)
-    of_step = np.bincount(step, weights=launching)[1:]
+    of_rank = [_launching(s) for s in subjects]
+    of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
     if len(of_step) < 3 or not of_step.any() or bound == "expected":
-        return subject
-    percent, method = (5, "lower") if bound == "low" else (95, "higher")
-    pace = float(np.percentile(of_step, percent, method=method) / of_step.mean())  # type: ignore[call-overload]
-    work = program.work_ns.copy()
-    work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
-    call = np.where(subject.is_op, np.floor(program.call_ns * pace), program.call_ns)
-    return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
+        return subjects
+    ordered = np.sort(of_step)
+    among = 0.05 * (len(ordered) - 1)
+    chosen = int(among) if bound == "low" else len(ordered) - 1 - int(among)
+    pace = float(ordered[chosen] / ordered.mean())
+    found = []
+    for subject in subjects:
+        work = subject.program.work_ns.copy()
+        work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
+        call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
+        call += np.where(subject.is_op, 0, subject.program.call_ns)
+        found.append(subject.becomes(work_ns=work, call_ns=call.astype(np.int64)))
+    return found
+
+
+def _launching(subject: Subject) -> IntArray:
+    """What enqueueing costs the host in each step, ns."""
+    program = subject.program
+    cost = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
+    step = np.cumsum(program.kind == MARK)
+    return np.bincount(step, weights=cost)[1:].astype(np.int64)
 
 
 def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:

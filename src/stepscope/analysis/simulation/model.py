@@ -259,9 +259,7 @@ class Simulation:
                 slowest_ns(self.replay(changes, bound, paced=moves)) * scale
                 for bound in ("low", "high")
             ]
-        if self._paced_by_input() and not any(
-            isinstance(c, Free) and c.cause == "input_starvation" for c in changes
-        ):
+        if self._paced_by_input(self.changed(changes)):
             ends.append(float(self.measured_step_ns))
         error = abs(self.replay_error)
         return Prediction(
@@ -273,7 +271,7 @@ class Simulation:
             says=self.says(),
         )
 
-    def _paced_by_input(self) -> bool:
+    def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
         """Whether input may come at a pace of its own.
 
         Loaders in other processes do not go faster because the training thread does: it then waits
@@ -281,7 +279,7 @@ class Simulation:
         """
         waited = max(
             int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
-            for s, run in zip(self.subjects, self.runs, strict=True)
+            for s, run in zip(subjects, self.runs, strict=True)
         )
         return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
 
@@ -301,7 +299,7 @@ class Simulation:
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         if paced:
-            subjects = [edit.at_pace(s, bound) for s in subjects]
+            subjects = edit.at_pace(subjects, bound)
         return replay([s.program for s in subjects])
 
     def says(self) -> str:
