@@ -14,7 +14,7 @@ from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.host import LONG_SILENCE_STEP_SHARE
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.analysis.simulation import edit
+from stepscope.analysis.simulation import edit, ranks
 from stepscope.analysis.simulation.build import build
 from stepscope.analysis.simulation.changes import (
     Change,
@@ -299,7 +299,7 @@ class Simulation:
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         if paced:
-            subjects = edit.at_pace(subjects, bound)
+            subjects = ranks.at_pace(subjects, bound)
         return replay([s.program for s in subjects])
 
     def says(self) -> str:
@@ -324,7 +324,7 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
             raise UsageError(f"there is no rank {change.rank}; ranks are {_listed(known)}")
         if change.other != "median" and change.other not in known:
             raise UsageError(f"there is no rank {change.other}; ranks are {_listed(known)}")
-        return edit.rank_like(subjects, change.rank, change.other), len(subjects) - 1
+        return ranks.rank_like(subjects, change.rank, change.other), len(subjects) - 1
     if isinstance(change, Free) and change.cause not in C:
         raise UsageError(
             f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"
