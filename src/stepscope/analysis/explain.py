@@ -14,6 +14,7 @@ import numpy as np
 from stepscope.analysis.accounting import Accounting, account, host_device_copies
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.profiler_cost import recorded_cost
 from stepscope.analysis.silence import input_time
@@ -57,6 +58,7 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        kernels: the device's operations as kernels.
     """
 
     lane: Lane
@@ -71,6 +73,7 @@ class Explanation:
     recording_ns: int
     copies: CopyFacts
     places: Places
+    kernels: Kernels
 
     @property
     def begin_ns(self) -> int:
@@ -153,6 +156,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        kernels=Kernels(lane, read, steps.label, bounds, first, last),
     )
 
 

@@ -55,11 +55,9 @@ class Places:
             read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
         )
         if len(functions):
-            own = np.array(
-                [not any(mark in text for mark in _FRAMEWORK_FILE)
-                 for text in functions.texts["name"]] + [False]
-            )  # fmt: skip
-            functions = functions.take(own[functions["name"]])
+            functions = functions.take(
+                functions.that("name", lambda text: not is_framework_function(text))
+            )
         self._functions = functions
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
@@ -70,7 +68,7 @@ class Places:
         return Where(
             range=_heaviest(self._ranges, middle, weight),
             operator=_heaviest(self._operators, middle, weight),
-            source=_file_and_line(source) if source else None,
+            source=file_and_line(source) if source else None,
         )
 
     def _of_thread(self, frame: Frame, thread: int) -> Frame:
@@ -105,7 +103,12 @@ def _heaviest(frame: Frame, at: IntArray, weight: IntArray) -> str | None:
     return frame.texts["name"][best] if held[best] >= weight.sum() / 3 else None
 
 
-def _file_and_line(function: str) -> str:
+def is_framework_function(text: str) -> bool:
+    """Whether a traced Python function belongs to the framework or the interpreter."""
+    return any(mark in text for mark in _FRAMEWORK_FILE)
+
+
+def file_and_line(function: str) -> str:
     """``train.py(118): step`` as ``train.py:118``."""
     head, _, _ = function.partition("):")
     file, bracket, line = head.rpartition("(")

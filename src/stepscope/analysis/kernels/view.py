@@ -1,0 +1,270 @@
+"""The operations of one device as kernels: family, phase, order, device. What the causes ask."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis.kernels.attribution import Attribution
+from stepscope.analysis.kernels.families import FAMILIES, MATHS, KernelClass, classify
+from stepscope.analysis.kernels.peaks import Peaks, peaks_of
+from stepscope.analysis.lanes import Lane, Reader
+from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
+
+FAMILY_NAMES: Final = tuple(FAMILIES)
+MATH_NAMES: Final = tuple(MATHS)
+PHASES: Final = ("forward", "backward", "optimizer")
+"""Phases of a step, as far as they can be told."""
+
+ATTAINED_BANDWIDTH = 0.8
+"""Share of the data-sheet memory bandwidth that a streaming kernel attains: 80 to 90 % in STREAM
+measurements on NVIDIA GPUs."""
+
+_OPTIMIZER_RANGE = re.compile(
+    r"^Optimizer\.step#|(?<![a-z])(optim(izer)?|opt)([_. ]?(step|update))?[^a-z]*$|weight_?update",
+    re.IGNORECASE,
+)
+_BACKWARD_RANGE = re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE)
+_BACKWARD_OPERATOR = re.compile(r"^autograd::engine|Backward\d*$")
+_LIGHT = ("elementwise", "copy", "dropout", "random")
+
+_GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+class Kernels:
+    """The kernels of one device; every array has one value an operation of ``lane.ops``.
+
+    Args:
+        lane: the device.
+        read: gives tables as frames.
+        step_label: stem of the ranges that mark steps.
+        bounds_ns: step boundaries on the device's timeline.
+        first: first steady step.
+        last: last steady step.
+    """
+
+    def __init__(
+        self, lane: Lane, read: Reader, step_label: str, bounds_ns: IntArray, first: int, last: int
+    ) -> None:
+        self.lane = lane
+        self._read = read
+        self.begin_ns, self.end_ns = int(bounds_ns[first]), int(bounds_ns[last + 1])
+        self.n_steady = last - first + 1
+        self._bounds_ns = bounds_ns
+        self.attribution = Attribution(lane, read, step_label)
+
+    @cached_property
+    def duration_ns(self) -> IntArray:
+        """Length of each operation."""
+        ops = self.lane.ops
+        return ops["end_ns"] - ops["start_ns"]
+
+    @cached_property
+    def steady(self) -> BoolArray:
+        """Operations that start in the steady window."""
+        start = self.lane.ops["start_ns"]
+        return (start >= self.begin_ns) & (start < self.end_ns)
+
+    @cached_property
+    def step(self) -> IntArray:
+        """Number of the step that each operation starts in; -1 before the first."""
+        return np.searchsorted(self._bounds_ns, self.lane.ops["start_ns"], side="right") - 1
+
+    @cached_property
+    def classes(self) -> list[KernelClass]:
+        """Class of each distinct name."""
+        return [classify(text) for text in self.lane.ops.texts["name"]]
+
+    @cached_property
+    def family(self) -> IntArray:
+        """Index into ``FAMILY_NAMES``; -1 for copies and sets by the copy engine."""
+        codes = np.array([FAMILY_NAMES.index(c.family) for c in self.classes] + [-1])
+        family = codes[self.lane.ops["name"]]
+        family = np.where(self.lane.ops.equals("kind", "graph"), FAMILY_NAMES.index("graph"), family)
+        return np.where(self.lane.is_kernel, family, -1)
+
+    def in_family(self, *families: str) -> BoolArray:
+        """Mask of the kernels of some families."""
+        return np.isin(self.family, [FAMILY_NAMES.index(f) for f in families])
+
+    @cached_property
+    def math(self) -> IntArray:
+        """Index into ``MATH_NAMES``; -1 where it does not apply or is not known."""
+        codes = np.array([MATH_NAMES.index(c.math) if c.math else -1 for c in self.classes] + [-1])
+        return np.where(self.lane.is_kernel, codes[self.lane.ops["name"]], -1)
+
+    @cached_property
+    def grid(self) -> Frame:
+        """Launch dimensions of each operation; -1 where not recorded."""
+        frame = self._read("gpu_op", *_GRID_COLUMNS)
+        row = np.searchsorted(frame["id"], self.lane.ops["id"])
+        return frame.take(row)
+
+    @cached_property
+    def blocks(self) -> IntArray:
+        """Blocks of each kernel; 0 where not recorded."""
+        grid = self.grid
+        sizes = [np.maximum(grid[f"grid_{axis}"].astype(np.int64), 0) for axis in "xyz"]
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @cached_property
+    def threads(self) -> IntArray:
+        """Threads a block of each kernel; 0 where not recorded."""
+        grid = self.grid
+        sizes = [np.maximum(grid[f"block_{axis}"].astype(np.int64), 0) for axis in "xyz"]
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @cached_property
+    def moved_bytes(self) -> IntArray:
+        """Bytes that each operation reads and writes, as far as they are known; 0 elsewhere.
+
+        Copies and sets have recorded them. Of PyTorch's contiguous elementwise kernels the name
+        tells the tensors and their type, and the launch how many elements there are: each thread
+        does as many as make 16 bytes of the smallest input (4 floats, 8 halves).
+        """
+        ops = self.lane.ops
+        recorded = np.maximum(ops["bytes"], 0)
+        recorded = np.where(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD"),
+                            2 * recorded, recorded)  # fmt: skip
+        each = np.array(
+            [
+                c.element_bytes * (8 if c.element_bytes == 2 * c.tensors else 4)
+                if c.label.startswith(("vectorized_elementwise", "unrolled_elementwise"))
+                else 0
+                for c in self.classes
+            ]
+            + [0]
+        )
+        by_launch = self.blocks * self.threads * each[ops["name"]]
+        return np.where(self.lane.is_kernel, by_launch, recorded)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Rows in the order in which they were enqueued."""
+        ops = self.lane.ops
+        return np.lexsort((ops["start_ns"], self.lane.enqueue_begin_ns))
+
+    @cached_property
+    def phase(self) -> IntArray:
+        """Index into ``PHASES``; -1 where nothing tells.
+
+        The optimizer's range or family, else the long run of elementwise kernels after the last
+        heavy kernel of a step; the backward pass is launched by another thread than the main one,
+        or inside an operator or range that says so.
+        """
+        lane = self.lane
+        phase = np.full(len(lane.ops), PHASES.index("forward"))
+        who = self.attribution
+        backward = (who.thread >= 0) & (who.thread != lane.host.main_thread)
+        backward |= _inside(who.ranges, who.range, _BACKWARD_RANGE)
+        backward |= _inside(who.operators, who.outermost, _BACKWARD_OPERATOR)
+        phase[backward] = PHASES.index("backward")
+        optimizer = self._in_optimizer_range()
+        if not optimizer.any():
+            optimizer = self.in_family("optimizer") | self._update_runs()
+        phase[optimizer] = PHASES.index("optimizer")
+        return np.where(lane.is_kernel, phase, -1)
+
+    def in_phase(self, phase: str) -> BoolArray:
+        """Mask of the kernels of a phase."""
+        return self.phase == PHASES.index(phase)
+
+    @cached_property
+    def device(self) -> tuple[str, int, int]:
+        """Product name, multiprocessors and recorded memory bandwidth (bytes/s; 0 if unknown)."""
+        table = self._read("device", "process_id", "device", "name", "sm_count", "memory_bandwidth")
+        for row in range(len(table)):
+            if table["device"][row] == self.lane.device and table["process_id"][row] in (
+                self.lane.process_id,
+                -1,
+            ):
+                return (
+                    table.text("name", row),
+                    max(int(table["sm_count"][row]), 0),
+                    max(int(table["memory_bandwidth"][row]), 0),
+                )
+        return "", 0, 0
+
+    @cached_property
+    def peaks(self) -> Peaks | None:
+        """Data-sheet peaks of the device; None for a product that is not in the table."""
+        return peaks_of(self.device[0])
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Peak memory bandwidth, bytes/s: recorded, else of the data sheet; 0 if unknown."""
+        return float(self.device[2] or (self.peaks.bandwidth if self.peaks else 0))
+
+    def per_step(self, time_ns: float) -> float:
+        """A time of the steady window as ns a step."""
+        return time_ns / self.n_steady
+
+    def _in_optimizer_range(self) -> BoolArray:
+        """Kernels launched inside a range that is the optimizer's, at any depth of the range."""
+        who = self.attribution
+        table = who.ranges
+        inside = np.zeros(len(self.lane.ops), bool)
+        if not len(table):
+            return inside
+        hits = table.matches("name", _OPTIMIZER_RANGE)
+        hits &= table["thread_id"] == self.lane.host.main_thread
+        start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
+        if len(start):
+            at = self.lane.enqueue_begin_ns
+            row = np.searchsorted(start, at, side="right") - 1
+            inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
+        return inside & self.lane.is_compute
+
+    def _update_runs(self) -> BoolArray:
+        """Runs of elementwise kernels that update parameters one by one.
+
+        In the order of enqueueing, the run after the last heavy kernel of a step; longer than any
+        layer's (``UPDATE_RUN``), or with the operations that only optimizers chain.
+        """
+        order = self.order[self.lane.is_compute[self.order]]
+        light = self.in_family(*_LIGHT)[order]
+        boundary = np.flatnonzero(np.diff(light.astype(np.int8), prepend=0, append=0))
+        begin, end = boundary[::2], boundary[1::2]
+        found = np.zeros(len(self.lane.ops), bool)
+        if not len(begin):
+            return found
+        telling = np.array([c.operation in ("addcdiv", "addcmul", "lerp_scalar", "lerp_tensor")
+                            for c in self.classes] + [False])  # fmt: skip
+        told = np.concatenate(([0], np.cumsum(telling[self.lane.ops["name"]][order])))
+        long_ = end - begin >= UPDATE_RUN
+        updates = long_ & (told[end] - told[begin] >= UPDATE_RUN // 8)
+        if not updates.any():
+            updates = long_ & self._last_of_step(order, end)
+        for first, last in zip(begin[updates].tolist(), end[updates].tolist(), strict=True):
+            found[order[first:last]] = True
+        return found
+
+    def _last_of_step(self, order: IntArray, end: IntArray) -> BoolArray:
+        """Runs that no heavy kernel of the same step follows."""
+        step = self.step[order]
+        after = np.minimum(end, len(order) - 1)
+        return (end >= len(order)) | (step[after] != step[end - 1])
+
+
+UPDATE_RUN = 32
+"""Elementwise kernels in a row from which on they can be no layer's: layers put a matrix product,
+reduction or normalisation between fewer of them. An optimizer without fusion launches several for
+each of dozens of parameters."""
+
+
+def _inside(table: Frame, rows: IntArray, pattern: re.Pattern[str]) -> BoolArray:
+    if not len(table):
+        return np.zeros(len(rows), bool)
+    hits = np.append(table.matches("name", pattern), False)
+    inside: BoolArray = hits[rows]
+    return inside
+
+
+def first_of_each(groups: AnyArray) -> BoolArray:
+    """Mask of the first element of every run of equal values."""
+    return np.concatenate((np.ones(min(len(groups), 1), bool), groups[1:] != groups[:-1]))
+
+
