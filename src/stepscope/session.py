@@ -117,6 +117,7 @@ class Session:
     @cached_property
     def engine(self) -> Engine:
         """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
+        from stepscope.analysis.kernels.tables import family_table, repair_table
         from stepscope.analysis.tables import gap_table, step_table
         from stepscope.sql.engine import Engine
 
@@ -125,6 +126,8 @@ class Session:
             {
                 "step": lambda: step_table(self.explanations),
                 "idle_gap": lambda: gap_table(self.explanations),
+                "kernel_family": lambda: family_table(self.explanations),
+                "kernel_repair": lambda: repair_table(self.explanations),
             },
         )
 
@@ -141,6 +144,32 @@ class Session:
         from stepscope.analysis.tables import step_table
 
         return step_table(self.explanations)
+
+    def kernels(self) -> pa.Table:
+        """Kernels of the steady steps by family and name, the longest time first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.tables import KERNELS_VIEW
+
+        return self.query(KERNELS_VIEW)
+
+    def operators(self, by: str = "") -> pa.Table:
+        """Device time of the steady steps by what launched it, the longest time first.
+
+        Args:
+            by: key of ``GROUPINGS``; by default operators where any trace holds them, else ranges.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.tables import operators_view
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.job.traces)
+            by = "operator" if known else "range"
+        return self.query(operators_view(by))
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""

@@ -14,6 +14,7 @@ import numpy as np
 from stepscope.analysis.accounting import Accounting, account, host_device_copies
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.profiler_cost import recorded_cost
@@ -114,6 +115,11 @@ class Explanation:
     def idle_by_cause_ns(self) -> dict[str, int]:
         """Idle time of the steady window by cause; sums to its idle time exactly."""
         return self.gaps.by_cause()
+
+    @cached_property
+    def inside_kernels(self) -> Findings:
+        """What is found inside the kernels."""
+        return Findings(self.kernels, self.gaps)
 
     def segments_of(self, cause: str) -> BoolArray:
         """Mask of the gap segments of one cause."""

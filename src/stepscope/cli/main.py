@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "steps": "Show every step: length, and where its time goes.",
+    "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
+    "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from stepscope.analysis.explain import Explanation
+from stepscope.analysis.kernels.repair import Repair
 from stepscope.diagnosis.result import Location
 from stepscope.trace.meta import Meta
 
@@ -80,6 +81,8 @@ class Detection:
         where: where in the program.
         next_capture: a command that would sharpen the finding.
         unsure_ns: further time that may belong to it, ns a step.
+        repair: the kernels that the repair changes; None where it changes none.
+        absorbs: (cause id, rank) of findings that are only symptoms of this one.
     """
 
     time_ns: float
@@ -90,6 +93,8 @@ class Detection:
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
     unsure_ns: float = 0.0
+    repair: Repair | None = None
+    absorbs: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
             detection = cause.detect(case)
             if detection and detection.time_ns >= cause.min_share * case.step_ns:
                 seen.setdefault(cause.id, []).append((case, detection))
+    _fold_symptoms(seen)
     if INSUFFICIENT in seen:
         seen = {INSUFFICIENT: seen[INSUFFICIENT]}
 
@@ -105,12 +106,22 @@ def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
     return findings
 
 
+def _fold_symptoms(seen: dict[str, list[tuple[Case, Detection]]]) -> None:
+    """Leave out, rank by rank, what another finding says is only its symptom."""
+    absorbed = {pair for found in seen.values() for _, d in found for pair in d.absorbs}
+    for cause_id in list(seen):
+        seen[cause_id] = [(c, d) for c, d in seen[cause_id] if (cause_id, c.rank) not in absorbed]
+        if not seen[cause_id]:
+            del seen[cause_id]
+
+
 def _finding(
     cause: Cause, case: Case, detection: Detection, ranks: list[int], compute: Compute
 ) -> Finding:
     step, time = case.step_ns, detection.time_ns
     share = time / step
-    floor = _floor(case, cause.id)
+    # a repair inside the kernels changes what the device executes
+    floor = 0.0 if detection.repair else _floor(case, cause.id)
     known = cause.id != INSUFFICIENT
     predicted = max(floor, step - time) if known else step
     low = max(floor, step - time - detection.unsure_ns) if known else step

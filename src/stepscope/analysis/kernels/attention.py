@@ -23,6 +23,7 @@ arithmetic, half of it under a causal mask. The separate products write and read
 with heads 64 to 128 wide that is 64 to 128 FLOP a byte, below the 150 to 300 that GPUs need to be
 bound by arithmetic. So the products wait for memory, which the fused kernel does not touch."""
 
+_LAYOUT_COPIES = 3  # of queries, keys and values
 _LOG_SOFTMAX = re.compile(r"LogSoftMax|log_softmax")
 _WARP_LOG = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?\d+,\s*"
                        r"(?:\(bool\))?(true|1|false|0)")  # fmt: skip
@@ -53,12 +54,15 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     A classifier's softmax is not followed by a product; a router's is followed by top-k and
     indexing; the loss's is a log-softmax.
     """
-    order = kernels.order[kernels.lane.is_compute[kernels.order] & kernels.steady[kernels.order]]
+    ops = kernels.lane.ops
+    on_device = ops.equals("kind", "memset") | ops.equals("copy_kind", "DtoD")
+    takes_part = (kernels.lane.is_compute | on_device) & kernels.steady
+    order = kernels.order[takes_part[kernels.order]]
     family = kernels.family[order]
     is_softmax = _is_softmax(kernels)[order]
     product = family == FAMILY_NAMES.index("matmul")
-    light = np.isin(family, [FAMILY_NAMES.index(f) for f in _LIGHT])
-    backward = kernels.lane.ops.matches("name", _BACKWARD)[order]
+    light = np.isin(family, [FAMILY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
+    backward = ops.matches("name", _BACKWARD)[order]
     at = np.flatnonzero(is_softmax)
     if not len(at):
         return None
@@ -84,6 +88,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     pair = wide & within & product[np.minimum(second_after, len(order) - 1)]
     pair &= second_after - after <= BETWEEN
     last[pair] = second_after[pair]
+    first = _with_layout_copies(kernels, order, first)
     np.add.at(chain, first, 1)
     np.add.at(chain, last + 1, -1)
     inside = np.cumsum(chain[:-1]) > 0
@@ -103,6 +108,24 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
         products_ns=products,
         rest_ns=int(duration[rows[~product]].sum()),
     )
+
+
+def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> IntArray:
+    """Begin of each chain with the copies just before it that lay out its operands.
+
+    Products in batches need contiguous operands, fused attention takes them as they are. Casts
+    (of the weights of the next layer) and sets are not counted.
+    """
+    operation = np.array([c.operation == "direct_copy" for c in kernels.classes] + [False])
+    ops = kernels.lane.ops
+    lays_out = operation[ops["name"][order]] & kernels.in_family("copy")[order]
+    cleared = ops.equals("kind", "memset")[order]
+    begin = first
+    for _ in range(_LAYOUT_COPIES):
+        before = np.maximum(begin - 1, 0)
+        before = np.where(cleared[before], np.maximum(before - 1, 0), before)
+        begin = np.where(lays_out[before], before, begin)
+    return begin
 
 
 def _is_softmax(kernels: Kernels) -> BoolArray:

@@ -9,6 +9,7 @@ the line of that one.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -163,8 +164,10 @@ class Attribution:
 
     @cached_property
     def range(self) -> IntArray:
-        """Row of ``ranges``: the innermost one at the launch, on the launching thread, else on
-        the main thread (which waits while autograd's thread launches); -1 for none."""
+        """Row of ``ranges``: the innermost one at the launch; -1 for none.
+
+        On the launching thread, else on the main thread, which waits while autograd's launches.
+        """
         own = self._launched_in(self.ranges)[0]
         table = self.ranges
         if not len(table):
@@ -253,14 +256,15 @@ class Attribution:
             outer[mine[inside]] = stack.rows[stack.root[found[inside]]]
         return inner, outer
 
-    def _python_name(self, holds: object) -> IntArray:
-        """Name code of the innermost function that satisfies a predicate, at the launch or at the
-        operator of the forward pass."""
+    def _python_name(self, holds: Callable[[str], bool]) -> IntArray:
+        """Name code of the innermost function that satisfies a predicate; -1 for none.
+
+        At the launch, or at the operator of the forward pass where one is linked.
+        """
         table = self.python
         found = np.full(len(self._lane.ops), -1, np.int64)
         if not len(table):
             return found
-        assert callable(holds)
         table = table.take(table.that("name", holds))
         forward = self.forward
         at, thread = self._lane.enqueue_begin_ns, self.thread

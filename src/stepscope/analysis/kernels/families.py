@@ -94,7 +94,8 @@ _RULES: Final = (
     ),
     _rule(
         "matmul",
-        r"^(void )?cublas\w*::(gemv|gemm)|nvjet|triton_(tem|mm|bmm)\w*|gemm_fusion|triton_gemm|\bgemmk1",
+        r"^(void )?cublas\w*::(gemv|gemm)|nvjet|triton_(tem|mm|bmm)\w*|gemm_fusion|triton_gemm"
+        r"|\bgemmk1",
     ),
     _rule("compiled", r"triton_(poi|red|per|for|unk)\w*|^triton_|\btriton_\w+_fused"),
     _rule(
@@ -102,7 +103,10 @@ _RULES: Final = (
         r"^(loop|input|wrapped|transpose|copy|concatenate|scatter|gather|reduce|custom)?_?\w*fusion(_\d+)*$"
         r"|^input_\w*reduce|^wrapped_\w+|^loop_\w+",
     ),
-    _rule("copy", r"nchwtonhwc|nhwctonchw|nhwcaddpadding|paddingkernel|tensortransform|permute_?\w*kernel"),
+    _rule(
+        "copy",
+        r"nchwtonhwc|nhwctonchw|nhwcaddpadding|paddingkernel|tensortransform|permute_?\w*kernel",
+    ),
     _rule(
         "convolution",
         r"implicit_?(gemm|convolve)|convolution|conv(1|2|3)d|_conv_|conv_|fprop|dgrad|wgrad|winograd|scudnn|hcudnn"
@@ -125,19 +129,22 @@ _RULES: Final = (
         "optimizer",
         words.OPTIMIZER_KERNEL.pattern,
     ),
+    _rule("sort", r"sort|topk|top_k|cub::.*(scan|select|unique|histogram|partition)|scan_|nonzero"
+                  r"|write_indices|kthvalue|median|bitonic|devicescan|deviceselect|devicecompact"
+                  r"|cumsum|cumprod"),
     _rule(
         "index",
         r"embedding|gather|scatter|index|take_|put_|compute_grad_weight|sum_and_scatter"
         r"|krn_partial|partial_segments|masked_?select|roll_cuda",
     ),
-    _rule("sort", r"sort|topk|top_k|cub::.*(scan|select|unique|histogram|partition)|scan_|nonzero"
-                  r"|write_indices|kthvalue|median|bitonic|devicescan|deviceselect|devicecompact"
-                  r"|cumsum|cumprod"),
     _rule("random", r"distribution_|philox|random|curand|bernoulli|normal_kernel|uniform"),
     _rule("pooling", r"pool|upsample|interpolat|grid_sampl"),
     _rule("copy", r"catarray|copy_|transpose|memcpy|cast_kernel|triu_tril"),
     _rule("reduction", r"reduce|reduction|norm_kernel|l2norm|argmax|sum_kernel|mean_kernel"),
-    _rule("elementwise", r"elementwise|pointwise|fill|memset|gelu|silu|relu|swiglu|rotary|rope|glu"),
+    _rule(
+        "elementwise",
+        r"elementwise|pointwise|fill|memset|gelu|silu|relu|swiglu|rotary|rope|glu",
+    ),
 )  # fmt: skip
 
 _OF_OPERATION: Final = (
@@ -151,7 +158,10 @@ _OF_OPERATION: Final = (
 
 _MATH: Final = (
     ("fp64", re.compile(r"dgemm|f64|d884|zgemm|\bdouble\b|_ddd_", re.IGNORECASE)),
-    ("8bit", re.compile(r"e4m3|e5m2|fp8|i8816|i16832|imma|_s8|int8|nvjet_(sm\d+_)?[qo]", re.I)),
+    (
+        "8bit",
+        re.compile(r"e4m3|e5m2|fp8|i8816|i16832|imma|_s8_|s8s8|int8|nvjet_(sm\d+_)?[qo]", re.I),
+    ),
     (
         "fp32",
         re.compile(
@@ -164,7 +174,7 @@ _MATH: Final = (
     ),
     (
         "tf32",
-        re.compile(r"tf32|tensorop_s1688gemm|s1688gemm(?!.*(bf16|f16))|nvjet_(sm\d+_)?sss", re.I),
+        re.compile(r"tf32|(?<!f16_)(?<!fp16_)s1688gemm(?!.*(bf16|f16))|nvjet_(sm\d+_)?sss", re.I),
     ),
     (
         "16bit",
@@ -187,8 +197,9 @@ _WRAPPING: Final = {"Binary", "BUnary", "AUnary", "Unary", "BinaryOpScalar", "Bi
                     "UnaryOp", "elementwise", "BinaryOpScalarList", "BinaryOpListAlpha",
                     "gpu", "gpu_impl", "unrolled_elementwise", "vectorized_elementwise",
                     "PointwiseOpScalar", "PointwiseOpScalarList", "TernaryOpScalar",
-                    "gpu_kernel_impl", "func_wrapper", "ReduceOp", "gpu_kernel_impl_nocast"}  # fmt: skip
-_LONGEST = 100
+                    "gpu_kernel_impl", "func_wrapper", "ReduceOp",
+                    "gpu_kernel_impl_nocast"}  # fmt: skip
+_LONGEST = 72
 _TENSORS = re.compile(r"std::array<char ?\*, ?(?:\(unsigned long\))?(\d+)")
 
 

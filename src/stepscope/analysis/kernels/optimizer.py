@@ -9,14 +9,17 @@ import numpy as np
 from stepscope.analysis.gaps import CAUSES, Gaps
 from stepscope.analysis.kernels.repair import Repair
 from stepscope.analysis.kernels.view import ATTAINED_BANDWIDTH, UPDATE_RUN, Kernels
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import IntArray
 
 LAUNCH_FLOOR_NS = 1_000
 """A kernel that does next to nothing takes about this long on the device."""
 
+WHOLLY_LATE = 2 / 3
+"""Share of the time outside the loop that the device waits for launches, from which on the step is
+launch-bound as a whole, and the loop only a part of it."""
+
 _ADAM_PASSES = 7  # reads parameter, gradient and two states; writes all but the gradient
 _OTHER_PASSES = 5  # the same with one state
-_LATE = tuple(CAUSES.index(c) for c in ("launch_bound", "small_kernels"))
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class UnfusedOptimizer:
         repair: the kernels of the loop, and the fused update instead.
         kernels: number of them.
         parameters: estimated number of parameter tensors.
-        idle_launch_ns: the part of the saved idle time that is charged to ``launch_bound``.
+        behind_launch_bound: whether the loop is what makes the step launch-bound.
     """
 
     repair: Repair
     kernels: int
     parameters: int
-    idle_launch_ns: int
+    behind_launch_bound: bool
 
 
 def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
@@ -45,7 +48,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     """
     ops = kernels.lane.ops
     looped = kernels.in_phase("optimizer") & kernels.in_family("elementwise", "copy")
-    rows = np.flatnonzero(looped & kernels.steady)
+    rows = kernels.order[(looped & kernels.steady)[kernels.order]]
     if len(rows) < UPDATE_RUN * kernels.n_steady:
         return None
     operation = np.array([c.operation for c in kernels.classes] + [""])[ops["name"][rows]]
@@ -68,33 +71,97 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
         # caches let short chains of kernels run faster than the memory; a fused update cannot
         fused = max(fused, known / (kernels.bandwidth * ATTAINED_BANDWIDTH) * 1e9)
     fused = min(float(fused), float(duration[rows].sum()))
-    first = _first_of_steps(kernels, rows)
+    loop = _loops(kernels, rows)
+    first = np.concatenate(([True], loop[1:] != loop[:-1]))
     new = np.zeros(len(rows), np.int64)
-    new[first] = int(fused) // max(int(first.sum()), 1)
-    idle, launch = _idle_inside(kernels, rows, gaps)
+    new[first] = int(fused) // int(first.sum())
+    idle = _idle_of(kernels, rows, loop, gaps)
     # at most what multi-tensor kernels (foreach) take: the same traffic without the launches
     most = max(float(moving.sum()), fused)
-    repair = Repair(rows, new, ~first, idle, int(fused), int(most))
-    return UnfusedOptimizer(repair, len(rows), parameters, launch)
+    by_row = np.argsort(rows)
+    repair = Repair(
+        rows=rows[by_row],
+        new_ns=new[by_row],
+        merged=~first[by_row],
+        idle_ns=idle.inside_ns + idle.behind_ns,
+        low_ns=int(fused),
+        high_ns=int(most) + idle.behind_ns,
+    )
+    rest = kernels.end_ns - kernels.begin_ns - int(duration[rows].sum()) - idle.in_loops_ns
+    whole = idle.late_outside_ns >= WHOLLY_LATE * max(rest, 1)
+    charged = idle.launch_inside_ns + idle.behind_ns
+    left = _launch_bound_ns(gaps) - charged
+    behind = not whole and repair.saved_ns(duration) > left
+    return UnfusedOptimizer(repair, len(rows), parameters, behind)
 
 
-def _first_of_steps(kernels: Kernels, rows: IntArray) -> BoolArray:
-    step = kernels.step[rows]
-    return np.concatenate(([True], step[1:] != step[:-1]))
+@dataclass(frozen=True)
+class _Idle:
+    """Idle time around the loops, ns of the steady window.
 
-
-def _idle_inside(kernels: Kernels, rows: IntArray, gaps: Gaps) -> tuple[int, int]:
-    """Idle time that ends with a kernel of the loop: all launch-late, and ``launch_bound`` alone.
-
-    The gap before the first kernel of a step's loop is not the loop's.
+    Attributes:
+        inside_ns: late launches inside the loops, without what the profiler is charged with.
+        launch_inside_ns: of it, what is charged to ``launch_bound``.
+        in_loops_ns: all idle time inside the loops.
+        behind_ns: late launches after a loop that its time on the host explains.
+        late_outside_ns: other late launches outside the loops, the profiler's share included.
     """
-    segments = gaps.segments
-    of_loop = np.zeros(len(kernels.lane.ops) + 1, bool)
-    of_loop[rows] = True
-    of_loop[rows[_first_of_steps(kernels, rows)]] = False
-    mine = of_loop[segments["op"]] & np.isin(segments["cause"], _LATE)
-    length = (segments["end_ns"] - segments["start_ns"])[mine]
-    launch = segments["cause"][mine] == CAUSES.index("launch_bound")
-    return int(length.sum()), int(length[launch].sum())
+
+    inside_ns: int
+    launch_inside_ns: int
+    in_loops_ns: int
+    behind_ns: int
+    late_outside_ns: int
 
 
+def _launch_bound_ns(gaps: Gaps) -> int:
+    """All idle time that is charged to ``launch_bound``."""
+    return gaps.by_cause().get("launch_bound", 0)
+
+
+def _loops(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Number of the loop that each kernel belongs to, for rows in the order of enqueueing."""
+    place = np.empty(len(kernels.lane.ops), np.int64)
+    place[kernels.order] = np.arange(len(place))
+    return np.cumsum(np.diff(place[rows], prepend=place[rows[0]]) > UPDATE_RUN)
+
+
+def _idle_of(kernels: Kernels, rows: IntArray, loop: IntArray, gaps: Gaps) -> _Idle:
+    """Idle time of the loops: between their kernels, and after them.
+
+    The gap before the first kernel of a loop is not the loop's. While the host goes through the
+    parameters it cannot get ahead of the device: the time that this takes, less what the device
+    was already idle meanwhile, is lead that the launches after the loop lack.
+    """
+    lane, segments = kernels.lane, gaps.segments
+    of_loop = np.full(len(lane.ops) + 1, -1, np.int64)
+    of_loop[rows] = loop
+    of_loop[rows[np.concatenate(([True], loop[1:] != loop[:-1]))]] = -1
+    which = of_loop[segments["op"]]
+    length = segments["end_ns"] - segments["start_ns"]
+    cause = segments["cause"]
+    inside = which >= 0
+    launch = cause == CAUSES.index("launch_bound")
+    charged = inside & (launch | (cause == CAUSES.index("small_kernels")))
+    n = int(loop[-1]) + 1
+    begin = np.full(n, np.iinfo(np.int64).max)
+    end = np.zeros(n, np.int64)
+    np.minimum.at(begin, loop, lane.enqueue_begin_ns[rows])
+    np.maximum.at(end, loop, lane.enqueue_end_ns[rows])
+    idle_in = np.bincount(which[inside], weights=length[inside], minlength=n)
+    lead = np.maximum(end - begin - idle_in, 0)
+    last = np.zeros(n, np.int64)
+    np.maximum.at(last, loop, lane.ops["end_ns"][rows])
+    after = np.searchsorted(last, segments["start_ns"], side="right") - 1
+    later = launch & ~inside & (after >= 0)
+    lacking = np.bincount(after[later], weights=length[later], minlength=n)
+    behind = int(np.minimum(lead, lacking).sum())
+    overhead = cause == CAUSES.index("profiler_overhead")
+    outside = int(length[(launch | overhead) & ~inside].sum()) - behind
+    return _Idle(
+        inside_ns=int(length[charged].sum()),
+        launch_inside_ns=int(length[inside & launch].sum()),
+        in_loops_ns=int(length[inside].sum()),
+        behind_ns=behind,
+        late_outside_ns=outside,
+    )

@@ -45,4 +45,5 @@ class Repair:
 
 def scaled(rows: IntArray, duration_ns: IntArray, factor: float) -> IntArray:
     """Lengths of some operations times a factor, ns."""
-    return np.rint(duration_ns[rows] * factor).astype(np.int64)
+    lengths: IntArray = np.rint(duration_ns[rows] * factor).astype(np.int64)
+    return lengths

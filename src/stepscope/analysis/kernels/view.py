@@ -12,7 +12,7 @@ from stepscope.analysis.kernels.attribution import Attribution
 from stepscope.analysis.kernels.families import FAMILIES, MATHS, KernelClass, classify
 from stepscope.analysis.kernels.peaks import Peaks, peaks_of
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 FAMILY_NAMES: Final = tuple(FAMILIES)
 MATH_NAMES: Final = tuple(MATHS)
@@ -83,7 +83,9 @@ class Kernels:
         """Index into ``FAMILY_NAMES``; -1 for copies and sets by the copy engine."""
         codes = np.array([FAMILY_NAMES.index(c.family) for c in self.classes] + [-1])
         family = codes[self.lane.ops["name"]]
-        family = np.where(self.lane.ops.equals("kind", "graph"), FAMILY_NAMES.index("graph"), family)
+        family = np.where(
+            self.lane.ops.equals("kind", "graph"), FAMILY_NAMES.index("graph"), family
+        )
         return np.where(self.lane.is_kernel, family, -1)
 
     def in_family(self, *families: str) -> BoolArray:
@@ -166,11 +168,13 @@ class Kernels:
         if not optimizer.any():
             optimizer = self.in_family("optimizer") | self._update_runs()
         phase[optimizer] = PHASES.index("optimizer")
-        return np.where(lane.is_kernel, phase, -1)
+        crossing = lane.ops.equals("kind", "memcpy") & ~lane.ops.equals("copy_kind", "DtoD")
+        return np.where(crossing, -1, phase)
 
     def in_phase(self, phase: str) -> BoolArray:
         """Mask of the kernels of a phase."""
-        return self.phase == PHASES.index(phase)
+        mask: BoolArray = np.equal(self.phase, PHASES.index(phase))
+        return mask
 
     @cached_property
     def device(self) -> tuple[str, int, int]:
@@ -216,7 +220,7 @@ class Kernels:
             at = self.lane.enqueue_begin_ns
             row = np.searchsorted(start, at, side="right") - 1
             inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
-        return inside & self.lane.is_compute
+        return inside & ~self.lane.is_communication
 
     def _update_runs(self) -> BoolArray:
         """Runs of elementwise kernels that update parameters one by one.
@@ -246,7 +250,8 @@ class Kernels:
         """Runs that no heavy kernel of the same step follows."""
         step = self.step[order]
         after = np.minimum(end, len(order) - 1)
-        return (end >= len(order)) | (step[after] != step[end - 1])
+        last: BoolArray = (end >= len(order)) | np.not_equal(step[after], step[end - 1])
+        return last
 
 
 UPDATE_RUN = 32
@@ -261,10 +266,3 @@ def _inside(table: Frame, rows: IntArray, pattern: re.Pattern[str]) -> BoolArray
     hits = np.append(table.matches("name", pattern), False)
     inside: BoolArray = hits[rows]
     return inside
-
-
-def first_of_each(groups: AnyArray) -> BoolArray:
-    """Mask of the first element of every run of equal values."""
-    return np.concatenate((np.ones(min(len(groups), 1), bool), groups[1:] != groups[:-1]))
-
-

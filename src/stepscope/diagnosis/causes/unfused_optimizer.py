@@ -1,0 +1,66 @@
+"""The optimizer launches several small kernels for every parameter."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "unfused_optimizer"
+
+
+def detect(case: Case) -> Detection | None:
+    """A loop of elementwise kernels over the parameters, and the idle time between them."""
+    found = case.explanation.inside_kernels.optimizer
+    if found is None:
+        return None
+    symptoms = frozenset({("launch_bound", case.rank)} if found.behind_launch_bound else ())
+    # what else is late may be late because of the loop: it is folded into this finding
+    other = max(case.idle_ns("launch_bound") - found.repair.idle_ns / case.explanation.n_steady, 0)
+    between = (
+        "SELECT coalesce(sum(end_ns - start_ns), 0)::BIGINT FROM idle_gap WHERE cause IN "
+        "('launch_bound', 'small_kernels') AND {lane} AND gpu_op_id IN (SELECT gpu_op_id FROM "
+        f"kernel_repair WHERE cause = '{_ID}' AND merged AND {{lane}})"
+    )
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=(
+            "the optimizer updates one parameter after the other, each with several small "
+            "kernels, which move every tensor many times and keep the GPU waiting for launches"
+        ),
+        do=[
+            "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
+            "where there is no fused one, foreach=True updates many parameters in one kernel",
+            "torch.compile the optimizer's step() where neither exists",
+        ],
+        figures=[Figure("idle_between_ns", "ns", between)],
+        unsure_ns=other if symptoms else 0.0,
+        absorbs=symptoms,
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Unfused optimizer",
+    definition=(
+        "The optimizer's step loops over the parameters and launches each operation of the update "
+        "(multiply, lerp, addcmul, sqrt, divide, addcdiv) for each of them: thousands of kernels "
+        "that read and write every tensor again, launched one by one. A fused optimizer does the "
+        "whole update of many parameters in one kernel. Multi-tensor kernels (foreach) count as "
+        "repaired."
+    ),
+    look_alikes=(
+        "launch_bound is the same waiting all over the step: where the rest of the step waits for "
+        "launches as much, it stays first. fusion_opportunity is about chains of elementwise "
+        "kernels in the model."
+    ),
+    prediction=(
+        "the step without the loop's kernels, the launch-late idle time between them and the lead "
+        "that the host lost in it, plus a fused update: each tensor moved once, at the memory's "
+        "speed. The upper end is what multi-tensor kernels take"
+    ),
+    reference="PyTorch: torch.optim, the parameters fused and foreach",
+    min_share=0.05,
+    detect=detect,
+)

@@ -1,0 +1,65 @@
+"""What the causes inside kernels share: from a repair to a detection with its evidence."""
+
+from __future__ import annotations
+
+from stepscope.analysis.kernels.repair import Repair
+from stepscope.diagnosis.cause import Case, Detection, Figure
+from stepscope.diagnosis.result import Location
+
+STACKS = "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True, with_stack=True)"
+"""The capture that names operators, shapes and lines."""
+
+
+def repair_figures(cause: str) -> list[Figure]:
+    """Kernels that a repair changes: how many, their time, and the time they are left with."""
+    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    return [
+        Figure("repaired_kernels", "count", f"SELECT count(*) {rows}"),
+        Figure("repaired_kernels_ns", "ns", f"SELECT sum(end_ns - start_ns)::BIGINT {rows}"),
+        Figure("after_repair_ns", "ns", f"SELECT sum(repaired_ns)::BIGINT {rows}"),
+    ]
+
+
+def detection(
+    case: Case,
+    cause: str,
+    repair: Repair,
+    *,
+    says: str,
+    do: list[str],
+    figures: list[Figure] | None = None,
+    next_capture: str | None = None,
+    unsure_ns: float = 0.0,
+    absorbs: frozenset[tuple[str, int]] = frozenset(),
+) -> Detection:
+    """A detection whose time is what the repair saves.
+
+    Args:
+        case: the device.
+        cause: public id.
+        repair: the repair.
+        says: the sentence's predicate.
+        do: what to change, most effective first.
+        figures: evidence beyond the repair itself.
+        next_capture: a command that would sharpen the finding; by default the capture that names
+            the line, where the trace has no lines.
+        unsure_ns: further time that may belong to it, ns a step.
+        absorbs: (cause, rank) of findings that are symptoms of this one.
+    """
+    kernels = case.explanation.kernels
+    duration = kernels.duration_ns
+    saved = kernels.per_step(repair.saved_ns(duration))
+    least, most = (kernels.per_step(ns) for ns in repair.bounds_ns(duration))
+    range_, operator, source = kernels.attribution.heaviest(repair.rows)
+    return Detection(
+        time_ns=saved,
+        direct_ns=min(least, saved),
+        unsure_ns=max(most - saved, 0.0) + unsure_ns,
+        says=says,
+        do=do,
+        figures=[*repair_figures(cause), *(figures or [])],
+        where=Location(range_, operator, source),
+        next_capture=next_capture or (None if source else STACKS),
+        repair=repair,
+        absorbs=absorbs,
+    )
