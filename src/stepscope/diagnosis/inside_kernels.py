@@ -47,9 +47,8 @@ def detection(
         absorbs: (cause, rank) of findings that are symptoms of this one.
     """
     kernels = case.explanation.kernels
-    duration = kernels.duration_ns
-    saved = kernels.per_step(repair.saved_ns(duration))
-    least, most = (kernels.per_step(ns) for ns in repair.bounds_ns(duration))
+    saved = kernels.per_step(repair.saved_ns)
+    least, most = (kernels.per_step(ns) for ns in repair.saved_bounds_ns)
     range_, operator, source = kernels.attribution.heaviest(repair.rows)
     return Detection(
         time_ns=saved,

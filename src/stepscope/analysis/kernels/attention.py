@@ -99,10 +99,16 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     duration = kernels.duration_ns
     product = kernels.in_family("matmul")[rows]
     products = int(duration[rows[product]].sum())
-    new = np.where(product, scaled(rows, duration, FUSED_SHARE), 0)
+    old = duration[rows]
     return UnfusedAttention(
         repair=Repair(
-            rows, new, ~product, 0, int(FUSED_LEAST * products), int(FUSED_MOST * products)
+            rows=rows,
+            old_ns=old,
+            new_ns=np.where(product, scaled(old, FUSED_SHARE), 0),
+            merged=~product,
+            idle_ns=0,
+            low_ns=int(FUSED_LEAST * products),
+            high_ns=int(FUSED_MOST * products),
         ),
         softmaxes=softmaxes,
         products_ns=products,

@@ -82,13 +82,24 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     duration = kernels.duration_ns
     longest = np.zeros(int(run.max()) + 1, np.int64)
     np.maximum.at(longest, run, duration[rows])
-    first = np.ones(len(run), bool)
-    first[1:] = run[1:] != run[:-1]
-    new = np.where(first, longest[run], 0)
+    is_longest = np.flatnonzero(duration[rows] == longest[run])
+    stays = np.zeros(len(rows), bool)
+    stays[is_longest[np.unique(run[is_longest], return_index=True)[1]]] = True
     by_row = np.argsort(rows, kind="stable")
-    before, after = int(duration[rows].sum()), int(new.sum())
-    repair = Repair(rows[by_row], new[by_row], ~first[by_row], 0, after, (before + after) // 2)
-    return Chains(repair, int(first.sum()))
+    rows, stays = rows[by_row], stays[by_row]
+    old = duration[rows]
+    new = np.where(stays, old, 0)
+    before, after = int(old.sum()), int(new.sum())
+    repair = Repair(
+        rows=rows,
+        old_ns=old,
+        new_ns=new,
+        merged=~stays,
+        idle_ns=0,
+        low_ns=after,
+        high_ns=(before + after) // 2,
+    )
+    return Chains(repair, int(stays.sum()))
 
 
 def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
@@ -115,7 +126,8 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
         return None
     repair = Repair(
         rows=rows,
-        new_ns=scaled(rows, duration, 0.5),
+        old_ns=duration[rows],
+        new_ns=scaled(duration[rows], 0.5),
         merged=np.zeros(len(rows), bool),
         idle_ns=0,
         low_ns=total // 4,

@@ -82,7 +82,15 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.lane.ops.texts["name"][code],
-        repair=Repair(rows, new[rows], np.zeros(len(rows), bool), 0, ideal, (spent + after) // 2),
+        repair=Repair(
+            rows=rows,
+            old_ns=duration[rows],
+            new_ns=new[rows],
+            merged=np.zeros(len(rows), bool),
+            idle_ns=0,
+            low_ns=ideal,
+            high_ns=(spent + after) // 2,
+        ),
         attained=ideal / spent,
         by_grid=grid_told,
     )

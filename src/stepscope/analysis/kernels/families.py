@@ -66,6 +66,7 @@ class KernelClass:
         tensors: number of tensors a generic elementwise kernel reads and writes; 0 where unknown.
         element_bytes: bytes that it reads and writes for one element of its result, broadcasting
             left aside; 0 where the name does not tell.
+        thread_elements: elements that each thread of it does; 0 where the name does not tell.
     """
 
     family: str
@@ -74,6 +75,7 @@ class KernelClass:
     operation: str
     tensors: int
     element_bytes: int
+    thread_elements: int
 
 
 def _rule(family: str, pattern: str) -> tuple[str, re.Pattern[str]]:
@@ -200,7 +202,9 @@ _WRAPPING: Final = {"Binary", "BUnary", "AUnary", "Unary", "BinaryOpScalar", "Bi
                     "gpu_kernel_impl", "func_wrapper", "ReduceOp",
                     "gpu_kernel_impl_nocast"}  # fmt: skip
 _LONGEST = 72
-_TENSORS = re.compile(r"std::array<char ?\*, ?(?:\(unsigned long\))?(\d+)")
+_ARRAY = r"(?:std::array|at::detail::Array)<char ?\*, ?(?:\(\w[\w ]*\))?(\d+)(?:ul)?>"
+_TENSORS = re.compile(_ARRAY)
+_UNROLLED = re.compile(_ARRAY + r", ?(?:\(int\))?(\d+)")
 
 
 @cache
@@ -212,17 +216,17 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
         kind: ``gpu_op.kind``.
     """
     if kind == "graph":
-        return KernelClass("graph", "", name, "", 0, 0)
+        return KernelClass("graph", "", name, "", 0, 0, 0)
     plain = _ANONYMOUS.sub("", name).removeprefix("void ")
     base = re.split(r"[<(]", plain, maxsplit=1)[0]
     short = base.rsplit("::", 1)[-1] or plain[:60]
     if words.COMMUNICATION_KERNEL.search(name):
-        return KernelClass("communication", "", short, "", 0, 0)
+        return KernelClass("communication", "", short, "", 0, 0, 0)
     generic = bool(_WRAPPER.search(base)) or short in ("reduce_kernel", "multi_tensor_apply_kernel")
     if not generic:
         family = next((family for family, rule in _RULES if rule.search(plain)), "other")
         math = _math(plain) if family in ("matmul", "convolution", "attention") else ""
-        return KernelClass(family, math, _shortened(short, plain), "", 0, 0)
+        return KernelClass(family, math, _shortened(short, plain), "", 0, 0, 0)
     operation = _operation(plain[len(base) :])
     if short == "reduce_kernel":
         family = "reduction"
@@ -235,7 +239,13 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
     tensors = int(found.group(1)) if found else 0
     label = f"{short} [{operation}]" if operation else short
     return KernelClass(
-        family, "", label, operation, tensors, _element_bytes(plain, operation, tensors)
+        family=family,
+        math="",
+        label=label,
+        operation=operation,
+        tensors=tensors,
+        element_bytes=_element_bytes(plain, operation, tensors),
+        thread_elements=_thread_elements(short, plain),
     )
 
 
@@ -267,3 +277,17 @@ def _element_bytes(plain: str, operation: str, tensors: int) -> int:
     small = bool(re.search(r"BFloat16|Half|bfloat16|half", plain))
     single = bool(re.search(r"\bfloat\b", plain))
     return tensors * {(True, False): 2, (False, True): 4}.get((small, single), 0)
+
+
+def _thread_elements(short: str, plain: str) -> int:
+    """Elements a thread of PyTorch's contiguous elementwise kernels.
+
+    Unrolled kernels have it in their name. Vectorised ones do 8 since they are built on
+    ``std::array`` (PyTorch 2.7), and did 4 before.
+    """
+    if short == "unrolled_elementwise_kernel":
+        found = _UNROLLED.search(plain)
+        return int(found.group(2)) if found else 4
+    if short == "vectorized_elementwise_kernel":
+        return 8 if "std::array" in plain else 4
+    return 0

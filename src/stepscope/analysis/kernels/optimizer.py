@@ -66,10 +66,13 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     needed = _ADAM_PASSES if adam else _OTHER_PASSES
     share = min(needed / passes, 1.0) if passes else 1.0
     fused = moving.sum() * share
-    known = kernels.moved_bytes[rows].sum() * share
-    if kernels.bandwidth:
+    known = (kernels.moved_bytes[rows] > 0) & (tensors > 0)
+    if kernels.bandwidth and known.any():
         # caches let short chains of kernels run faster than the memory; a fused update cannot
-        fused = max(fused, known / (kernels.bandwidth * ATTAINED_BANDWIDTH) * 1e9)
+        one_tensor = (kernels.moved_bytes[rows[known]] / tensors[known]).sum()  # bytes
+        each = parameters * kernels.n_steady / known.sum()
+        at_best = kernels.bandwidth * ATTAINED_BANDWIDTH
+        fused = max(fused, needed * one_tensor * each / at_best * 1e9)
     fused = min(float(fused), float(duration[rows].sum()))
     loop = _loops(kernels, rows)
     first = np.concatenate(([True], loop[1:] != loop[:-1]))
@@ -81,17 +84,19 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     by_row = np.argsort(rows)
     repair = Repair(
         rows=rows[by_row],
+        old_ns=duration[rows[by_row]],
         new_ns=new[by_row],
         merged=~first[by_row],
         idle_ns=idle.inside_ns + idle.behind_ns,
         low_ns=int(fused),
         high_ns=int(most) + idle.behind_ns,
+        replaced=True,
     )
     rest = kernels.end_ns - kernels.begin_ns - int(duration[rows].sum()) - idle.in_loops_ns
     whole = idle.late_outside_ns >= WHOLLY_LATE * max(rest, 1)
     charged = idle.launch_inside_ns + idle.behind_ns
     left = _launch_bound_ns(gaps) - charged
-    behind = not whole and repair.saved_ns(duration) > left
+    behind = not whole and repair.saved_ns > left
     return UnfusedOptimizer(repair, len(rows), parameters, behind)
 
 

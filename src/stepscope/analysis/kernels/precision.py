@@ -18,14 +18,17 @@ TENSOR_ATTAINED = 0.55
 times the operands a second, so that memory and launches weigh more."""
 
 
+_FASTER = 1.5
+
+
 @dataclass(frozen=True)
 class LowPrecision:
     """Single-precision products of the steady window.
 
     Attributes:
-        repair: the kernels, and TF32 instead.
+        repair: the kernels, and TF32 (or BF16) instead.
         total_ns: their time.
-        ratio: how many times faster TF32 is assumed to be.
+        ratio: how many times faster they are assumed to be then.
         peaks: the device's data sheet.
     """
 
@@ -51,12 +54,15 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     if not len(rows):
         return None
     attained = TENSOR_ATTAINED / GENERAL_ATTAINED
-    ratio = max((peaks.tf32 or peaks.half) / peaks.fp32 * attained, 1.0)
+    # on some products TF32 is no faster than the general cores, only BF16 is
+    rate = peaks.tf32 if peaks.tf32 > _FASTER * peaks.fp32 else peaks.half
+    ratio = max(rate / peaks.fp32 * attained, 1.0)
     best = max(peaks.half / peaks.fp32 * attained, ratio)
     total = int(kernels.duration_ns[rows].sum())
     repair = Repair(
         rows=rows,
-        new_ns=scaled(rows, kernels.duration_ns, 1 / ratio),
+        old_ns=kernels.duration_ns[rows],
+        new_ns=scaled(kernels.duration_ns[rows], 1 / ratio),
         merged=np.zeros(len(rows), bool),
         idle_ns=0,
         low_ns=int(total / best),

@@ -15,35 +15,44 @@ class Repair:
 
     Attributes:
         rows: rows of ``lane.ops``, ascending.
+        old_ns: length of each.
         new_ns: length of each after the repair; 0 for one that is merged into another.
         merged: which of them are not launched any more.
-        idle_ns: launch-late idle time between them that goes too, in the steady window.
+        idle_ns: launch-late idle time between and behind them that goes too.
         low_ns: the least that all of them together may take after the repair.
-        high_ns: the most that they may take.
+        high_ns: the most that they may take, with the idle time that may stay.
+        replaced: whether one new operation a step takes the place of all of them, rather than
+            those of them that are not merged.
     """
 
     rows: IntArray
+    old_ns: IntArray
     new_ns: IntArray
     merged: BoolArray
     idle_ns: int
     low_ns: int
     high_ns: int
+    replaced: bool = False
 
-    def saved_ns(self, duration_ns: IntArray) -> int:
-        """What the repair saves, ns of the steady window.
+    @property
+    def saved_ns(self) -> int:
+        """What the repair saves, ns of the steady window."""
+        return int((self.old_ns - self.new_ns).sum()) + self.idle_ns
 
-        Args:
-            duration_ns: length of every operation of the lane before it.
-        """
-        return int((duration_ns[self.rows] - self.new_ns).sum()) + self.idle_ns
-
-    def bounds_ns(self, duration_ns: IntArray) -> tuple[int, int]:
+    @property
+    def saved_bounds_ns(self) -> tuple[int, int]:
         """Least and most that it may save, ns of the steady window."""
-        before = int(duration_ns[self.rows].sum()) + self.idle_ns
+        before = int(self.old_ns.sum()) + self.idle_ns
         return max(before - self.high_ns, 0), max(before - self.low_ns, 0)
 
+    @property
+    def factor(self) -> float:
+        """New over old time of the operations that are still launched."""
+        old = int(self.old_ns[~self.merged].sum())
+        return float(self.new_ns[~self.merged].sum()) / old if old else 1.0
 
-def scaled(rows: IntArray, duration_ns: IntArray, factor: float) -> IntArray:
-    """Lengths of some operations times a factor, ns."""
-    lengths: IntArray = np.rint(duration_ns[rows] * factor).astype(np.int64)
+
+def scaled(old_ns: IntArray, factor: float) -> IntArray:
+    """Lengths times a factor, ns."""
+    lengths: IntArray = np.rint(old_ns * factor).astype(np.int64)
     return lengths

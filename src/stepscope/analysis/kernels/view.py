@@ -124,22 +124,13 @@ class Kernels:
         """Bytes that each operation reads and writes, as far as they are known; 0 elsewhere.
 
         Copies and sets have recorded them. Of PyTorch's contiguous elementwise kernels the name
-        tells the tensors and their type, and the launch how many elements there are: each thread
-        does as many as make 16 bytes of the smallest input (4 floats, 8 halves).
+        tells the tensors, their type and the elements of each thread, and the launch the threads.
         """
         ops = self.lane.ops
         recorded = np.maximum(ops["bytes"], 0)
         recorded = np.where(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD"),
                             2 * recorded, recorded)  # fmt: skip
-        each = np.array(
-            [
-                c.element_bytes * (8 if c.element_bytes == 2 * c.tensors else 4)
-                if c.label.startswith(("vectorized_elementwise", "unrolled_elementwise"))
-                else 0
-                for c in self.classes
-            ]
-            + [0]
-        )
+        each = np.array([c.element_bytes * c.thread_elements for c in self.classes] + [0])
         by_launch = self.blocks * self.threads * each[ops["name"]]
         return np.where(self.lane.is_kernel, by_launch, recorded)
 
@@ -153,8 +144,8 @@ class Kernels:
     def phase(self) -> IntArray:
         """Index into ``PHASES``; -1 where nothing tells.
 
-        The optimizer's range or family, else the long run of elementwise kernels after the last
-        heavy kernel of a step; the backward pass is launched by another thread than the main one,
+        The optimizer's range or family, and long runs of elementwise kernels that update
+        parameters; the backward pass is launched by another thread than the main one,
         or inside an operator or range that says so.
         """
         lane = self.lane
@@ -166,7 +157,8 @@ class Kernels:
         phase[backward] = PHASES.index("backward")
         optimizer = self._in_optimizer_range()
         if not optimizer.any():
-            optimizer = self.in_family("optimizer") | self._update_runs()
+            optimizer = self.in_family("optimizer")
+        optimizer |= self._update_runs(optimizer)
         phase[optimizer] = PHASES.index("optimizer")
         crossing = lane.ops.equals("kind", "memcpy") & ~lane.ops.equals("copy_kind", "DtoD")
         return np.where(crossing, -1, phase)
@@ -222,8 +214,8 @@ class Kernels:
             inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
         return inside & ~self.lane.is_communication
 
-    def _update_runs(self) -> BoolArray:
-        """Runs of elementwise kernels that update parameters one by one.
+    def _update_runs(self, known: BoolArray) -> BoolArray:
+        """Runs of elementwise kernels that update parameters one by one, apart from known ones.
 
         In the order of enqueueing, the run after the last heavy kernel of a step; longer than any
         layer's (``UPDATE_RUN``), or with the operations that only optimizers chain.
@@ -232,6 +224,12 @@ class Kernels:
         light = self.in_family(*_LIGHT)[order]
         boundary = np.flatnonzero(np.diff(light.astype(np.int8), prepend=0, append=0))
         begin, end = boundary[::2], boundary[1::2]
+        met = np.concatenate(([0], np.cumsum(known[order])))
+        apart = met[end] == met[begin]
+        begin, end = begin[apart], end[apart]
+        # casts of the last gradients come before the first update
+        plain = np.append(np.flatnonzero(~self.in_family("copy")[order]), len(order))
+        begin = np.minimum(plain[np.searchsorted(plain, begin)], end)
         found = np.zeros(len(self.lane.ops), bool)
         if not len(begin):
             return found

@@ -13,6 +13,8 @@ def detect(case: Case) -> Detection | None:
     found = case.explanation.inside_kernels.attention
     if found is None:
         return None
+    operators = case.explanation.kernels.attribution.operators.texts.get("name", [])
+    falls_back = any("scaled_dot_product_attention_math" in name for name in operators)
     members = f"SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}"
     return detection(
         case,
@@ -23,6 +25,15 @@ def detect(case: Case) -> Detection | None:
             "which writes the whole matrix of scores to memory for the next one to read"
         ),
         do=[
+            *(
+                [
+                    "scaled_dot_product_attention falls back to separate kernels here: "
+                    "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says why (type, "
+                    "mask, head size)"
+                ]
+                if falls_back
+                else []
+            ),
             "call torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), "
             "instead of the products, the mask and the softmax",
             "in Hugging Face models: from_pretrained(..., attn_implementation='sdpa') or "
