@@ -37,7 +37,8 @@ def without_annotations(capture: Path, folder: Path) -> Path:
                 connection.execute("DELETE FROM NVTX_EVENTS")
         connection.close()
         return target
-    with gzip.open(capture, "rt") as stream:
+    packed = capture.suffix == ".gz"
+    with gzip.open(capture, "rt") if packed else capture.open() as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     document["traceEvents"] = [
@@ -46,6 +47,6 @@ def without_annotations(capture: Path, folder: Path) -> Path:
         if event.get("cat") not in ("user_annotation", "gpu_user_annotation")
         and not re.match(r"ProfilerStep#", event.get("name", ""))
     ]
-    with gzip.open(target, "wt", compresslevel=1) as stream:
+    with gzip.open(target, "wt", compresslevel=1) if packed else target.open("w") as stream:
         json.dump(document, stream)
     return target

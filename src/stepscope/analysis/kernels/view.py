@@ -217,13 +217,18 @@ class Kernels:
     def _update_runs(self, known: BoolArray) -> BoolArray:
         """Runs of elementwise kernels that update parameters one by one, apart from known ones.
 
-        In the order of enqueueing, the run after the last heavy kernel of a step; longer than any
-        layer's (``UPDATE_RUN``), or with the operations that only optimizers chain.
+        Runs of one thread in the order of enqueueing, longer than any layer's (``UPDATE_RUN``):
+        those with the operations that optimizers chain, else those at the end of a step. A copy
+        between host and device, which brings the next batch, ends a run.
         """
-        order = self.order[self.lane.is_compute[self.order]]
-        light = self.in_family(*_LIGHT)[order]
-        boundary = np.flatnonzero(np.diff(light.astype(np.int8), prepend=0, append=0))
-        begin, end = boundary[::2], boundary[1::2]
+        order = self.order
+        light = self.in_family(*_LIGHT) | self.lane.ops.equals("kind", "memset")
+        light |= self.lane.ops.equals("copy_kind", "DtoD")
+        light, thread = light[order], self.attribution.thread[order]
+        goes_on = np.zeros(len(order) + 1, bool)
+        goes_on[1:-1] = light[1:] & light[:-1] & (thread[1:] == thread[:-1])
+        begin = np.flatnonzero(light & ~goes_on[:-1])
+        end = np.flatnonzero(light & ~goes_on[1:]) + 1
         met = np.concatenate(([0], np.cumsum(known[order])))
         apart = met[end] == met[begin]
         begin, end = begin[apart], end[apart]
