@@ -23,7 +23,8 @@ NEAR_BANDWIDTH = 0.5
 
 _MERGEABLE = ("elementwise", "dropout", "reduction")
 _AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
-_WAITING = (*_AROUND, "pooling")
+WAITING = (*_AROUND, "pooling")
+"""Families that do next to no arithmetic for each byte."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
     """
     duration = kernels.duration_ns
     compute = int(duration[kernels.lane.is_compute & kernels.steady].sum())
-    waiting = kernels.in_family(*_WAITING) & kernels.steady & ~taken
+    waiting = kernels.in_family(*WAITING) & kernels.steady & ~taken
     waiting &= ~kernels.in_phase("optimizer")
     rows = np.flatnonzero(waiting)
     total = int(duration[rows].sum())

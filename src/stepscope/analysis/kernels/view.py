@@ -232,9 +232,11 @@ class Kernels:
         met = np.concatenate(([0], np.cumsum(known[order])))
         apart = met[end] == met[begin]
         begin, end = begin[apart], end[apart]
-        # casts of the last gradients come before the first update
+        # casts of the last gradients come before the first update, of weights after the last
         plain = np.append(np.flatnonzero(~self.in_family("copy")[order]), len(order))
         begin = np.minimum(plain[np.searchsorted(plain, begin)], end)
+        earlier = np.concatenate(([-1], plain[:-1]))  # the last plain one before each place
+        end = np.maximum(earlier[np.searchsorted(plain, end)] + 1, begin)
         found = np.zeros(len(self.lane.ops), bool)
         if not len(begin):
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.analysis.kernels.chains import WAITING
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.inside_kernels import detection
 
@@ -13,6 +14,7 @@ def detect(case: Case) -> Detection | None:
     found = case.explanation.inside_kernels.memory
     if found is None:
         return None
+    families = ", ".join(f"'{family}'" for family in WAITING)
     return detection(
         case,
         _ID,
@@ -31,9 +33,8 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "memory_bound_share",
                 "share",
-                "SELECT sum(end_ns - start_ns) FILTER (gpu_op_id IN (SELECT gpu_op_id FROM "
-                f"kernel_repair WHERE cause = '{_ID}' AND {{lane}})) / sum(end_ns - start_ns) "
-                "FROM kernel_family WHERE steady AND {lane}",
+                f"SELECT sum(end_ns - start_ns) FILTER (family IN ({families})) / "
+                "sum(end_ns - start_ns) FROM kernel_family WHERE steady AND {lane}",
             ),
             Figure(
                 "known_bytes_per_s",
