@@ -121,6 +121,16 @@ def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
     check_evidence(diagnosis, session)
 
 
+def test_a_step_inside_the_optimizers_closure_is_no_loop(tmp_path: Path) -> None:
+    steps = Steps()
+    layer = [(BF16, 50.0), (elementwise("gelu"), 9.0), (NORM, 9.0)]
+    for i in range(STEPS):
+        fused = [("multi_tensor_apply_kernel<A>", 80.0)]
+        steps.step(i, ("Optimizer.step#AdamW.step", [*layer * 50, *fused]))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert diagnosis.findings == []
+
+
 def test_late_launches_inside_the_loop_are_the_loops(tmp_path: Path) -> None:
     steps = Steps()
     for i in range(STEPS):

@@ -24,11 +24,13 @@ ATTAINED_BANDWIDTH = 0.8
 measurements on NVIDIA GPUs."""
 
 _OPTIMIZER_RANGE = re.compile(
-    r"^Optimizer\.step#|(?<![a-z])(optim(izer)?|opt)([_. ]?(step|update))?[^a-z]*$|weight_?update",
+    r"^Optimizer\.step#|(?<![a-z])(optim(izer)?|opt)([_. ]?(step|update))?[^a-z]*$"
+    r"|weight_?update|update_?(params|parameters|weights)|apply_?gradients",
     re.IGNORECASE,
 )
 _BACKWARD_RANGE = re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE)
 _BACKWARD_OPERATOR = re.compile(r"^autograd::engine|Backward\d*$")
+_CLOSURE = 0.3  # share of matrix work that no update of parameters has, but for a few optimizers
 _LIGHT = ("elementwise", "copy", "dropout", "random")
 
 _GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -199,7 +201,10 @@ class Kernels:
         return time_ns / self.n_steady
 
     def _in_optimizer_range(self) -> BoolArray:
-        """Kernels launched inside a range that is the optimizer's, at any depth of the range."""
+        """Kernels launched inside a range that is the optimizer's, at any depth of the range.
+
+        None where the whole step runs inside it, as a closure that the optimizer calls.
+        """
         who = self.attribution
         table = who.ranges
         inside = np.zeros(len(self.lane.ops), bool)
@@ -212,7 +217,11 @@ class Kernels:
             at = self.lane.enqueue_begin_ns
             row = np.searchsorted(start, at, side="right") - 1
             inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
-        return inside & ~self.lane.is_communication
+        inside &= ~self.lane.is_communication
+        heavy = inside & self.in_family("matmul", "convolution", "attention")
+        if self.duration_ns[heavy].sum() > _CLOSURE * self.duration_ns[inside].sum():
+            return np.zeros(len(inside), bool)
+        return inside
 
     def _update_runs(self, known: BoolArray) -> BoolArray:
         """Runs of elementwise kernels that update parameters one by one, apart from known ones.

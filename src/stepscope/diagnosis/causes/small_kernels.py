@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.kernels.families import FAMILIES
 from stepscope.analysis.kernels.view import FAMILY_NAMES
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.result import Location
@@ -23,13 +22,13 @@ def detect(case: Case) -> Detection | None:
     rows = np.unique(ended[ended >= 0])
     family = kernels.family[rows]
     most = np.bincount(family[family >= 0], minlength=len(FAMILY_NAMES))
-    what = FAMILIES[FAMILY_NAMES[int(np.argmax(most))]] if most.any() else "copies"
+    what = f"of the family {FAMILY_NAMES[int(np.argmax(most))]}" if most.any() else "copies"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
         says=(
             "the kernels are so short that the GPU's own turnaround between two of them takes a "
-            f"noticeable part of the step; the commonest kind is {what}"
+            f"noticeable part of the step; most of them are {what}"
         ),
         do=[
             "merge kernels: torch.compile, fused optimizers, channels_last where layouts differ",
