@@ -106,7 +106,7 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
             old_ns=old,
             new_ns=np.where(product, scaled(old, FUSED_SHARE), 0),
             merged=~product,
-            idle_ns=0,
+            idle_ns=np.zeros(len(rows), np.int64),
             low_ns=int(FUSED_LEAST * products),
             high_ns=int(FUSED_MOST * products),
         ),

@@ -96,7 +96,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
         old_ns=old,
         new_ns=new,
         merged=~stays,
-        idle_ns=0,
+        idle_ns=np.zeros(len(rows), np.int64),
         low_ns=after,
         high_ns=(before + after) // 2,
     )
@@ -130,7 +130,7 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
         old_ns=duration[rows],
         new_ns=scaled(duration[rows], 0.5),
         merged=np.zeros(len(rows), bool),
-        idle_ns=0,
+        idle_ns=np.zeros(len(rows), np.int64),
         low_ns=total // 4,
         high_ns=total * 3 // 4,
     )

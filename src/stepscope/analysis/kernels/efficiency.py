@@ -87,7 +87,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
             old_ns=duration[rows],
             new_ns=new[rows],
             merged=np.zeros(len(rows), bool),
-            idle_ns=0,
+            idle_ns=np.zeros(len(rows), np.int64),
             low_ns=ideal,
             high_ns=(spent + after) // 2,
         ),

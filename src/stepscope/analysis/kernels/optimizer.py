@@ -87,14 +87,14 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
         old_ns=duration[rows[by_row]],
         new_ns=new[by_row],
         merged=~first[by_row],
-        idle_ns=idle.inside_ns + idle.behind_ns,
+        idle_ns=(idle.inside_ns + idle.behind_ns)[by_row],
         low_ns=int(fused),
-        high_ns=int(most) + idle.behind_ns,
+        high_ns=int(most) + int(idle.behind_ns.sum()),
         replaced=True,
     )
     rest = kernels.end_ns - kernels.begin_ns - int(duration[rows].sum()) - idle.in_loops_ns
     whole = idle.late_outside_ns >= WHOLLY_LATE * max(rest, 1)
-    charged = idle.launch_inside_ns + idle.behind_ns
+    charged = idle.launch_inside_ns + int(idle.behind_ns.sum())
     left = _launch_bound_ns(gaps) - charged
     behind = not whole and repair.saved_ns > left
     return UnfusedOptimizer(repair, len(rows), parameters, behind)
@@ -102,20 +102,20 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
 
 @dataclass(frozen=True)
 class _Idle:
-    """Idle time around the loops, ns of the steady window.
+    """Idle time around the loops, ns; arrays have one value a kernel of them.
 
     Attributes:
-        inside_ns: late launches inside the loops, without what the profiler is charged with.
+        inside_ns: late launches before each, without what the profiler is charged with.
         launch_inside_ns: of it, what is charged to ``launch_bound``.
         in_loops_ns: all idle time inside the loops.
-        behind_ns: late launches after a loop that its time on the host explains.
+        behind_ns: late launches after a loop that its time on the host explains, at its last.
         late_outside_ns: other late launches outside the loops, the profiler's share included.
     """
 
-    inside_ns: int
+    inside_ns: IntArray
     launch_inside_ns: int
     in_loops_ns: int
-    behind_ns: int
+    behind_ns: IntArray
     late_outside_ns: int
 
 
@@ -160,11 +160,15 @@ def _idle_of(kernels: Kernels, rows: IntArray, loop: IntArray, gaps: Gaps) -> _I
     after = np.searchsorted(last, segments["start_ns"], side="right") - 1
     later = launch & ~inside & (after >= 0)
     lacking = np.bincount(after[later], weights=length[later], minlength=n)
-    behind = int(np.minimum(lead, lacking).sum())
+    explained = np.minimum(lead, lacking).astype(np.int64)
+    behind = np.zeros(len(rows), np.int64)
+    behind[np.append(np.flatnonzero(loop[1:] != loop[:-1]), len(rows) - 1)] = explained
+    before = np.zeros(len(lane.ops) + 1, np.int64)
+    np.add.at(before, segments["op"][charged], length[charged])
     overhead = cause == CAUSES.index("profiler_overhead")
-    outside = int(length[(launch | overhead) & ~inside].sum()) - behind
+    outside = int(length[(launch | overhead) & ~inside].sum()) - int(explained.sum())
     return _Idle(
-        inside_ns=int(length[charged].sum()),
+        inside_ns=before[rows],
         launch_inside_ns=int(length[inside & launch].sum()),
         in_loops_ns=int(length[inside].sum()),
         behind_ns=behind,

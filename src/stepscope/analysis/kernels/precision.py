@@ -64,7 +64,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
         old_ns=kernels.duration_ns[rows],
         new_ns=scaled(kernels.duration_ns[rows], 1 / ratio),
         merged=np.zeros(len(rows), bool),
-        idle_ns=0,
+        idle_ns=np.zeros(len(rows), np.int64),
         low_ns=int(total / best),
         # small products gain less: half the ratio
         high_ns=int(total / max(ratio / 2, 1.0)),

@@ -18,7 +18,7 @@ class Repair:
         old_ns: length of each.
         new_ns: length of each after the repair; 0 for one that is merged into another.
         merged: which of them are not launched any more.
-        idle_ns: launch-late idle time between and behind them that goes too.
+        idle_ns: late launches that go with each: before it, and behind the last of a loop.
         low_ns: the least that all of them together may take after the repair.
         high_ns: the most that they may take, with the idle time that may stay.
         replaced: whether one new operation a step takes the place of all of them, rather than
@@ -29,7 +29,7 @@ class Repair:
     old_ns: IntArray
     new_ns: IntArray
     merged: BoolArray
-    idle_ns: int
+    idle_ns: IntArray
     low_ns: int
     high_ns: int
     replaced: bool = False
@@ -37,13 +37,18 @@ class Repair:
     @property
     def saved_ns(self) -> int:
         """What the repair saves, ns of the steady window."""
-        return int((self.old_ns - self.new_ns).sum()) + self.idle_ns
+        return int((self.old_ns - self.new_ns + self.idle_ns).sum())
 
     @property
     def saved_bounds_ns(self) -> tuple[int, int]:
         """Least and most that it may save, ns of the steady window."""
-        before = int(self.old_ns.sum()) + self.idle_ns
+        before = int((self.old_ns + self.idle_ns).sum())
         return max(before - self.high_ns, 0), max(before - self.low_ns, 0)
+
+    @property
+    def total_idle_ns(self) -> int:
+        """All late launches that go, ns of the steady window."""
+        return int(self.idle_ns.sum())
 
     @property
     def factor(self) -> float:

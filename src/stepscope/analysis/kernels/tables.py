@@ -51,6 +51,7 @@ REPAIR_COLUMNS: Final = {
     "cause": "cause whose repair changes it",
     "repaired_ns": "its estimated length after the repair, ns",
     "merged": "whether it is not launched any more",
+    "idle_ns": "late launches that go with it: before it, and behind the last of a loop, ns",
 }
 """Columns of ``kernel_repair``: one row an operation and repair, in the steady steps."""
 
@@ -128,6 +129,7 @@ def repair_table(explanations: Sequence[tuple[int, Explanation]]) -> pa.Table:
                 "cause": pa.array([cause] * len(rows), pa.string()),
                 "repaired_ns": repair.new_ns,
                 "merged": repair.merged,
+                "idle_ns": repair.idle_ns,
             }
             parts.append(pa.table(columns))
     return pa.concat_tables(parts)

@@ -15,12 +15,10 @@ def detect(case: Case) -> Detection | None:
         return None
     symptoms = frozenset({("launch_bound", case.rank)} if found.behind_launch_bound else ())
     # what else is late may be late because of the loop: it is folded into this finding
-    other = max(case.idle_ns("launch_bound") - found.repair.idle_ns / case.explanation.n_steady, 0)
-    between = (
-        "SELECT coalesce(sum(end_ns - start_ns), 0)::BIGINT FROM idle_gap WHERE cause IN "
-        "('launch_bound', 'small_kernels') AND {lane} AND gpu_op_id IN (SELECT gpu_op_id FROM "
-        f"kernel_repair WHERE cause = '{_ID}' AND merged AND {{lane}})"
+    other = max(
+        case.idle_ns("launch_bound") - found.repair.total_idle_ns / case.explanation.n_steady, 0
     )
+    late = f"SELECT sum(idle_ns)::BIGINT FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}"
     return detection(
         case,
         _ID,
@@ -34,7 +32,7 @@ def detect(case: Case) -> Detection | None:
             "where there is no fused one, foreach=True updates many parameters in one kernel",
             "torch.compile the optimizer's step() where neither exists",
         ],
-        figures=[Figure("idle_between_ns", "ns", between)],
+        figures=[Figure("late_launches_ns", "ns", late)],
         unsure_ns=other if symptoms else 0.0,
         absorbs=symptoms,
     )
