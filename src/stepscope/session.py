@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.importers.registry import detect, examined, is_trace_folder, load
 from stepscope.trace.cache import Cache, remove_leftovers
-from stepscope.trace.errors import InputError
+from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job, Member
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
+    from stepscope.analysis.job import JobView
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.diagnosis.cause import Case
+    from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.verify import Verification
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
@@ -116,18 +120,23 @@ class Session:
 
     @cached_property
     def engine(self) -> Engine:
-        """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
-        from stepscope.analysis.kernels.tables import family_table, repair_table
-        from stepscope.analysis.tables import gap_table, step_table
+        """SQL over the canonical tables, the derived tables and ``prediction``."""
+        from functools import partial
+
+        from stepscope.analysis.derived import derived_tables
+        from stepscope.diagnosis.predictions import prediction_table
         from stepscope.sql.engine import Engine
 
         return Engine(
             [(member.rank, member.trace) for member in self.job.members],
             {
-                "step": lambda: step_table(self.explanations),
-                "idle_gap": lambda: gap_table(self.explanations),
-                "kernel_family": lambda: family_table(self.explanations),
-                "kernel_repair": lambda: repair_table(self.explanations),
+                **{
+                    name: partial(self._derived, table.build)
+                    for name, table in derived_tables().items()
+                },
+                "prediction": lambda: prediction_table(
+                    [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+                ),
             },
         )
 
@@ -141,9 +150,41 @@ class Session:
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.analysis.tables import step_table
+        from stepscope.analysis.derived.step import TABLE
 
-        return step_table(self.explanations)
+        return TABLE.build(self._view)
+
+    def _derived(self, build: Callable[[JobView], pa.Table]) -> pa.Table:
+        return build(self._view)
+
+    @cached_property
+    def _view(self) -> JobView:
+        """All explained devices."""
+        from stepscope.analysis.job import Device, JobView
+
+        return JobView(
+            [
+                Device(rank, explanation, member.trace.frame, member.trace.meta, member.rank)
+                for rank, member, explanation in self._explained
+            ]
+        )
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        """Every device as causes see it."""
+        from stepscope.diagnosis.cause import Case, JobCase
+
+        job = JobCase(self._view)
+        several = len(self.job.members) > 1
+        job.cases += [Case(device, job, several) for device in self._view.devices]
+        return job.cases
+
+    @cached_property
+    def _ranked(self) -> list[Ranked]:
+        """The job's causes, ranked."""
+        from stepscope.diagnosis.ranking import ranked
+
+        return ranked(self._cases)
 
     def kernels(self) -> pa.Table:
         """Kernels of the steady steps by family and name, the longest time first.
@@ -151,7 +192,7 @@ class Session:
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.tables import KERNELS_VIEW
+        from stepscope.analysis.kernels.views import KERNELS_VIEW
 
         return self.query(KERNELS_VIEW)
 
@@ -164,7 +205,7 @@ class Session:
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.tables import operators_view
+        from stepscope.analysis.kernels.views import operators_view
 
         if not by:
             known = any(trace.rows("operator") for trace in self.job.traces)
@@ -173,27 +214,46 @@ class Session:
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
-        from stepscope.diagnosis.cause import Case
         from stepscope.diagnosis.engine import diagnose
 
-        several = len(self.job.members) > 1
-        cases = [
-            Case(rank, member.trace.meta, explanation, member.rank if several else None)
-            for rank, member, explanation in self._explained
-        ]
-
-        def compute(sql: str) -> float | int:
-            value = self.query(sql).column(0)[0].as_py()
-            return 0 if value is None else value
-
         return diagnose(
-            cases,
-            compute,
+            self._cases,
+            self._ranked,
+            self.figure,
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
             problems=self.problems,
         )
+
+    def figure(self, sql: str) -> float | int:
+        """The only cell of a statement's answer; 0 for null.
+
+        Raises:
+            UsageError: the statement is wrong, or its answer is not one number.
+        """
+        answer = self.query(sql)
+        if answer.num_rows != 1 or answer.num_columns != 1:
+            raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
+        value = answer.column(0)[0].as_py()
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"{sql!r} does not give a number")
+        return value
+
+    def verify(self, report: bytes) -> Verification:
+        """Recompute every figure of a stored diagnosis from its evidence.
+
+        Args:
+            report: what ``diagnose --format json`` wrote.
+
+        Raises:
+            UsageError: it is no diagnosis.
+        """
+        from stepscope.diagnosis.verify import verify
+
+        return verify(report, self.figure)
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""

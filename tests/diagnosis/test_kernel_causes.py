@@ -117,7 +117,7 @@ def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
     assert finding.time_ns_per_step == pytest.approx(loop - fused, rel=0.02)
     assert finding.predicted_step_ns < finding.prediction_high_ns
     assert finding.where.range == ("optimizer" if annotated else None)
-    assert {e.figure: e.value for e in finding.evidence}["repaired_kernels"] == 160 * STEPS
+    assert {e.figure: e.value for e in finding.evidence}["kernels_per_step"] == 160
     check_evidence(diagnosis, session)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.analysis.kernels.repair import Repair
 from stepscope.diagnosis.cause import Case, Detection, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.result import Location
 
 STACKS = "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True, with_stack=True)"
@@ -14,9 +15,21 @@ def repair_figures(cause: str) -> list[Figure]:
     """Kernels that a repair changes: how many, their time, and the time they are left with."""
     rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
     return [
-        Figure("repaired_kernels", "count", f"SELECT count(*) {rows}"),
-        Figure("repaired_kernels_ns", "ns", f"SELECT sum(end_ns - start_ns)::BIGINT {rows}"),
-        Figure("after_repair_ns", "ns", f"SELECT sum(repaired_ns)::BIGINT {rows}"),
+        Figure(
+            "kernels_per_step",
+            "per_step",
+            f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}",
+        ),
+        Figure(
+            "kernels_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
+        Figure(
+            "repaired_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(repaired_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
     ]
 
 
@@ -28,6 +41,7 @@ def detection(
     says: str,
     do: list[str],
     figures: list[Figure] | None = None,
+    texts: dict[str, str] | None = None,
     next_capture: str | None = None,
     unsure_ns: float = 0.0,
     absorbs: frozenset[tuple[str, int]] = frozenset(),
@@ -38,9 +52,10 @@ def detection(
         case: the device.
         cause: public id.
         repair: the repair.
-        says: the sentence's predicate.
+        says: the sentence's predicate, a template.
         do: what to change, most effective first.
         figures: evidence beyond the repair itself.
+        texts: names that the sentence uses.
         next_capture: a command that would sharpen the finding; by default the capture that names
             the line, where the trace has no lines.
         unsure_ns: further time that may belong to it, ns a step.
@@ -49,6 +64,10 @@ def detection(
     kernels = case.explanation.kernels
     saved = kernels.per_step(repair.saved_ns)
     least, most = (kernels.per_step(ns) for ns in repair.saved_bounds_ns)
+    time = (
+        "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
+        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    )
     range_, operator, source = kernels.attribution.heaviest(repair.rows)
     return Detection(
         time_ns=saved,
@@ -58,6 +77,8 @@ def detection(
         do=do,
         figures=[*repair_figures(cause), *(figures or [])],
         where=Location(range_, operator, source),
+        texts=texts or {},
+        time_sql=time,
         next_capture=next_capture or (None if source else STACKS),
         repair=repair,
         absorbs=absorbs,

@@ -14,9 +14,10 @@ import click
 import msgspec
 
 import stepscope
-from stepscope.analysis import gaps, host, profiler_cost, silence, tables
+from stepscope.analysis import gaps, host, profiler_cost, silence
+from stepscope.analysis.derived import derived_tables
 from stepscope.cli import main as command_line
-from stepscope.diagnosis import result
+from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
 from stepscope.docs.kernel_pages import kernels_page
@@ -74,17 +75,17 @@ def tables_page() -> str:
         parts += [f"### {spec.name}", f"{prose(spec.doc)}{order}"]
         parts.append(table(("column", "type", "meaning"), rows))
     parts.append("## Analysis tables")
-    documented = constants(tables)
+    derived = {name: (found.doc, found.columns) for name, found in derived_tables().items()}
+    derived["prediction"] = (predictions.DOC, predictions.COLUMNS)
     with demo_session() as session:
-        for name, constant in (("step", "STEP_COLUMNS"), ("idle_gap", "GAP_COLUMNS")):
-            columns, doc = documented[constant]
+        for name, (doc, columns) in derived.items():
             schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
             if schema.names != list(columns):
-                raise ValueError(f"{constant} declares other columns than {name} has")
+                raise ValueError(f"{name} has other columns than it declares")
             rows = [
                 (code(n), _sql_type(str(schema.field(n).type)), prose(columns[n])) for n in columns
             ]
-            parts += [f"### {name}", prose(doc).removeprefix(f"Columns of `{name}`: ").capitalize()]
+            parts += [f"### {name}", prose(doc)]
             parts.append(table(("column", "type", "meaning"), rows))
     return _page(parts)
 
@@ -341,8 +342,9 @@ def _meaning(struct: type[msgspec.Struct], name: str) -> str:
     documented = attributes(struct).get(name)
     if documented:
         return documented
-    if struct is result.LaneAccounting and name in tables.STEP_COLUMNS:
-        return tables.STEP_COLUMNS[name]
+    columns = derived_tables()["step"].columns
+    if struct is result.LaneAccounting and name in columns:
+        return columns[name]
     inner = get_type_hints(struct)[name]
     inner = next(iter(getattr(inner, "__args__", ())), inner)
     return summary(inner).split("\n\n")[0] if inner in _structs() else ""

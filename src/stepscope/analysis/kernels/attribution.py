@@ -36,7 +36,7 @@ OPERATOR_COLUMNS = (
 )
 MODULE_PREFIX = "nn.Module: "
 _AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
-_ENGINE = "autograd::engine::evaluate_function: "
+ENGINE = "autograd::engine::evaluate_function: "
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Attribution:
     def operator_name(self, row: int) -> str | None:
         """Name of the operator that launched one operation; autograd's wrapping left out."""
         at = int(self.operator[row])
-        return self.operators.text("name", at).removeprefix(_ENGINE) if at >= 0 else None
+        return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
 
     def source_text(self, code: int) -> str | None:
         """``file:line`` of a code of ``source``."""
@@ -222,7 +222,7 @@ class Attribution:
         operator = _top(operators, weight)
         return (
             self.ranges.texts["name"][range_] if range_ is not None else None,
-            self.operators.texts["name"][operator].removeprefix(_ENGINE)
+            self.operators.texts["name"][operator].removeprefix(ENGINE)
             if operator is not None
             else None,
             self.source_text(source) if source is not None else None,

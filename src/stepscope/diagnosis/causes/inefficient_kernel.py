@@ -18,10 +18,10 @@ def detect(case: Case) -> Detection | None:
     # for the regular expression that ncu takes; nothing of the trace may reach a shell
     plain = re.split(r"[^A-Za-z0-9_]", found.label)[0] or "KERNEL"
     reason = (
-        "its grid has far fewer blocks than the device has multiprocessors, so most of the device "
-        "stands idle while it runs"
+        "its grid has {median_blocks} blocks, far fewer than the device has multiprocessors, so "
+        "most of the device stands idle while it runs"
         if found.by_grid
-        else "it takes many times the time that its shape requires on this device"
+        else "it takes {kernels_ns_per_step} a step, many times what its shape requires"
     )
     sizes = (
         "give it more to do at once: larger batches, or dimensions that are split into more blocks"
@@ -32,7 +32,8 @@ def detect(case: Case) -> Detection | None:
         case,
         _ID,
         found.repair,
-        says=f"the kernel {plain} is far below what the device can do: {reason}",
+        says=f"the kernel {{kernel}} is far below what the device can do: {reason}",
+        texts={"kernel": plain},
         do=[
             sizes,
             "examine it with the command under next_capture: the limiter is in its first section",

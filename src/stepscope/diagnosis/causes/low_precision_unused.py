@@ -24,8 +24,9 @@ def detect(case: Case) -> Detection | None:
         _ID,
         found.repair,
         says=(
-            "matrix products run in single precision on the general cores, while the tensor cores, "
-            "which are several times faster, stand idle"
+            "matrix products run in single precision on the general cores for "
+            "{single_precision_share} of the kernel time, while the tensor cores, which would need "
+            "{repaired_ns_per_step} instead of {kernels_ns_per_step}, stand idle"
         ),
         do=[
             *tf32,

@@ -20,8 +20,9 @@ def detect(case: Case) -> Detection | None:
         _ID,
         found.repair,
         says=(
-            "most of the GPU's work is kernels that wait for its memory (elementwise, copies, "
-            "normalisation, softmax), and hardly any multiplies matrices"
+            "{memory_bound_share} of the kernel time goes to kernels that wait for the memory "
+            "(elementwise, copies, normalisation, softmax), at {known_bytes_per_s} where the "
+            "traffic is known"
         ),
         do=[
             "train in BF16, which halves the bytes: torch.autocast('cuda', dtype=torch.bfloat16)",

@@ -28,8 +28,9 @@ def detect(case: Case) -> Detection | None:
         direct_ns=case.direct_ns(_ID),
         says=(
             "the kernels are so short that the GPU's own turnaround between two of them takes a "
-            f"noticeable part of the step; most of them are {what}"
+            "noticeable part of the step; most of them are {what}"
         ),
+        texts={"what": what},
         do=[
             "merge kernels: torch.compile, fused optimizers, channels_last where layouts differ",
             "capture the step in a CUDA graph, where the turnaround is shorter: "

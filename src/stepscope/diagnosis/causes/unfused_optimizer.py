@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.inside_kernels import detection
 
 _ID = "unfused_optimizer"
@@ -18,21 +19,26 @@ def detect(case: Case) -> Detection | None:
     other = max(
         case.idle_ns("launch_bound") - found.repair.total_idle_ns / case.explanation.n_steady, 0
     )
-    late = f"SELECT sum(idle_ns)::BIGINT FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}"
+    late = (
+        f"SELECT round(sum(idle_ns) / {STEADY_STEPS})::BIGINT FROM kernel_repair "
+        f"WHERE cause = '{_ID}' AND {{lane}}"
+    )
     return detection(
         case,
         _ID,
         found.repair,
         says=(
-            "the optimizer updates one parameter after the other, each with several small "
-            "kernels, which move every tensor many times and keep the GPU waiting for launches"
+            "the optimizer updates one parameter after the other, with {kernels_per_step} small "
+            "kernels a step, which run for {kernels_ns_per_step} where a fused update would take "
+            "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
+            "launches"
         ),
         do=[
             "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
             "where there is no fused one, foreach=True updates many parameters in one kernel",
             "torch.compile the optimizer's step() where neither exists",
         ],
-        figures=[Figure("late_launches_ns", "ns", late)],
+        figures=[Figure("late_launches_ns_per_step", "ns_per_step", late)],
         unsure_ns=other if symptoms else 0.0,
         absorbs=symptoms,
     )
