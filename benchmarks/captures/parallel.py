@@ -35,8 +35,8 @@ TRUTH = {
 
 WIDTH, HEADS, VOCAB = 1024, 16, 8192
 
-rank = int(os.environ.get("RANK", 0))
-world = int(os.environ.get("WORLD_SIZE", 1))
+rank = int(os.environ.get("RANK", "0"))
+world = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class SumForward(torch.autograd.Function):
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--out", default="trace")
     args = parser.parse_args()
     s = args.scenario
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     if world > 1:
         dist.init_process_group("nccl", device_id=device)
@@ -156,11 +156,11 @@ def main() -> None:
 
     @contextlib.contextmanager
     def annotated(name: str):
-        with torch.cuda.nvtx.range(name):
-            with torch.profiler.record_function(name) if args.capture == "torch" else (
-                contextlib.nullcontext()
-            ):
-                yield
+        recorded = contextlib.nullcontext()
+        if args.capture == "torch":
+            recorded = torch.profiler.record_function(name)
+        with torch.cuda.nvtx.range(name), recorded:
+            yield
 
     def loss_of(tokens: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=not s.startswith("fsdp")):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import random
 import re
 import sqlite3
 from pathlib import Path
+from typing import IO, Any
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
@@ -37,8 +39,7 @@ def without_annotations(capture: Path, folder: Path) -> Path:
                 connection.execute("DELETE FROM NVTX_EVENTS")
         connection.close()
         return target
-    packed = capture.suffix == ".gz"
-    with gzip.open(capture, "rt") if packed else capture.open() as stream:
+    with _opened(capture, "rt") as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     document["traceEvents"] = [
@@ -47,6 +48,44 @@ def without_annotations(capture: Path, folder: Path) -> Path:
         if event.get("cat") not in ("user_annotation", "gpu_user_annotation")
         and not re.match(r"ProfilerStep#", event.get("name", ""))
     ]
-    with gzip.open(target, "wt", compresslevel=1) if packed else target.open("w") as stream:
+    with _opened(target, "wt") as stream:
+        json.dump(document, stream)
+    return target
+
+
+def _opened(path: Path, mode: str) -> IO[Any]:
+    """A text file, compressed where its name says so."""
+    return gzip.open(path, mode, compresslevel=1) if path.suffix == ".gz" else path.open(mode)
+
+
+def with_lost_records(capture: Path, folder: Path, share: float) -> Path:
+    """The same capture as if the tool had lost a share of the kernels, copies and calls.
+
+    Which ones is decided by a fixed pseudo-random sequence.
+    """
+    target = folder / f"lost_{capture.name}"
+    chance = random.Random(0)
+    if capture.suffix == ".sqlite":
+        target.write_bytes(capture.read_bytes())
+        connection = sqlite3.connect(target)
+        with connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
+                          "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):  # fmt: skip
+                if table not in tables:
+                    continue
+                rows = connection.execute(f"SELECT rowid FROM {table}").fetchall()
+                lost = [row for row in rows if chance.random() < share]
+                connection.executemany(f"DELETE FROM {table} WHERE rowid = ?", lost)
+        connection.close()
+        return target
+    with _opened(capture, "rt") as stream:
+        document = json.load(stream)
+    document["traceEvents"] = [
+        event
+        for event in document["traceEvents"]
+        if event.get("ph") != "X" or chance.random() >= share
+    ]
+    with _opened(target, "wt") as stream:
         json.dump(document, stream)
     return target

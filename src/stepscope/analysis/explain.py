@@ -17,7 +17,7 @@ from stepscope.analysis.host import HostTimeline, host_timeline
 from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
-from stepscope.analysis.profiler_cost import recorded_cost
+from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
 from stepscope.analysis.silence import input_time
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
@@ -60,6 +60,7 @@ class Explanation:
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
         kernels: the device's operations as kernels.
+        recording: estimated cost of recording over time, on the launching threads.
     """
 
     lane: Lane
@@ -75,6 +76,7 @@ class Explanation:
     copies: CopyFacts
     places: Places
     kernels: Kernels
+    recording: RecordedCost = NOTHING
 
     @property
     def begin_ns(self) -> int:
@@ -163,6 +165,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
         kernels=Kernels(lane, read, steps.label, bounds, first, last),
+        recording=recording,
     )
 
 

@@ -22,6 +22,8 @@ from stepscope.trace.errors import StepscopeError
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
+    "whatif": "Predict the step after a change, by replaying the run with it.",
+    "critical-path": "Show what decided how long the steps took.",
     "steps": "Show every step: length, and where its time goes.",
     "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
     "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
@@ -33,7 +35,7 @@ COMMANDS: dict[str, str] = {
     "info": "Show what a capture holds, and what it lacks.",
     "cache": "See and clear the cache of imported captures.",
 }
-"""Command -> one-line help; the module of the same name in this package holds ``command``."""
+"""Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
 
 _PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -50,7 +52,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"stepscope.cli.{cmd_name}")
+        module = importlib.import_module(f"stepscope.cli.{cmd_name.replace('-', '_')}")
         found: click.Command = module.command
         return found
 

@@ -11,6 +11,7 @@ from functools import cache
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.job import Device, JobView
 from stepscope.analysis.kernels.repair import Repair
+from stepscope.analysis.simulation import Change
 from stepscope.diagnosis.result import Location
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
@@ -121,6 +122,8 @@ class Detection:
         unsure_ns: further time that may belong to it, ns a step.
         repair: the kernels that the repair changes; None where it changes none.
         time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
+        change: the repair as the simulator replays it; None for the removal of the idle time that
+            is charged to the cause.
         because: id of the cause behind this one.
         absorbs: (cause id, rank) of findings that are symptoms of this one.
     """
@@ -136,6 +139,7 @@ class Detection:
     unsure_ns: float = 0.0
     repair: Repair | None = None
     time_sql: str | None = None
+    change: Change | None = None
     because: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
 

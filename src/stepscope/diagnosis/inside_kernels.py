@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stepscope.analysis.kernels.repair import Repair
+from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.result import Location
 
+Bound = Literal["low", "expected", "high"]
+
 STACKS = "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True, with_stack=True)"
 """The capture that names operators, shapes and lines."""
+
+
+def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
+    """The repair of a cause on every device of the job, as the simulator replays it.
+
+    Args:
+        case: one of the devices.
+        cause: public id.
+        bound: whether the estimate of the repaired time is taken, its least, or its most.
+    """
+    cases = case.job.cases
+    found: list[Change] = []
+    for each in cases:
+        repair = each.explanation.inside_kernels.repairs.get(cause)
+        if repair is None:
+            continue
+        total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
+        ids = each.explanation.lane.ops["id"][repair.rows]
+        rank = each.rank if len(cases) > 1 else None
+        if repair.replaced:
+            a_step = total // each.explanation.n_steady
+            found.append(FuseOps(tuple(ids.tolist()), a_step, rank))
+            continue
+        kept = ~repair.merged
+        if repair.merged.any():
+            found.append(RemoveOps(tuple(ids[repair.merged].tolist()), rank))
+        if kept.any():
+            factor = total / max(int(repair.old_ns[kept].sum()), 1)
+            found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+    return found
 
 
 def repair_figures(cause: str) -> list[Figure]:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from stepscope.analysis.gaps import CAUSES
+from stepscope.analysis.simulation import Free, Simulation
 from stepscope.diagnosis.cause import Case, Detection
+from stepscope.diagnosis.inside_kernels import repair_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +45,37 @@ class Predicted:
     low_ns: float
     high_ns: float
     replay_error: float | None = None
+
+
+LARGEST_REPLAY_ERROR: Final = 0.1
+"""A replay that misses the measured step by more does not describe the run: predictions are then
+arithmetic on the capture."""
+
+
+def simulated(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection
+) -> Predicted | None:
+    """The step as the simulator replays it without the cause; None where it cannot say."""
+    if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
+        middle, *ends = (
+            simulation.predict(repair_changes(case, cause_id, bound))
+            for bound in ("expected", "low", "high")
+        )
+        # The host's pace in the replay is that under the capturing tool, which slows it: where the
+        # repaired kernels leave the host behind, the program alone may be as fast as arithmetic.
+        apart = arithmetic(case, cause_id, detection)
+        low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
+        high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
+        return Predicted(middle.step_ns, low, high, middle.replay_error)
+    change = detection.change
+    if change is None:
+        if cause_id not in CAUSES:
+            return None
+        change = Free(cause_id)
+    if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
+        return None
+    found = simulation.predict([change])
+    return Predicted(found.step_ns, found.low_ns, found.high_ns, found.replay_error)
 
 
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
