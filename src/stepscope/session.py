@@ -206,6 +206,32 @@ class Session:
 
         return ranked(self._cases, predict)
 
+    def kernels(self) -> pa.Table:
+        """Kernels of the steady steps by family and name, the longest time first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import KERNELS_VIEW
+
+        return self.query(KERNELS_VIEW)
+
+    def operators(self, by: str = "") -> pa.Table:
+        """Device time of the steady steps by what launched it, the longest time first.
+
+        Args:
+            by: key of ``GROUPINGS``; by default operators where any trace holds them, else ranges.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import operators_view
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.job.traces)
+            by = "operator" if known else "range"
+        return self.query(operators_view(by))
+
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
         from stepscope.diagnosis.engine import diagnose

@@ -16,6 +16,8 @@ from stepscope.analysis.compiling import compile_time
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.gil import GilWaits, gil_waits
 from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.kernels.findings import Findings
+from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.noise import without_noise
 from stepscope.analysis.outliers import Outliers, find_outliers
@@ -64,6 +66,7 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        kernels: the device's operations as kernels.
         recording: estimated cost of recording over time, on the launching threads.
         events: cause to the stretches of the host's time that it owns, in the steady window, ns;
             no two causes own the same time.
@@ -86,6 +89,7 @@ class Explanation:
     events: dict[str, Intervals]
     stalls: Stalls
     gil: GilWaits
+    kernels: Kernels
     recording: RecordedCost = NOTHING
 
     @property
@@ -132,6 +136,11 @@ class Explanation:
     def outliers(self) -> Outliers:
         """Steady steps that take far longer than the others."""
         return find_outliers(self.lane, self.gaps, self.bounds_ns, self.first, self.last)
+
+    @cached_property
+    def inside_kernels(self) -> Findings:
+        """What is found inside the kernels."""
+        return Findings(self.kernels, self.gaps)
 
     def segments_of(self, cause: str) -> BoolArray:
         """Mask of the gap segments of one cause."""
@@ -189,6 +198,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        kernels=Kernels(lane, read, steps.label, bounds, first, last),
         recording=recording,
         events=events,
         stalls=stalls,

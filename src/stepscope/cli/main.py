@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "critical-path": "Show what decided how long the steps took.",
     "steps": "Show every step: length, and where its time goes.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
+    "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
+    "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",

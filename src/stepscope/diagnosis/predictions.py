@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.simulation import Free, Simulation
 from stepscope.diagnosis.cause import Case, Detection
+from stepscope.diagnosis.inside_kernels import repair_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,17 @@ def simulated(
     simulation: Simulation, case: Case, cause_id: str, detection: Detection
 ) -> Predicted | None:
     """The step as the simulator replays it without the cause; None where it cannot say."""
+    if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
+        middle, *ends = (
+            simulation.predict(repair_changes(case, cause_id, bound))
+            for bound in ("expected", "low", "high")
+        )
+        # The host's pace in the replay is that under the capturing tool, which slows it: where the
+        # repaired kernels leave the host behind, the program alone may be as fast as arithmetic.
+        apart = arithmetic(case, cause_id, detection)
+        low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
+        high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
+        return Predicted(middle.step_ns, low, high, middle.replay_error)
     change = detection.change
     if change is None:
         if cause_id not in CAUSES:
@@ -72,7 +84,10 @@ def simulated(
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The step less the cause's time, but not less than what the device executes anyway."""
     step, time = case.step_ns, detection.time_ns
-    floor = _floor(case, cause_id) if detection.floor_ns is None else detection.floor_ns
+    if detection.floor_ns is not None:
+        floor = detection.floor_ns
+    else:  # a repair inside the kernels changes what the device executes
+        floor = 0.0 if detection.repair else _floor(case, cause_id)
     predicted = max(floor, step - time)
     low = max(floor, step - time - detection.unsure_ns)
     high = min(step, step - detection.direct_ns)

@@ -32,6 +32,7 @@ from stepscope.cli import main as command_line
 from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.kernel_pages import kernels_page
 from stepscope.docs.markdown import (
     attributes,
     code,
@@ -350,6 +351,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
     "idle-time.md": idle_page,
+    "kernels.md": lambda: _page(kernels_page()),
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
