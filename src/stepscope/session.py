@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
+    from stepscope.analysis.simulation import Change, Simulation
+    from stepscope.analysis.simulation.result import CriticalPath, WhatIf
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
-    from stepscope.diagnosis.cause import Case
+    from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
@@ -196,9 +198,39 @@ class Session:
     @cached_property
     def _ranked(self) -> list[Ranked]:
         """The job's causes, ranked."""
+        from stepscope.diagnosis.predictions import Predicted, simulated
         from stepscope.diagnosis.ranking import ranked
 
-        return ranked(self._cases)
+        def predict(case: Case, cause: str, detection: Detection) -> Predicted | None:
+            return simulated(self.simulation, case, cause, detection)
+
+        return ranked(self._cases, predict)
+
+    def kernels(self) -> pa.Table:
+        """Kernels of the steady steps by family and name, the longest time first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import KERNELS_VIEW
+
+        return self.query(KERNELS_VIEW)
+
+    def operators(self, by: str = "") -> pa.Table:
+        """Device time of the steady steps by what launched it, the longest time first.
+
+        Args:
+            by: key of ``GROUPINGS``; by default operators where any trace holds them, else ranges.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import operators_view
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.job.traces)
+            by = "operator" if known else "range"
+        return self.query(operators_view(by))
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
@@ -308,6 +340,93 @@ class Session:
     def problems(self) -> list[Problem]:
         """Import problems of all traces, one entry a kind and trace."""
         return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The job as it can be replayed, with or without changes.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.simulation import Simulation
+
+        readers = {rank: member.trace.frame for rank, member, _ in self._explained}
+        collectives = self._view.collectives
+        matched = collectives.matched if collectives is not None else None
+        return Simulation(self.explanations, readers, matched)
+
+    def whatif(self, changes: Sequence[Change]) -> WhatIf:
+        """Predict the step with some changes, all together.
+
+        Raises:
+            UsageError: a change is impossible, or is about nothing in the capture.
+        """
+        from stepscope.analysis.simulation.summary import what_if
+
+        return what_if(self.simulation, changes, self.paths)
+
+    def critical_path(self, step: int | None = None) -> CriticalPath:
+        """What decided how long the steps took.
+
+        Args:
+            step: number of one step; all replayed steps by default.
+
+        Raises:
+            UsageError: the step is not among the replayed ones.
+        """
+        from stepscope.analysis.simulation.summary import critical_path
+
+        readers = [member.trace.frame for _, member, _ in self._explained]
+        return critical_path(self.simulation, readers, self.paths, step)
+
+
+def changes_of(
+    *,
+    free: Sequence[str] = (),
+    scale_kernels: Sequence[str] = (),
+    launches_free: bool = False,
+    overlap_communication: bool = False,
+    ranks_like_median: Sequence[int] = (),
+) -> list[Change]:
+    """Changes as they are written on a command line.
+
+    Args:
+        free: causes of idle time that are gone.
+        scale_kernels: ``REGEX=FACTOR``: kernels that take another time.
+        launches_free: launches cost nothing.
+        overlap_communication: communication is hidden as far as dependencies allow.
+        ranks_like_median: ranks that are as fast as the median rank.
+
+    Raises:
+        UsageError: one is written wrong.
+    """
+    from stepscope.analysis.simulation import (
+        Free,
+        LaunchesFree,
+        OverlapCommunication,
+        RankLike,
+        ScaleKernels,
+    )
+
+    found: list[Change] = [RankLike(rank) for rank in ranks_like_median]
+    found += [Free(cause) for cause in free]
+    for text in scale_kernels:
+        regex, equals, factor = text.rpartition("=")
+        try:
+            found.append(ScaleKernels(regex, float(factor)))
+        except ValueError:
+            equals = ""
+        if not equals or not regex:
+            raise UsageError(f"{text!r} is not REGEX=FACTOR, as in 'gemm=0.5'")
+    if launches_free:
+        found.append(LaunchesFree())
+    if overlap_communication:
+        found.append(OverlapCommunication())
+    if not found:
+        raise UsageError(
+            "nothing to change; name it, as in --free host_sync or --scale-kernel 'gemm=0.5'"
+        )
+    return found
 
 
 def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import gc
 import importlib
 import io
 import os
@@ -22,8 +23,12 @@ from stepscope.trace.errors import StepscopeError
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
+    "whatif": "Predict the step after a change, by replaying the run with it.",
+    "critical-path": "Show what decided how long the steps took.",
     "steps": "Show every step: length, and where its time goes.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
+    "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
+    "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
@@ -32,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "info": "Show what a capture holds, and what it lacks.",
     "cache": "See and clear the cache of imported captures.",
 }
-"""Command -> one-line help; the module of the same name in this package holds ``command``."""
+"""Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
 
 _PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -49,7 +54,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"stepscope.cli.{cmd_name}")
+        module = importlib.import_module(f"stepscope.cli.{cmd_name.replace('-', '_')}")
         found: click.Command = module.command
         return found
 
@@ -106,6 +111,8 @@ def main() -> NoReturn:
             3,
         )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
+    if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
+        gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
 
 

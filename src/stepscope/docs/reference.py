@@ -14,12 +14,25 @@ import click
 import msgspec
 
 import stepscope
-from stepscope.analysis import gaps, host, profiler_cost, silence
+from stepscope.analysis import (
+    gaps,
+    gil,
+    host,
+    noise,
+    outliers,
+    profiler_cost,
+    silence,
+    stalls,
+)
 from stepscope.analysis.derived import derived_tables
+from stepscope.analysis.simulation import costs, path, program, waits
+from stepscope.analysis.simulation import edit as simulated
+from stepscope.analysis.simulation import result as simulation
 from stepscope.cli import main as command_line
 from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.kernel_pages import kernels_page
 from stepscope.docs.markdown import (
     attributes,
     code,
@@ -186,16 +199,24 @@ def idle_page() -> str:
         f"{prose(summary(silence).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
         "[`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(silence.EVIDENCE)]),
+        "## Evidence for events",
+        "Events that own the host's time; the text stands in column `evidence` of "
+        "[`host_event`](tables.md#host_event).",
+        table(
+            ("cause", "evidence"),
+            [("`checkpoint_stall`", text) for text in stalls.STALL_EVIDENCE]
+            + [("`gil_contention`", text) for text in gil.GIL_EVIDENCE],
+        ),
         "## Labels of the host's timeline",
         f"{prose(constants(host)['LABELS'][1])}",
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, host):
+    for module in (gaps, host, noise, stalls, gil, outliers):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and doc
         ]
         parts.append(table(("constant", "value", "meaning"), rows))
     parts += [
@@ -206,7 +227,7 @@ def idle_page() -> str:
             [
                 (code(name.removesuffix("_NS").lower()), f"{value:,}")
                 for name, (value, _) in constants(profiler_cost).items()
-                if isinstance(value, int)
+                if isinstance(value, int) and name.endswith("_NS")
             ],
         ),
     ]
@@ -215,12 +236,51 @@ def idle_page() -> str:
 
 def diagnosis_page() -> str:
     """The JSON of a diagnosis."""
+    return _json_page(
+        "a diagnosis", "`diagnose` and `demo`", result.SCHEMA, "diagnosis", _structs()
+    )
+
+
+def whatif_page() -> str:
+    """The JSON of a prediction."""
+    schema = simulation.WHATIF_SCHEMA
+    return _json_page("a prediction", "`whatif`", schema, "whatif", _WHATIF)
+
+
+def critical_path_page() -> str:
+    """The JSON of a critical path, and what its kinds mean."""
+    schema = simulation.CRITICAL_PATH_SCHEMA
+    page = _json_page("a critical path", "`critical-path`", schema, "critical-path", _CRITICAL_PATH)
+    rows = [(code(name), prose(meaning)) for name, meaning in path.KINDS.items()]
+    return f"{page}\n## Kinds\n\n{table(('kind', 'meaning'), rows)}\n"
+
+
+def simulation_page() -> str:
+    """The constants of the simulator."""
     parts = [
-        "# JSON of a diagnosis",
-        f"What `--format json` of `diagnose` and `demo` prints, version `{result.SCHEMA}`; as JSON "
-        "Schema: [diagnosis.schema.json](diagnosis.schema.json). Times are integer nanoseconds.",
+        "# Simulator",
+        "What the simulator assumes where a capture does not show it. "
+        "[How it works](../how-it-works.md#simulation) explains the rest.",
     ]
-    for struct in _structs():
+    rows = [
+        (code(name), f"{value:,}", prose(doc))
+        for module in (program, costs, waits, simulated)
+        for name, (value, doc) in constants(module).items()
+        if isinstance(value, int | float) and doc
+    ]
+    parts.append(table(("constant", "value", "meaning"), rows))
+    return _page(parts)
+
+
+def _json_page(
+    what: str, commands: str, schema: str, file: str, structs: list[type[msgspec.Struct]]
+) -> str:
+    parts = [
+        f"# JSON of {what}",
+        f"What `--format json` of {commands} prints, version `{schema}`; as JSON "
+        f"Schema: [{file}.schema.json]({file}.schema.json). Times are integer nanoseconds.",
+    ]
+    for struct in structs:
         parts += [f"## {struct.__name__}", prose(summary(struct))]
         hints = get_type_hints(struct)
         rows = [
@@ -231,10 +291,10 @@ def diagnosis_page() -> str:
     return _page(parts)
 
 
-def diagnosis_schema() -> str:
-    """The JSON Schema of a diagnosis, with the docstrings as descriptions."""
-    schema = msgspec.json.schema(result.Diagnosis)
-    for struct in _structs():
+def _json_schema(structs: list[type[msgspec.Struct]]) -> str:
+    """JSON Schema of the first struct, with the docstrings as descriptions."""
+    schema = msgspec.json.schema(structs[0])
+    for struct in structs:
         entry = schema["$defs"][struct.__name__]
         entry["description"] = prose(summary(struct))
         for name, part in entry["properties"].items():
@@ -242,6 +302,11 @@ def diagnosis_schema() -> str:
             if meaning and "$ref" not in part:
                 part["description"] = prose(meaning)
     return json.dumps(schema, indent=2) + "\n"
+
+
+def diagnosis_schema() -> str:
+    """The JSON Schema of a diagnosis."""
+    return _json_schema(_structs())
 
 
 def importers_page() -> str:
@@ -286,9 +351,15 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
     "idle-time.md": idle_page,
+    "kernels.md": lambda: _page(kernels_page()),
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
+    "whatif-json.md": whatif_page,
+    "whatif.schema.json": lambda: _json_schema(_WHATIF),
+    "critical-path-json.md": critical_path_page,
+    "critical-path.schema.json": lambda: _json_schema(_CRITICAL_PATH),
+    "simulation.md": simulation_page,
     "reports.md": lambda: _page(reports_page()),
     "rules.md": lambda: _page(rules_page()),
     "problems.md": problems_page,
@@ -322,6 +393,16 @@ def _sql_type(arrow: str) -> str:
     return {"string": "text", "double": "float64"}.get(arrow, arrow)
 
 
+_WHATIF: list[type[msgspec.Struct]] = [simulation.WhatIf, simulation.StepBudget]
+_CRITICAL_PATH: list[type[msgspec.Struct]] = [
+    simulation.CriticalPath,
+    simulation.PathPart,
+    simulation.PathRank,
+    simulation.PathPlace,
+    simulation.PathStep,
+]
+
+
 def _structs() -> list[type[msgspec.Struct]]:
     return [
         result.Diagnosis,
@@ -353,7 +434,7 @@ def _json_type(hint: Any) -> str:
     names = {int: "integer", float: "number", str: "string", type(None): "null"}
     if hint in names:
         return names[hint]
-    if hint in _structs():
+    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH]:
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     parts: tuple[Any, ...] = getattr(hint, "__args__", ())
     origin = getattr(hint, "__origin__", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.collectives.job import Collectives
+from stepscope.analysis.simulation import OverlapCommunication
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
     PACE,
@@ -96,6 +97,8 @@ def detect(case: Case) -> Detection | None:
         floor_ns=case.explanation.steady_total("compute_ns") / case.explanation.n_steady,
         next_capture=_next(c, sized=bandwidth is not None),
         time_sql=_TIME_SQL,
+        # the bubbles of a pipeline shrink with the schedule, not by overlap
+        change=OverlapCommunication() if blocking >= bubble else None,
     )
 
 

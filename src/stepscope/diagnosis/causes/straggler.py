@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.analysis.collectives.job import Collectives
 from stepscope.analysis.collectives.late import Lateness
+from stepscope.analysis.simulation import RankLike
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
     IMPOSED_SQL,
@@ -71,6 +72,7 @@ def detect(case: Case) -> Detection | None:
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
         time_sql=IMPOSED_SQL,
+        change=RankLike(case.rank) if len(late.devices) == 1 and not late.in_turn else None,
         because=because if because in causes() else None,
         absorbs=_symptoms(c, late),
     )
