@@ -219,6 +219,29 @@ def test_one_rank_alone_with_a_cause_of_its_own(tmp_path: Path) -> None:
     assert session.diagnose().verdict == "input_starvation"
 
 
+def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) -> None:
+    """Both halves wait a lot, but at other times: nothing matches and nobody is blamed."""
+    for name, seed in (("a", 0), ("b", 1)):
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def late(rank: int, step: int, seed: int = seed) -> float:
+            return 100 + (rank == 1) * (9_000 + 977 * ((step * (3 + seed) + seed) % 7))
+
+        job(folder, [seed], of=2, load=late if seed == 0 else lambda rank, step: 100.0 + 5_003 * (
+            rank == 0) * (step % 3), transfer=150 + 4_000 * seed)  # fmt: skip
+    paths = [tmp_path / "a" / "rank0", tmp_path / "b" / "rank1"]
+    for number, path in enumerate(paths):
+        meta = path / "built.stepscope" / "meta.json"
+        known = msgspec.json.decode(meta.read_bytes())
+        known["origin_epoch_ns"] += number * 3_600 * 10**9
+        meta.write_bytes(msgspec.json.encode(known))
+    diagnosis = Session([path / "built.stepscope" for path in paths]).diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "different runs" in diagnosis.findings[0].says
+    assert any("no counterpart" in remark for remark in diagnosis.remarks)
+
+
 def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:
     session = job(tmp_path, range(3), load=lambda r, i: 100 + 700 * ((r + i) % 3), buckets=3)
     wrong = session.query(
