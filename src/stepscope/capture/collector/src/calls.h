@@ -1,5 +1,6 @@
 // Calls of the CUDA API that are not worth their record: queries and getters of some 100 ns that
-// frameworks make for every launch. They neither enqueue, wait nor allocate.
+// frameworks make for every launch. They neither enqueue, wait nor allocate. Queries that tell what
+// a thread is about (cudaEventQuery, cudaPointerGetAttributes) are kept.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +12,6 @@ constexpr uint16_t kDullRuntimeCalls[] = {
     10, 11,         // cudaGetLastError, cudaPeekAtLastError
     15,             // cudaFuncGetAttributes
     17,             // cudaGetDevice
-    151,            // cudaPointerGetAttributes
     200,            // cudaDeviceGetAttribute
     203, 237,       // cudaStreamGetPriority
     207, 210, 251, 329, 432, 433,       // cudaOccupancy*
@@ -29,7 +29,7 @@ constexpr uint16_t kDullDriverCalls[] = {
     85,             // cuFuncGetAttribute
     135,            // cuGetExportTable
     296, 303, 304,  // cuCtxGetApiVersion, cuCtxSetCurrent, cuCtxGetCurrent
-    310, 450,       // cuPointerGetAttribute(s)
+
     323, 324,       // cuCtxPushCurrent, cuCtxPopCurrent
     332,            // cuDeviceGetPCIBusId
     368, 369, 434, 435, 574, 575,       // cuStreamGetPriority, Flags, Attribute

@@ -25,6 +25,7 @@ void set(const char* key, const char* value) {
   if (is("cupti")) copy(c.cupti, sizeof c.cupti, value);
   if (is("nvtx_name")) copy(c.nvtx_name, sizeof c.nvtx_name, value);
   if (is("nvtx_domain")) copy(c.nvtx_domain, sizeof c.nvtx_domain, value);
+  if (is("ranks")) copy(c.ranks, sizeof c.ranks, value);
   if (is("filter_api")) c.filter_api = number() != 0;
   if (is("flush_ms")) c.flush_ns = number() * 1000000;
   if (is("max_bytes")) c.max_bytes = number();

@@ -474,7 +474,20 @@ STEPSCOPE_EXPORT int InitializeInjectionNvtxExtension(nvtx::Module* module) {
   return 1;
 }
 
-// Ranges of the Python hook, in the domain "stepscope".
+// Ranges of the Python hook. Each domain nests by itself, so a range may be told after its end.
+STEPSCOPE_EXPORT void stepscope_range(const char* domain, const char* name, uint64_t begin_ns,
+                                      uint64_t end_ns) {
+  if (!nvtx_wanted()) return;
+  NvtxRow row{};
+  row.op = kPush;
+  row.time = begin_ns;
+  row.name = text_id(name);
+  row.domain = text_id(domain);
+  append(&row);
+  row.op = kPop;
+  row.time = end_ns;
+  append(&row);
+}
 STEPSCOPE_EXPORT void stepscope_push(const char* name) {
   plain(kPush, text_id(name), 0, text_id("stepscope"));
 }

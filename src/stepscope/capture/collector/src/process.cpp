@@ -1,5 +1,6 @@
 #include "process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -87,6 +88,32 @@ void add_command(Text& json) {
     at += static_cast<ssize_t>(part) + 1;
   }
   json.add("]");
+}
+
+// Names of the threads that live now; at the end most of those that mattered still do.
+void write_threads(Process& p) {
+  DIR* folder = opendir("/proc/self/task");
+  if (!folder) return;
+  Text json;
+  json.add("{\"type\":\"threads\",\"names\":{");
+  bool first = true;
+  while (dirent* entry = readdir(folder)) {
+    char path[320], name[64];
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+    int file = entry->d_name[0] == '.' ? -1 : ::open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : ::read(file, name, sizeof name);
+    if (file >= 0) ::close(file);
+    if (length <= 1) continue;
+    json.add(first ? "" : ",");
+    first = false;
+    json.quote(entry->d_name);
+    json.add(":");
+    json.quote(name, static_cast<size_t>(length - 1));
+  }
+  closedir(folder);
+  json.add("}}");
+  p.sink.json(json);
+  json.clear();
 }
 
 void write_meta(Process& p) {
@@ -187,6 +214,7 @@ void* write_all(void*) {
     activity::drain(p);
     if (now - clock >= kClockNs) {
       write_clock(p);
+      write_threads(p);
       clock = now;
     }
   }
@@ -195,6 +223,7 @@ void* write_all(void*) {
   activity::drain(p);
   p.chunks.drain(p.sink, true);
   write_clock(p);
+  write_threads(p);
   write_end(p);
   p.sink.close();
   p.chunks.remove();
@@ -259,10 +288,24 @@ void prepare_once() {
   register_exit();
 }
 
+// Whether this process's rank is one of those asked for; a process without a rank is.
+bool of_wanted_rank() {
+  const char* rank = config().ranks[0] ? getenv("RANK") : nullptr;
+  if (!rank) rank = config().ranks[0] ? getenv("SLURM_PROCID") : nullptr;
+  if (!rank) return true;
+  char listed[64];
+  snprintf(listed, sizeof listed, ",%s,", rank);
+  return strstr(config().ranks, listed) != nullptr;
+}
+
 Process* give_birth() {
   Guard guard(g_birth);
   if (life() == kLiving) return &g_process;
   if (life() != kFresh || !config().valid) return nullptr;
+  if (!of_wanted_rank()) {
+    set_life(kDead);
+    return nullptr;
+  }
   if (g_generation == 1) new (&g_process) Process();
   Process& p = g_process;
   p.born_ns = now_ns();
