@@ -21,6 +21,7 @@ from stepscope.trace.errors import StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
+    "run": "Run a program, record it, and diagnose what was recorded.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "steps": "Show every step: length, and where its time goes.",
     "stats": "Print reports, as nsys stats does, from any capture.",
@@ -28,6 +29,8 @@ COMMANDS: dict[str, str] = {
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
+    "capture": "Steer a capture that runs, or read one whose launcher died.",
+    "doctor": "Show what can be captured on this machine.",
     "cache": "See and clear the cache of imported captures.",
 }
 """Command -> one-line help; the module of the same name in this package holds ``command``."""

@@ -140,15 +140,15 @@ def read_diagnostics(sink: Sink, raws: Sequence[Raw]) -> None:
     records = []
     for raw in raws:
         process = process_of(raw)
-        for remark in raw.all("remark"):
-            records.append(
-                {
-                    "time_ns": int(remark.get("time_ns", 0)) - sink.origin_ns,
-                    "process_id": process,
-                    "severity": str(remark.get("severity", "info")),
-                    "text": str(remark.get("text", "")),
-                }
-            )
+        records += [
+            {
+                "time_ns": int(remark.get("time_ns", 0)) - sink.origin_ns,
+                "process_id": process,
+                "severity": str(remark.get("severity", "info")),
+                "text": str(remark.get("text", "")),
+            }
+            for remark in raw.all("remark")
+        ]
         end = raw.one("end")
         if not end:
             command = " ".join(map(str, raw.one("process").get("command", [])[:3]))

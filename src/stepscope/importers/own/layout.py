@@ -209,9 +209,7 @@ ROWS: dict[int, np.dtype[np.void]] = {
             ("stream", "<u4"),
         ]
     ),
-    STREAM: np.dtype(
-        [("context", "<u4"), ("stream", "<u4"), ("priority", "<i4"), ("flag", "<u4")]
-    ),
+    STREAM: np.dtype([("context", "<u4"), ("stream", "<u4"), ("priority", "<i4"), ("flag", "<u4")]),
     API_NAME: np.dtype([("call", "<u4"), ("name", "<u4")]),
     CLOCK: np.dtype([("monotonic", "<u8"), ("realtime", "<u8"), ("raw", "<u8")]),
     STATE: np.dtype([("time", "<u8"), ("recording", "<u4"), ("reason", "<u4")]),

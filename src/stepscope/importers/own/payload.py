@@ -68,7 +68,7 @@ def _schemas(raw: Raw, rows: AnyArray) -> dict[int, list[_Entry]]:
 
 
 def _entries(said: list[dict[str, Any]]) -> list[_Entry]:
-    entries = []
+    entries: list[_Entry] = []
     end = 0
     for entry in said:
         kind = _TYPES.get(int(entry["type"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def _pushpop(rows: AnyArray, thread: IntArray) -> tuple[IntArray, IntArray]:
     key = thread[order] * (1 << 32) + rows["domain"][order]
     bounds = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(order)]
     opens, closes = [], []
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in itertools.pairwise(bounds):
         mine, change = order[begin:end], step[begin:end]
         depth = np.cumsum(change)
         low = np.minimum.accumulate(np.minimum(depth, 0))
