@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,13 +24,15 @@ class CollectorHook(BuildHookInterface[Any]):
     """
 
     PLUGIN_NAME = "custom"
+    _scratch: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and mark the wheel with the platform it is for; it needs no certain Python."""
         if self.target_name != "wheel" or version == "editable":
             return
-        folder = Path(self.root) / COLLECTOR
-        library = _build_module(folder).compile_into(folder)
+        # a folder of its own: several builds may run at once, and the sources stay as they were
+        self._scratch = Path(tempfile.mkdtemp(prefix="stepscope-build-"))
+        library = _build_module(Path(self.root) / COLLECTOR).compile_into(self._scratch)
         if library.path is None:
             self.app.display_warning(f"the wheel brings no compiled collector: {library.remedy}")
             return
@@ -38,9 +43,9 @@ class CollectorHook(BuildHookInterface[Any]):
         build_data["tag"] = f"py3-none-{platform}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Leave the source folder as it was."""
-        for built in (Path(self.root) / COLLECTOR).glob("*.so"):
-            built.unlink()
+        """Remove what was compiled: it is in the wheel."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _build_module(folder: Path) -> ModuleType:
@@ -49,8 +54,6 @@ def _build_module(folder: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
