@@ -84,6 +84,8 @@ def sort_by_rank(folder: Path) -> dict[str, list[Recorded]]:
             if (folder / shared).exists():
                 shutil.copyfile(folder / shared, target / shared)
         groups[name] = members
+    for shared in SHARED_FILES if groups else ():
+        (folder / shared).unlink(missing_ok=True)
     for target in sorted(folder.glob("rank*")):
         if target.name not in groups and any(target.glob("*.raw")):
             groups[target.name] = recorded(target)  # sorted before

@@ -12,6 +12,7 @@ namespace {
 // Small, because a buffer with one unfinished record in it only comes back when it is full: this
 // bounds what a killed process loses.
 constexpr size_t kBufferBytes = 512 * 1024;
+constexpr int kReadyBuffers = 8;  // touched beforehand: a page fault would hit a launching thread
 
 cupti::Library g_cupti;
 void* g_subscriber = nullptr;
@@ -143,6 +144,11 @@ bool attach(Process& process) {
     remark("error", "CUPTI takes no buffers: %s; GPU work is not recorded", text_of(result));
     return false;
   }
+  for (int i = 0; i < kReadyBuffers; i++)
+    if (auto* buffer = static_cast<uint8_t*>(aligned_alloc(64, kBufferBytes))) {
+      memset(buffer, 0, kBufferBytes);
+      give_back(buffer);
+    }
   g_attached = true;
   describe_attached(process);
   return true;

@@ -9,7 +9,7 @@ namespace stepscope {
 // CUPTI's callback ids, stable over versions.
 constexpr uint16_t kDullRuntimeCalls[] = {
     3,              // cudaGetDeviceCount
-    10, 11,         // cudaGetLastError, cudaPeekAtLastError
+    10, 11, 12, 209,  // cudaGetLastError, cudaPeekAtLastError, cudaGetErrorString, ...Name
     15,             // cudaFuncGetAttributes
     17,             // cudaGetDevice
     200,            // cudaDeviceGetAttribute
@@ -22,12 +22,12 @@ constexpr uint16_t kDullRuntimeCalls[] = {
     406, 407, 468, 469,                 // cudaGetDriverEntryPoint*
 };
 constexpr uint16_t kDullDriverCalls[] = {
-    2, 3, 4, 5, 8, 9,   // cuDriverGetVersion, cuDeviceGet, Count, Name, Properties, Attribute
+    2, 3, 4, 5, 7, 8, 9, 259,  // cuDriverGetVersion, cuDeviceGet*, cuDeviceTotalMem
     14, 15, 16,     // cuCtxPushCurrent, cuCtxPopCurrent, cuCtxGetDevice
     23,             // cuModuleGetFunction
     35, 246,        // cuMemGetAddressRange
     85,             // cuFuncGetAttribute
-    135,            // cuGetExportTable
+    135, 137,       // cuGetExportTable, cuCtxGetLimit
     296, 303, 304,  // cuCtxGetApiVersion, cuCtxSetCurrent, cuCtxGetCurrent
 
     323, 324,       // cuCtxPushCurrent, cuCtxPopCurrent
