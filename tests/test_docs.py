@@ -17,8 +17,10 @@ import click
 import msgspec
 import pytest
 
-from stepscope.analysis import gaps, silence, tables
+from stepscope.analysis import gaps, silence
+from stepscope.analysis.derived import derived_tables
 from stepscope.cli.main import COMMANDS, cli
+from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.docs.__main__ import main, pages_by_hand, stale_files
@@ -141,13 +143,16 @@ def heading(page: str, title: str, level: int = 2) -> bool:
 def test_every_command_cause_table_problem_and_importer_has_its_section() -> None:
     assert [n for n in COMMANDS if not heading("commands.md", n)] == []
     assert [n for n in causes() if not heading("causes.md", n)] == []
-    assert [n for n in (*TABLES, "step", "idle_gap") if not heading("tables.md", n, 3)] == []
+    assert [
+        n for n in (*TABLES, *derived_tables(), "prediction") if not heading("tables.md", n, 3)
+    ] == []
     assert [n for n in DECLARED if not heading("problems.md", n)] == []
     assert [i.name for i in importers() if not heading("importers.md", i.name)] == []
 
 
 def test_every_column_option_charge_and_evidence_appears() -> None:
-    columns = [*tables.STEP_COLUMNS, *tables.GAP_COLUMNS]
+    columns = [c for derived in derived_tables().values() for c in derived.columns]
+    columns += prediction_module.COLUMNS
     columns += [column.name for spec in TABLES.values() for column in spec.columns]
     assert [c for c in columns if f"| `{c}` |" not in text_of("tables.md")] == []
     options = {

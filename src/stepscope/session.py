@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.importers.registry import detect, examined, is_trace_folder, load
 from stepscope.trace.cache import Cache, remove_leftovers
-from stepscope.trace.errors import InputError, StepscopeError, UsageError
+from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job, Member
@@ -24,11 +19,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.analysis.explain import Explanation
+    from stepscope.analysis.job import JobView
+    from stepscope.analysis.simulation import Change, Simulation
+    from stepscope.analysis.simulation.result import CriticalPath, WhatIf
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
-    from stepscope.capture.options import Options
+    from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.verify import Verification
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
@@ -122,15 +122,23 @@ class Session:
 
     @cached_property
     def engine(self) -> Engine:
-        """SQL over the canonical tables and the analysis tables ``step`` and ``idle_gap``."""
-        from stepscope.analysis.tables import gap_table, step_table
+        """SQL over the canonical tables, the derived tables and ``prediction``."""
+        from functools import partial
+
+        from stepscope.analysis.derived import derived_tables
+        from stepscope.diagnosis.predictions import prediction_table
         from stepscope.sql.engine import Engine
 
         return Engine(
             [(member.rank, member.trace) for member in self.job.members],
             {
-                "step": lambda: step_table(self.explanations),
-                "idle_gap": lambda: gap_table(self.explanations),
+                **{
+                    name: partial(self._derived, table.build)
+                    for name, table in derived_tables().items()
+                },
+                "prediction": lambda: prediction_table(
+                    [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+                ),
             },
         )
 
@@ -144,33 +152,89 @@ class Session:
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.analysis.tables import step_table
+        from stepscope.analysis.derived.step import TABLE
 
-        return step_table(self.explanations)
+        return TABLE.build(self._view)
+
+    def _derived(self, build: Callable[[JobView], pa.Table]) -> pa.Table:
+        return build(self._view)
+
+    @cached_property
+    def _view(self) -> JobView:
+        """All explained devices."""
+        from stepscope.analysis.job import Device, JobView
+
+        return JobView(
+            [
+                Device(rank, explanation, member.trace.frame, member.trace.meta, member.rank)
+                for rank, member, explanation in self._explained
+            ]
+        )
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        """Every device as causes see it."""
+        from stepscope.diagnosis.cause import Case, JobCase
+
+        job = JobCase(self._view)
+        several = len(self.job.members) > 1
+        job.cases += [Case(device, job, several) for device in self._view.devices]
+        return job.cases
+
+    @cached_property
+    def _ranked(self) -> list[Ranked]:
+        """The job's causes, ranked."""
+        from stepscope.diagnosis.predictions import Predicted, simulated
+        from stepscope.diagnosis.ranking import ranked
+
+        def predict(case: Case, cause: str, detection: Detection) -> Predicted | None:
+            del case  # the simulator replays all devices together
+            return simulated(self.simulation, cause, detection)
+
+        return ranked(self._cases, predict)
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
-        from stepscope.diagnosis.cause import Case
         from stepscope.diagnosis.engine import diagnose
 
-        several = len(self.job.members) > 1
-        cases = [
-            Case(rank, member.trace.meta, explanation, member.rank if several else None)
-            for rank, member, explanation in self._explained
-        ]
-
-        def compute(sql: str) -> float | int:
-            value = self.query(sql).column(0)[0].as_py()
-            return 0 if value is None else value
-
         return diagnose(
-            cases,
-            compute,
+            self._cases,
+            self._ranked,
+            self.figure,
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
             problems=self.problems,
         )
+
+    def figure(self, sql: str) -> float | int:
+        """The only cell of a statement's answer; 0 for null.
+
+        Raises:
+            UsageError: the statement is wrong, or its answer is not one number.
+        """
+        answer = self.query(sql)
+        if answer.num_rows != 1 or answer.num_columns != 1:
+            raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
+        value = answer.column(0)[0].as_py()
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"{sql!r} does not give a number")
+        return value
+
+    def verify(self, report: bytes) -> Verification:
+        """Recompute every figure of a stored diagnosis from its evidence.
+
+        Args:
+            report: what ``diagnose --format json`` wrote.
+
+        Raises:
+            UsageError: it is no diagnosis.
+        """
+        from stepscope.diagnosis.verify import verify
+
+        return verify(report, self.figure)
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""
@@ -237,6 +301,91 @@ class Session:
     def problems(self) -> list[Problem]:
         """Import problems of all traces, one entry a kind and trace."""
         return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The job as it can be replayed, with or without changes.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.simulation import Simulation
+
+        readers = {rank: member.trace.frame for rank, member, _ in self._explained}
+        return Simulation(self.explanations, readers)
+
+    def whatif(self, changes: Sequence[Change]) -> WhatIf:
+        """Predict the step with some changes, all together.
+
+        Raises:
+            UsageError: a change is impossible, or is about nothing in the capture.
+        """
+        from stepscope.analysis.simulation.summary import what_if
+
+        return what_if(self.simulation, changes, self.paths)
+
+    def critical_path(self, step: int | None = None) -> CriticalPath:
+        """What decided how long the steps took.
+
+        Args:
+            step: number of one step; all replayed steps by default.
+
+        Raises:
+            UsageError: the step is not among the replayed ones.
+        """
+        from stepscope.analysis.simulation.summary import critical_path
+
+        readers = [member.trace.frame for _, member, _ in self._explained]
+        return critical_path(self.simulation, readers, self.paths, step)
+
+
+def changes_of(
+    *,
+    free: Sequence[str] = (),
+    scale_kernels: Sequence[str] = (),
+    launches_free: bool = False,
+    overlap_communication: bool = False,
+    ranks_like_median: Sequence[int] = (),
+) -> list[Change]:
+    """Changes as they are written on a command line.
+
+    Args:
+        free: causes of idle time that are gone.
+        scale_kernels: ``REGEX=FACTOR``: kernels that take another time.
+        launches_free: launches cost nothing.
+        overlap_communication: communication is hidden as far as dependencies allow.
+        ranks_like_median: ranks that are as fast as the median rank.
+
+    Raises:
+        UsageError: one is written wrong.
+    """
+    from stepscope.analysis.simulation import (
+        Free,
+        LaunchesFree,
+        OverlapCommunication,
+        RankLike,
+        ScaleKernels,
+    )
+
+    found: list[Change] = [RankLike(rank) for rank in ranks_like_median]
+    found += [Free(cause) for cause in free]
+    for text in scale_kernels:
+        regex, equals, factor = text.rpartition("=")
+        try:
+            found.append(ScaleKernels(regex, float(factor)))
+        except ValueError:
+            equals = ""
+        if not equals or not regex:
+            raise UsageError(f"{text!r} is not REGEX=FACTOR, as in 'gemm=0.5'")
+    if launches_free:
+        found.append(LaunchesFree())
+    if overlap_communication:
+        found.append(OverlapCommunication())
+    if not found:
+        raise UsageError(
+            "nothing to change; name it, as in --free host_sync or --scale-kernel 'gemm=0.5'"
+        )
+    return found
 
 
 def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:
@@ -345,137 +494,3 @@ def _is_capture(path: Path) -> bool:
     if path.is_dir():
         return is_trace_folder(path) or detect(path) is not None
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
-
-
-@contextmanager
-def _capture_errors() -> Iterator[None]:
-    """Captures know nothing of this package's errors; here theirs become ours."""
-    from stepscope.capture.errors import CaptureError
-
-    try:
-        yield
-    except CaptureError as error:
-        raise UsageError(str(error)) from error
-
-
-@dataclass(frozen=True)
-class Captured:
-    """What ``stepscope run`` made.
-
-    Attributes:
-        folder: the capture's folder.
-        exit_code: the program's.
-        traces: Stepscope traces in it, one a rank.
-        results: captures in another tool's format in it.
-    """
-
-    folder: Path
-    exit_code: int
-    traces: list[Path]
-    results: list[Path]
-
-    def diagnose(self) -> int:
-        """Diagnose it in a process of its own, on this process's output; returns its code."""
-        paths = self.traces or self.results
-        command = [sys.executable, "-m", "stepscope", "diagnose", *map(str, paths)]
-        return subprocess.run(command, check=False).returncode
-
-
-def capture_options(**options: Any) -> Options:
-    """What a capture shall record, by the names of :class:`~stepscope.capture.options.Options`."""
-    from stepscope.capture.facade import make_options
-
-    return make_options(**options)
-
-
-def planned_command(options: Options) -> tuple[str, str]:
-    """(why this back-end, the exact command) of a capture, without making it.
-
-    Raises:
-        UsageError: it cannot be made here.
-    """
-    from stepscope.capture.launcher import prepare
-
-    with _capture_errors():
-        _, why, plan = prepare(options)
-    return why, plan.text()
-
-
-def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
-    """Run a program, record it, and turn what was recorded into traces.
-
-    Raises:
-        UsageError: it cannot be recorded here.
-    """
-    from stepscope import __version__
-    from stepscope.capture.launcher import record
-
-    with _capture_errors():
-        outcome = record(options, __version__, say)
-    traces, failures = _finalised(outcome.raw, keep=options.keep_raw)
-    for remark in (*outcome.remarks, *failures):
-        say(remark)
-    return Captured(outcome.folder, outcome.exit_code, traces, outcome.results)
-
-
-def finalise_capture(folder: str | Path) -> list[Path]:
-    """Turn the raw files of a run into traces; returns these.
-
-    Raises:
-        UsageError: the folder is none of a run, or it is still being recorded.
-        InputError: nothing in it can be read.
-    """
-    from stepscope.capture.launcher import order
-
-    with _capture_errors():
-        outcome = order(Path(folder))
-    traces, failures = _finalised(outcome.raw, keep=False)
-    if not traces:
-        raise InputError(failures[0] if failures else f"{folder} holds no recorded process")
-    return traces
-
-
-def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:
-    """Read each rank's raw folder into a trace beside it; raw files of those that fail stay."""
-    from stepscope.importers.registry import convert
-
-    traces, failures = [], []
-    for raw in folders:
-        target = raw.parents[1] / f"{raw.name}.stepscope"
-        try:
-            convert(raw, target)
-        except StepscopeError as error:
-            failures.append(str(error))
-            continue
-        traces.append(target)
-    if folders and not failures:
-        everything = folders[0].parent
-        if keep:
-            # a hidden name: the folder's captures are its traces, and this is the same again
-            everything.rename(everything.with_name(f".{everything.name}"))
-        else:
-            shutil.rmtree(everything, ignore_errors=True)
-    return traces, failures
-
-
-def order_capture(order: str, target: str) -> None:
-    """Begin ("start") or end ("stop") recording in a program that is being recorded.
-
-    Args:
-        order: what to do.
-        target: a process of the program, the launcher's process, or the run's folder.
-
-    Raises:
-        UsageError: nothing is recorded there.
-    """
-    from stepscope.capture.facade import steer
-
-    with _capture_errors():
-        steer(order, target)
-
-
-def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What can be captured here: checks with name, status, what was found and the remedy."""
-    from stepscope.capture.doctor import examine
-
-    return [check.document() for check in examine(tuple(command))]

@@ -14,7 +14,7 @@ from tests.capture.conftest import Program, read, texts
 
 from stepscope.capture import control
 from stepscope.capture.launcher import order, record
-from stepscope.session import finalise_capture
+from stepscope.recording import finalise_capture
 from stepscope.trace.trace import Trace
 
 BUSY = '[(push(f"r{i % 7}"), launch(), pop()) for i in range(10_000)]\n'

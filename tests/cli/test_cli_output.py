@@ -21,6 +21,7 @@ from tests.cli.command import CONTROL, LIMIT_S, Stepscope, is_one_line, python, 
 from tests.support.captures import BUNDLED, unpack
 
 import stepscope as package
+from stepscope.trace.units import UNITS
 
 CAUSES = re.compile(r"[a-z_]+")
 HOSTILE = (
@@ -139,7 +140,7 @@ def check_document(found: Any) -> None:
         assert finding["evidence"]
         assert "\n" not in finding["says"]
         for figure in finding["evidence"]:
-            assert figure["unit"] in ("ns", "bytes", "count", "share")
+            assert figure["unit"] in UNITS
             assert figure["rows"] >= 0
     verdict = found["findings"][0]["cause"] if found["findings"] else "gpu_bound_healthy"
     assert found["verdict"] == verdict

@@ -8,7 +8,8 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.diagnosis.cause import causes
-from stepscope.diagnosis.engine import HEALTHY, INSUFFICIENT
+from stepscope.diagnosis.engine import HEALTHY
+from stepscope.diagnosis.ranking import INSUFFICIENT
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.session import Session
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import random
 import re
 import sqlite3
 from pathlib import Path
@@ -45,6 +46,39 @@ def without_annotations(capture: Path, folder: Path) -> Path:
         for event in events
         if event.get("cat") not in ("user_annotation", "gpu_user_annotation")
         and not re.match(r"ProfilerStep#", event.get("name", ""))
+    ]
+    with gzip.open(target, "wt", compresslevel=1) as stream:
+        json.dump(document, stream)
+    return target
+
+
+def with_lost_records(capture: Path, folder: Path, share: float) -> Path:
+    """The same capture as if the tool had lost a share of the kernels, copies and calls.
+
+    Which ones is decided by a fixed pseudo-random sequence.
+    """
+    target = folder / f"lost_{capture.name}"
+    chance = random.Random(0)
+    if capture.suffix == ".sqlite":
+        target.write_bytes(capture.read_bytes())
+        connection = sqlite3.connect(target)
+        with connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
+                          "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):  # fmt: skip
+                if table not in tables:
+                    continue
+                rows = connection.execute(f"SELECT rowid FROM {table}").fetchall()
+                lost = [row for row in rows if chance.random() < share]
+                connection.executemany(f"DELETE FROM {table} WHERE rowid = ?", lost)
+        connection.close()
+        return target
+    with gzip.open(capture, "rt") as stream:
+        document = json.load(stream)
+    document["traceEvents"] = [
+        event
+        for event in document["traceEvents"]
+        if event.get("ph") != "X" or chance.random() >= share
     ]
     with gzip.open(target, "wt", compresslevel=1) as stream:
         json.dump(document, stream)

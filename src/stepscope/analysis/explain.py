@@ -15,7 +15,7 @@ from stepscope.analysis.accounting import Accounting, account, host_device_copie
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.host import HostTimeline, host_timeline
 from stepscope.analysis.lanes import Lane, Reader, lanes
-from stepscope.analysis.profiler_cost import recorded_cost
+from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
 from stepscope.analysis.silence import input_time
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
@@ -57,6 +57,7 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        recording: estimated cost of recording over time, on the launching threads.
     """
 
     lane: Lane
@@ -71,6 +72,7 @@ class Explanation:
     recording_ns: int
     copies: CopyFacts
     places: Places
+    recording: RecordedCost = NOTHING
 
     @property
     def begin_ns(self) -> int:
@@ -153,6 +155,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        recording=recording,
     )
 
 

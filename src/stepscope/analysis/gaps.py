@@ -41,7 +41,7 @@ CAUSES: Final = (
 """Causes that idle time is split over (public ids, and what cannot be explained)."""
 
 _CODE: Final = {cause: code for code, cause in enumerate(CAUSES)}
-_OF_LABEL: Final = {
+CAUSE_OF_LABEL: Final = {
     h.INPUT: "input_starvation",
     h.SYNC: "host_sync",
     h.COPY: "blocking_copy",
@@ -51,6 +51,7 @@ _OF_LABEL: Final = {
     h.DISPATCH: "launch_bound",
     h.SILENCE: "host_compute",
 }
+"""What idle time is charged to while the host does what a label says, unless more is known."""
 
 TURNAROUND_NS = 20_000
 """An operation that was enqueued in time starts within this time after its predecessor: the
@@ -189,7 +190,7 @@ def _causes_of_labels(
     lane: Lane, timeline: HostTimeline, pieces: dict[str, IntArray], step_label: str
 ) -> tuple[IntArray, IntArray]:
     """Cause and evidence of each host-late piece."""
-    translate = np.array([_CODE[_OF_LABEL[label]] for label in h.LABELS])
+    translate = np.array([_CODE[CAUSE_OF_LABEL[label]] for label in h.LABELS])
     cause = translate[pieces["label"]]
     annotated = pieces["label"] == h.LABELS.index(h.INPUT)
     evidence = np.where(annotated, NAMED_INPUT, -1)

@@ -16,11 +16,11 @@ def command(action: str, target: str) -> None:
     "finalise FOLDER" reads the raw files of a run into traces.
     """
     if action == "finalise":
-        from stepscope.session import finalise_capture
+        from stepscope.recording import finalise_capture
 
         for trace in finalise_capture(target):
             click.echo(trace)
         return
-    from stepscope.session import order_capture
+    from stepscope.recording import order_capture
 
     order_capture(action, target)

@@ -18,7 +18,7 @@ def command(format_: str, program: tuple[str, ...]) -> None:
     Give the program after --, as in: stepscope doctor -- python train.py; its Python is then the
     one that is looked into.
     """
-    from stepscope.session import examine_machine
+    from stepscope.recording import examine_machine
 
     checks = examine_machine(program)
     if format_ == "json":

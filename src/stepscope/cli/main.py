@@ -23,17 +23,20 @@ COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
     "run": "Run a program, record it, and diagnose what was recorded.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
+    "whatif": "Predict the step after a change, by replaying the run with it.",
+    "critical-path": "Show what decided how long the steps took.",
     "steps": "Show every step: length, and where its time goes.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
+    "verify": "Recompute every figure of a stored diagnosis from its capture.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "capture": "Steer a capture that runs, or read one whose launcher died.",
     "doctor": "Show what can be captured on this machine.",
     "cache": "See and clear the cache of imported captures.",
 }
-"""Command -> one-line help; the module of the same name in this package holds ``command``."""
+"""Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
 
 _PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -50,7 +53,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"stepscope.cli.{cmd_name}")
+        module = importlib.import_module(f"stepscope.cli.{cmd_name.replace('-', '_')}")
         found: click.Command = module.command
         return found
 

@@ -110,7 +110,7 @@ def command(
     installed for it and the program is not changed. What is recorded survives a crash. The exit
     code is the program's.
     """
-    from stepscope.session import capture_options, capture_program, planned_command
+    from stepscope.recording import capture_options, capture_program, planned_command
 
     wanted = capture_options(
         command=program,

@@ -9,21 +9,43 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from stepscope.analysis.explain import Explanation
+from stepscope.analysis.job import Device, JobView
+from stepscope.analysis.simulation import Change
 from stepscope.diagnosis.result import Location
 from stepscope.trace.meta import Meta
+from stepscope.trace.units import Unit
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure with the statement that recomputes it.
 
-    ``sql`` may use ``{window}`` for the conditions that select the device's steady window on a
-    table with ``start_ns``, and ``{lane}`` for those that select the device alone.
+    ``sql`` gives one cell. It may use ``{window}`` for the conditions that select the device's
+    steady window on a table with ``start_ns``, ``{lane}`` for those that select the device, and
+    ``{process}`` for those that select its process.
+
+    Attributes:
+        name: name of the figure, lower case with underscores.
+        unit: what it is measured in.
+        sql: the statement.
     """
 
     name: str
-    unit: str
+    unit: Unit
     sql: str
+
+
+@dataclass
+class JobCase:
+    """All devices of all ranks as causes see them.
+
+    Attributes:
+        view: the explained devices.
+        cases: one a device, ordered by rank and device.
+    """
+
+    view: JobView
+    cases: list[Case] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -31,17 +53,29 @@ class Case:
     """One device's explanation as a cause sees it.
 
     Attributes:
-        rank: the rank.
-        meta: the trace's metadata.
-        explanation: its steps, accounting and gaps.
-        trace_rank: value of the column ``rank`` that selects the trace in SQL; None where there is
-            only one trace (which may hold several processes, told apart by ``process_id``).
+        device: the explained device with its rank, tables and metadata.
+        job: the devices that it trains with.
+        several_traces: whether ``rank`` must select the trace in SQL.
     """
 
-    rank: int
-    meta: Meta
-    explanation: Explanation
-    trace_rank: int | None = None
+    device: Device
+    job: JobCase
+    several_traces: bool = False
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return self.device.rank
+
+    @property
+    def meta(self) -> Meta:
+        """The trace's metadata."""
+        return self.device.meta
+
+    @property
+    def explanation(self) -> Explanation:
+        """The device's steps, accounting and gaps."""
+        return self.device.explanation
 
     @property
     def step_ns(self) -> float:
@@ -71,15 +105,25 @@ class Case:
 class Detection:
     """A cause seen on one device.
 
+    ``says`` is a template: ``{name}`` stands for a text of ``texts`` or for the value of the
+    figure of that name, with its unit. It holds no figure of its own, so that every number in a
+    sentence is in the evidence.
+
     Attributes:
         time_ns: what it takes, ns a step.
         direct_ns: the part that was observed rather than inferred, ns a step.
         says: the sentence's predicate, without the figures of time (the engine adds them).
         do: what to change, most effective first.
         figures: evidence beyond the time itself.
+        texts: names (of ranges, kernels, files) that the sentence uses.
         where: where in the program.
         next_capture: a command that would sharpen the finding.
         unsure_ns: further time that may belong to it, ns a step.
+        time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
+        change: the repair as the simulator replays it; None for the removal of the idle time that
+            is charged to the cause.
+        because: id of the cause behind this one.
+        absorbs: (cause id, rank) of findings that are symptoms of this one.
     """
 
     time_ns: float
@@ -87,9 +131,14 @@ class Detection:
     says: str
     do: list[str]
     figures: list[Figure] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
     unsure_ns: float = 0.0
+    time_sql: str | None = None
+    change: Change | None = None
+    because: str | None = None
+    absorbs: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,19 @@
-"""From explained devices to a ranked, predicted and evidenced diagnosis."""
+"""From ranked causes to a diagnosis in which every figure carries its evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, causes
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.evidence import (
+    ACCOUNTED,
+    STEP_SQL,
+    Compute,
+    accounting_figures,
+    evaluated,
+    idle_time_sql,
+    job_figures,
+    predicted_sql,
+)
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import (
     SCHEMA,
     Diagnosis,
@@ -17,21 +24,19 @@ from stepscope.diagnosis.result import (
     StepTime,
     TraceSummary,
 )
+from stepscope.diagnosis.sentence import filled
 from stepscope.trace.problems import Problem
+from stepscope.trace.units import percent
 
 HEALTHY = "gpu_bound_healthy"
-INSUFFICIENT = "insufficient_data"
 
-_FOLD_BELOW_FIRST = 0.2
-_FOLD_BELOW_SHARE = 0.08
 _HIGH, _MEDIUM = 0.20, 0.08
-
-Compute = Callable[[str], "float | int"]
-"""Runs a statement whose only cell is a number."""
+_NOTABLE = 0.1
 
 
 def diagnose(
     cases: list[Case],
+    found: list[Ranked],
     compute: Compute,
     *,
     paths: list[str],
@@ -43,6 +48,7 @@ def diagnose(
 
     Args:
         cases: one a device, ordered by rank; at least one.
+        found: their causes, ranked.
         compute: evaluates evidence statements.
         paths: the inputs as the user named them.
         source: where they come from.
@@ -51,8 +57,13 @@ def diagnose(
     """
     reference = max(cases, key=lambda case: case.step_ns)
     explanation = reference.explanation
-    findings = _findings(cases, compute)
-    durations = explanation.steady_durations_ns
+    findings = [_finding(item, compute) for item in found]
+    about = {f.name: evaluated(f, reference, compute) for f in job_figures(reference)}
+    accounting, sums = [], []
+    for case in cases:
+        lane, figures = _accounting(case, compute)
+        accounting.append(lane)
+        sums += figures
     return Diagnosis(
         schema=SCHEMA,
         trace=TraceSummary(
@@ -64,94 +75,70 @@ def diagnose(
             steady_steps=(explanation.first, explanation.last),
         ),
         step_ns=StepTime(
-            median=int(np.median(durations)),
-            p95=int(np.percentile(durations, 95)),
-            coefficient_of_variation=round(float(durations.std() / durations.mean()), 4),
+            median=int(about["median_step_ns"].value),
+            p95=int(about["p95_step_ns"].value),
+            coefficient_of_variation=about["step_variation"].value,
         ),
-        accounting=[_accounting(case) for case in cases],
+        accounting=accounting,
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
-        remarks=[*_remarks(reference, cases, findings), *remarks],
+        remarks=[*_remarks(reference, findings, about), *remarks],
         problems=problems,
+        evidence=[*about.values(), *sums],
     )
 
 
-def _findings(cases: list[Case], compute: Compute) -> list[Finding]:
-    seen: dict[str, list[tuple[Case, Detection]]] = {}
-    for case in cases:
-        for cause in causes().values():
-            detection = cause.detect(case)
-            if detection and detection.time_ns >= cause.min_share * case.step_ns:
-                seen.setdefault(cause.id, []).append((case, detection))
-    if INSUFFICIENT in seen:
-        seen = {INSUFFICIENT: seen[INSUFFICIENT]}
-
-    def gain(cause_id: str) -> tuple[bool, float]:
-        return causes()[cause_id].of_program, max(d.time_ns for _, d in seen[cause_id])
-
-    ranked = sorted(seen, key=gain, reverse=True)
-    findings: list[Finding] = []
-    for cause_id in ranked:
-        case, detection = max(seen[cause_id], key=lambda pair: pair[1].time_ns)
-        share = detection.time_ns / case.step_ns
-        if (
-            findings
-            and share < _FOLD_BELOW_SHARE
-            and (detection.time_ns < _FOLD_BELOW_FIRST * findings[0].time_ns_per_step)
-        ):
-            continue  # a side effect beside the first cause
-        ranks = sorted({c.rank for c, _ in seen[cause_id]})
-        findings.append(_finding(causes()[cause_id], case, detection, ranks, compute))
-    return findings
-
-
-def _finding(
-    cause: Cause, case: Case, detection: Detection, ranks: list[int], compute: Compute
-) -> Finding:
-    step, time = case.step_ns, detection.time_ns
-    share = time / step
-    floor = _floor(case, cause.id)
+def _finding(item: Ranked, compute: Compute) -> Finding:
+    cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    predicted = max(floor, step - time) if known else step
-    low = max(floor, step - time - detection.unsure_ns) if known else step
-    high = min(step, step - detection.direct_ns) if known else step
-    time_text = f"{time / 1e6:.1f} ms of each {step / 1e6:.1f} ms step"
-    says = detection.says[0].upper() + detection.says[1:]
+    figures = [_with_time(figure, cause.id, detection.time_sql) for figure in _OF_EVERY_FINDING]
+    figures = [*detection.figures, *(figures if known else figures[:1])]
+    evidence = [evaluated(figure, case, compute) for figure in figures]
+    value = {e.figure: e.value for e in evidence}
+    says = filled(detection.says, evidence, detection.texts)
     if known:
-        says = f"{cause.title} costs {time_text}: {detection.says}"
-    figures = [
-        *detection.figures,
-        Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
-        Figure(
-            "steady_wall_ns",
-            "ns",
-            "SELECT sum(wall_ns)::BIGINT FROM step WHERE steady AND {lane}",
-        ),
-    ]
+        costs = "{time_ns_per_step} of each {step_ns} step"
+        says = f"{cause.title} costs {filled(costs, evidence, {})}: {says}"
+    else:
+        says = says[0].upper() + says[1:]
+    step = round(case.step_ns)
     return Finding(
         cause=cause.id,
-        severity=_severity(share),
-        share_of_step=round(share, 4) if known else 0.0,
-        time_ns_per_step=round(time) if known else 0,
-        predicted_step_ns=round(predicted),
-        prediction_low_ns=round(min(low, predicted)),
-        prediction_high_ns=round(max(high, predicted)),
-        ranks=ranks,
+        severity=_severity(item.share),
+        share_of_step=value.get("share_of_step", 0.0),
+        time_ns_per_step=int(value.get("time_ns_per_step", 0)),
+        predicted_step_ns=int(value.get("predicted_step_ns", step)),
+        prediction_low_ns=int(value.get("prediction_low_ns", step)),
+        prediction_high_ns=int(value.get("prediction_high_ns", step)),
+        ranks=item.ranks,
         where=detection.where,
         says=says,
         do=detection.do,
         next_capture=detection.next_capture,
-        evidence=[_evidence(figure, case, compute) for figure in figures],
+        because=detection.because,
+        replay_error=item.predicted.replay_error,
+        names=sorted(text.strip("'\"") for text in detection.texts.values()),
+        evidence=evidence,
     )
 
 
-def _floor(case: Case, cause_id: str) -> float:
-    """What the device executes in a step whatever the host does, ns."""
-    e = case.explanation
-    names = ["compute_ns", "exposed_communication_ns", "memset_ns"]
-    if cause_id != "blocking_copy":
-        names.append("exposed_copy_ns")
-    return sum(e.steady_total(name) for name in names) / e.n_steady
+_OF_EVERY_FINDING = (
+    Figure("step_ns", "ns", STEP_SQL),
+    Figure("time_ns_per_step", "ns", "{time}"),
+    Figure("share_of_step", "share", "SELECT round(({time}) / ({step}), 4)"),
+    Figure("predicted_step_ns", "ns", "predicted_step_ns"),
+    Figure("prediction_low_ns", "ns", "low_ns"),
+    Figure("prediction_high_ns", "ns", "high_ns"),
+)
+
+
+def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
+    """One of the figures of every finding, for a cause."""
+    time = time_sql or idle_time_sql(cause)
+    sql = figure.sql.replace("{time}", time).replace("{step}", STEP_SQL)
+    if " " not in sql:
+        sql = predicted_sql(sql, cause)
+    return Figure(figure.name, figure.unit, sql)
 
 
 def _severity(share: float) -> Severity:
@@ -160,53 +147,36 @@ def _severity(share: float) -> Severity:
     return "medium" if share >= _MEDIUM else "low"
 
 
-def _evidence(figure: Figure, case: Case, compute: Compute) -> Evidence:
-    e = case.explanation
-    process = f"process_id = {e.lane.process_id}"
-    if case.trace_rank is not None:
-        process = f"rank = {case.trace_rank} AND {process}"
-    places = {
-        "process": process,
-        "lane": f"{process} AND device = {e.lane.device}",
-        "window": f"start_ns >= {e.begin_ns} AND start_ns < {e.end_ns}",
-    }
-    sql = figure.sql.format(**places)
-    counting = "SELECT count(*) FROM " + sql.split(" FROM ", 1)[1]
-    return Evidence(figure.name, compute(sql), figure.unit, sql, int(compute(counting)))
-
-
-def _accounting(case: Case) -> LaneAccounting:
-    e = case.explanation
-    return LaneAccounting(
+def _accounting(case: Case, compute: Compute) -> tuple[LaneAccounting, list[Evidence]]:
+    """One device's accounting and the evidence of its figures."""
+    idle = {"unexplained": 0} | case.explanation.idle_by_cause_ns
+    figures = accounting_figures(case, list(idle))
+    evidence = [evaluated(figure, case, compute) for figure in figures]
+    value = {e.figure.split(".", 2)[2]: int(e.value) for e in evidence}
+    lane = LaneAccounting(
         rank=case.rank,
-        device=e.lane.device,
-        wall_ns=e.steady_total("wall_ns"),
-        compute_ns=e.steady_total("compute_ns"),
-        exposed_communication_ns=e.steady_total("exposed_communication_ns"),
-        exposed_copy_ns=e.steady_total("exposed_copy_ns"),
-        memset_ns=e.steady_total("memset_ns"),
-        idle_ns=e.steady_total("idle_ns"),
-        idle_by_cause_ns={"unexplained": 0} | e.idle_by_cause_ns,
+        device=case.explanation.lane.device,
+        **{column: value[column] for column in ACCOUNTED},
+        idle_by_cause_ns={cause: value[f"idle_by_cause_ns.{cause}"] for cause in idle},
     )
+    return lane, evidence
 
 
-def _remarks(reference: Case, cases: list[Case], findings: list[Finding]) -> list[str]:
+def _remarks(reference: Case, findings: list[Finding], about: dict[str, Evidence]) -> list[str]:
     e = reference.explanation
     remarks = [e.steps.says]
     if e.set_aside:
         remarks.append(e.set_aside)
-    wall = sum(c.explanation.steady_total("wall_ns") for c in cases)
-    exposed = sum(c.explanation.steady_total("exposed_communication_ns") for c in cases)
-    if exposed > 0.1 * wall:
+    exposed, idle = (about[n].value for n in ("exposed_communication_share", "idle_share"))
+    if exposed > _NOTABLE:
         remarks.append(
-            f"communication runs uncovered for {100 * exposed / wall:.0f} % of the time; a rank "
+            f"communication runs uncovered for {percent(exposed)} of the time; a rank "
             "that waits inside a collective for a late peer looks the same as a slow network, so "
             "compare the ranks before blaming either"
         )
-    idle = e.steady_total("idle_ns") / e.steady_total("wall_ns")
-    if not findings and idle > 0.1:
+    if not findings and idle > _NOTABLE:
         remarks.append(
-            f"the GPU is idle for {100 * idle:.0f} % of the step, split over causes that are each "
+            f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"
         )
     return remarks

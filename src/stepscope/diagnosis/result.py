@@ -82,7 +82,7 @@ class Evidence(msgspec.Struct, frozen=True):
     Attributes:
         figure: name of the figure.
         value: its value.
-        unit: ``ns``, ``bytes``, ``count`` or ``share``.
+        unit: what it is measured in: ``ns``, ``bytes``, ``count``, ``share`` (0 to 1) and others.
         sql: statement over the canonical and analysis tables whose only cell is the value.
         rows: number of rows that the figure was computed from.
     """
@@ -107,6 +107,11 @@ class Location(msgspec.Struct, frozen=True):
     operator: str | None = None
     source: str | None = None
 
+    def texts(self) -> dict[str, str]:
+        """The places by name, quoted, as a sentence uses them."""
+        places = (("range", self.range), ("operator", self.operator), ("source", self.source))
+        return {name: repr(place) for name, place in places if place}
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One root cause.
@@ -124,7 +129,11 @@ class Finding(msgspec.Struct, frozen=True):
         says: one sentence.
         do: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
-        evidence: the figures.
+        because: the cause behind this one (why a straggler is late), or null.
+        replay_error: how far the simulator's replay of the unchanged step is from the measured
+            one, as a share; null where the prediction is arithmetic.
+        names: names in the sentence (of ranges, kernels, files), whose digits are no figures.
+        evidence: the figures; every figure of the sentence is among them.
     """
 
     cause: str
@@ -139,6 +148,9 @@ class Finding(msgspec.Struct, frozen=True):
     says: str
     do: list[str]
     next_capture: str | None
+    because: str | None
+    replay_error: float | None
+    names: list[str]
     evidence: list[Evidence]
 
 
@@ -155,6 +167,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         remarks: what was assumed: how steps were found, which were set aside, how ranks were
             assigned.
         problems: what the imports counted.
+        evidence: the figures of ``step_ns``, ``accounting`` and ``remarks``.
     """
 
     schema: str
@@ -165,3 +178,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: list[Finding]
     remarks: list[str]
     problems: list[Problem]
+    evidence: list[Evidence]

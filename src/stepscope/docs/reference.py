@@ -14,9 +14,13 @@ import click
 import msgspec
 
 import stepscope
-from stepscope.analysis import gaps, host, profiler_cost, silence, tables
+from stepscope.analysis import gaps, host, profiler_cost, silence
+from stepscope.analysis.derived import derived_tables
+from stepscope.analysis.simulation import costs, path, program, waits
+from stepscope.analysis.simulation import edit as simulated
+from stepscope.analysis.simulation import result as simulation
 from stepscope.cli import main as command_line
-from stepscope.diagnosis import result
+from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
 from stepscope.docs.markdown import (
@@ -73,17 +77,17 @@ def tables_page() -> str:
         parts += [f"### {spec.name}", f"{prose(spec.doc)}{order}"]
         parts.append(table(("column", "type", "meaning"), rows))
     parts.append("## Analysis tables")
-    documented = constants(tables)
+    derived = {name: (found.doc, found.columns) for name, found in derived_tables().items()}
+    derived["prediction"] = (predictions.DOC, predictions.COLUMNS)
     with demo_session() as session:
-        for name, constant in (("step", "STEP_COLUMNS"), ("idle_gap", "GAP_COLUMNS")):
-            columns, doc = documented[constant]
+        for name, (doc, columns) in derived.items():
             schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
             if schema.names != list(columns):
-                raise ValueError(f"{constant} declares other columns than {name} has")
+                raise ValueError(f"{name} has other columns than it declares")
             rows = [
                 (code(n), _sql_type(str(schema.field(n).type)), prose(columns[n])) for n in columns
             ]
-            parts += [f"### {name}", prose(doc).removeprefix(f"Columns of `{name}`: ").capitalize()]
+            parts += [f"### {name}", prose(doc)]
             parts.append(table(("column", "type", "meaning"), rows))
     return _page(parts)
 
@@ -214,12 +218,51 @@ def idle_page() -> str:
 
 def diagnosis_page() -> str:
     """The JSON of a diagnosis."""
+    return _json_page(
+        "a diagnosis", "`diagnose` and `demo`", result.SCHEMA, "diagnosis", _structs()
+    )
+
+
+def whatif_page() -> str:
+    """The JSON of a prediction."""
+    schema = simulation.WHATIF_SCHEMA
+    return _json_page("a prediction", "`whatif`", schema, "whatif", _WHATIF)
+
+
+def critical_path_page() -> str:
+    """The JSON of a critical path, and what its kinds mean."""
+    schema = simulation.CRITICAL_PATH_SCHEMA
+    page = _json_page("a critical path", "`critical-path`", schema, "critical-path", _CRITICAL_PATH)
+    rows = [(code(name), prose(meaning)) for name, meaning in path.KINDS.items()]
+    return f"{page}\n## Kinds\n\n{table(('kind', 'meaning'), rows)}\n"
+
+
+def simulation_page() -> str:
+    """The constants of the simulator."""
     parts = [
-        "# JSON of a diagnosis",
-        f"What `--format json` of `diagnose` and `demo` prints, version `{result.SCHEMA}`; as JSON "
-        "Schema: [diagnosis.schema.json](diagnosis.schema.json). Times are integer nanoseconds.",
+        "# Simulator",
+        "What the simulator assumes where a capture does not show it. "
+        "[How it works](../how-it-works.md#simulation) explains the rest.",
     ]
-    for struct in _structs():
+    rows = [
+        (code(name), f"{value:,}", prose(doc))
+        for module in (program, costs, waits, simulated)
+        for name, (value, doc) in constants(module).items()
+        if isinstance(value, int | float) and doc
+    ]
+    parts.append(table(("constant", "value", "meaning"), rows))
+    return _page(parts)
+
+
+def _json_page(
+    what: str, commands: str, schema: str, file: str, structs: list[type[msgspec.Struct]]
+) -> str:
+    parts = [
+        f"# JSON of {what}",
+        f"What `--format json` of {commands} prints, version `{schema}`; as JSON "
+        f"Schema: [{file}.schema.json]({file}.schema.json). Times are integer nanoseconds.",
+    ]
+    for struct in structs:
         parts += [f"## {struct.__name__}", prose(summary(struct))]
         hints = get_type_hints(struct)
         rows = [
@@ -230,10 +273,10 @@ def diagnosis_page() -> str:
     return _page(parts)
 
 
-def diagnosis_schema() -> str:
-    """The JSON Schema of a diagnosis, with the docstrings as descriptions."""
-    schema = msgspec.json.schema(result.Diagnosis)
-    for struct in _structs():
+def _json_schema(structs: list[type[msgspec.Struct]]) -> str:
+    """JSON Schema of the first struct, with the docstrings as descriptions."""
+    schema = msgspec.json.schema(structs[0])
+    for struct in structs:
         entry = schema["$defs"][struct.__name__]
         entry["description"] = prose(summary(struct))
         for name, part in entry["properties"].items():
@@ -241,6 +284,11 @@ def diagnosis_schema() -> str:
             if meaning and "$ref" not in part:
                 part["description"] = prose(meaning)
     return json.dumps(schema, indent=2) + "\n"
+
+
+def diagnosis_schema() -> str:
+    """The JSON Schema of a diagnosis."""
+    return _json_schema(_structs())
 
 
 def importers_page() -> str:
@@ -288,6 +336,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
+    "whatif-json.md": whatif_page,
+    "whatif.schema.json": lambda: _json_schema(_WHATIF),
+    "critical-path-json.md": critical_path_page,
+    "critical-path.schema.json": lambda: _json_schema(_CRITICAL_PATH),
+    "simulation.md": simulation_page,
     "reports.md": lambda: _page(reports_page()),
     "rules.md": lambda: _page(rules_page()),
     "problems.md": problems_page,
@@ -321,6 +374,16 @@ def _sql_type(arrow: str) -> str:
     return {"string": "text", "double": "float64"}.get(arrow, arrow)
 
 
+_WHATIF: list[type[msgspec.Struct]] = [simulation.WhatIf, simulation.StepBudget]
+_CRITICAL_PATH: list[type[msgspec.Struct]] = [
+    simulation.CriticalPath,
+    simulation.PathPart,
+    simulation.PathRank,
+    simulation.PathPlace,
+    simulation.PathStep,
+]
+
+
 def _structs() -> list[type[msgspec.Struct]]:
     return [
         result.Diagnosis,
@@ -339,8 +402,9 @@ def _meaning(struct: type[msgspec.Struct], name: str) -> str:
     documented = attributes(struct).get(name)
     if documented:
         return documented
-    if struct is result.LaneAccounting and name in tables.STEP_COLUMNS:
-        return tables.STEP_COLUMNS[name]
+    columns = derived_tables()["step"].columns
+    if struct is result.LaneAccounting and name in columns:
+        return columns[name]
     inner = get_type_hints(struct)[name]
     inner = next(iter(getattr(inner, "__args__", ())), inner)
     return summary(inner).split("\n\n")[0] if inner in _structs() else ""
@@ -351,7 +415,7 @@ def _json_type(hint: Any) -> str:
     names = {int: "integer", float: "number", str: "string", type(None): "null"}
     if hint in names:
         return names[hint]
-    if hint in _structs():
+    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH]:
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     parts: tuple[Any, ...] = getattr(hint, "__args__", ())
     origin = getattr(hint, "__origin__", None)

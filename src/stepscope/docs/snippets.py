@@ -156,6 +156,29 @@ def info() -> str:
     return _fenced("text", text[text.index("  tables") :].rstrip())
 
 
+def whatif() -> str:
+    """A prediction for the bundled trace, with the command that gives it."""
+    from stepscope.analysis.simulation import Free
+    from stepscope.render.simulation import whatif_text
+
+    with demo_session() as session:
+        name = Path(session.paths[0]).name
+        text = whatif_text(session.whatif([Free("input_starvation")]))
+    command = f"stepscope whatif {name} --free input_starvation"
+    return _fenced("sh", command) + "\n\n" + _fenced("text", text.rstrip())
+
+
+def critical_path() -> str:
+    """The critical path of the bundled trace, by kind."""
+    from stepscope.render.simulation import critical_path_text
+
+    with demo_session() as session:
+        name = Path(session.paths[0]).name
+        text = critical_path_text(session.critical_path())
+    by_kind = text[: text.index("\n\n")]
+    return _fenced("sh", f"stepscope critical-path {name}") + "\n\n" + _fenced("text", by_kind)
+
+
 SNIPPETS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "evidence": evidence,
@@ -163,6 +186,8 @@ SNIPPETS: dict[str, Callable[[], str]] = {
     "idle": idle,
     "steps": steps,
     "info": info,
+    "whatif": whatif,
+    "critical_path": critical_path,
 }
 """What ``<!-- output: NAME -->`` in a page stands for."""
 

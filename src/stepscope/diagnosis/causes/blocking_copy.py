@@ -36,6 +36,11 @@ def detect(case: Case) -> Detection | None:
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=exposed + case.direct_ns(_ID),
+        time_sql=(
+            "SELECT round((sum(exposed_host_copy_ns) + coalesce((SELECT sum(end_ns - start_ns) "
+            f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}), 0)) / count(*))::BIGINT "
+            "FROM step WHERE steady AND {lane}"
+        ),
         says=says,
         do=do,
         figures=[

@@ -17,9 +17,9 @@ def detect(case: Case) -> Detection | None:
     segments = case.explanation.gaps.segments
     codes = set(segments["evidence"][case.explanation.segments_of(_ID)].tolist())
     named = NAMED_OTHER in codes or where.range is not None
-    inside = f" in {where.range!r}" if where.range else ""
+    inside = " in {range}" if where.range else ""
     if where.source:
-        inside += f" at {where.source}"
+        inside += " at {source}"
     says = f"the GPU idles while the training thread works on the CPU{inside}"
     if not named and not where.source:
         says += " (nothing in the capture says at what; it may be input)"
@@ -28,6 +28,7 @@ def detect(case: Case) -> Detection | None:
         unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=says,
+        texts=where.texts(),
         do=[
             "move the work out of the step: every N steps, to another process, or to the GPU",
             "let it overlap: enqueue the next step before doing it, and remove the synchronisation "

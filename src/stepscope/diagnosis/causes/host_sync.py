@@ -13,7 +13,7 @@ def detect(case: Case) -> Detection | None:
     if not time:
         return None
     where = case.place(_ID)
-    inside = f", most of it in {where.range!r}" if where.range else ""
+    inside = ", most of it in {range}" if where.range else ""
     return Detection(
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
@@ -22,6 +22,7 @@ def detect(case: Case) -> Detection | None:
             "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "
             f"and the GPU idles until new work arrives{inside}"
         ),
+        texts=where.texts(),
         do=[
             "keep values on the GPU: collect losses and norms as tensors and call .item() once "
             "every N steps, after the step",

@@ -25,7 +25,7 @@ def detect(case: Case) -> Detection | None:
     pinned = BATCH_PINNED in codes
     why = [EVIDENCE[c] for c in (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_UPLOADED) if c in codes]
     where = case.place(_ID)
-    inside = f" in {where.range!r}" if where.range else ""
+    inside = " in {range}" if where.range else ""
     says = f"the GPU waits for the next batch{inside}"
     if why:
         says += f" ({why[0]})"
@@ -45,6 +45,7 @@ def detect(case: Case) -> Detection | None:
         unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=says,
+        texts=where.texts(),
         do=do,
         figures=[idle_figure(_ID)],
         where=where,

@@ -28,7 +28,7 @@ def detect(case: Case) -> Detection | None:
             "for almost every launch"
         )
     else:
-        inside = f", most of it in {where.range!r}" if where.range else ""
+        inside = ", most of it in {range}" if where.range else ""
         says = (
             "the host launches too slowly in parts of the step, so the GPU has finished before "
             f"the next launch arrives{inside}"
@@ -38,6 +38,7 @@ def detect(case: Case) -> Detection | None:
         direct_ns=time - min(time, doubt),
         unsure_ns=case.idle_ns("small_kernels"),
         says=says,
+        texts=where.texts(),
         do=[
             "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), or "
             "torch.cuda.make_graphed_callables",

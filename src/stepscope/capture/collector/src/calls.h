@@ -29,7 +29,6 @@ constexpr uint16_t kDullDriverCalls[] = {
     85,             // cuFuncGetAttribute
     135, 137,       // cuGetExportTable, cuCtxGetLimit
     296, 303, 304,  // cuCtxGetApiVersion, cuCtxSetCurrent, cuCtxGetCurrent
-
     323, 324,       // cuCtxPushCurrent, cuCtxPopCurrent
     332,            // cuDeviceGetPCIBusId
     368, 369, 434, 435, 574, 575,       // cuStreamGetPriority, Flags, Attribute

@@ -1,0 +1,32 @@
+"""Replay a run as a dependency graph, with or without changes."""
+
+from stepscope.analysis.simulation.changes import (
+    Change,
+    Free,
+    FuseOps,
+    LaunchesFree,
+    OverlapCommunication,
+    RankLike,
+    RemoveOps,
+    ScaleKernels,
+    ScaleOps,
+)
+from stepscope.analysis.simulation.matched import Matched, MatchedJob, MatchedOps
+from stepscope.analysis.simulation.model import Prediction, Simulation
+
+__all__ = [
+    "Change",
+    "Free",
+    "FuseOps",
+    "LaunchesFree",
+    "Matched",
+    "MatchedJob",
+    "MatchedOps",
+    "OverlapCommunication",
+    "Prediction",
+    "RankLike",
+    "RemoveOps",
+    "ScaleKernels",
+    "ScaleOps",
+    "Simulation",
+]

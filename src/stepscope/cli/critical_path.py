@@ -1,0 +1,38 @@
+"""``stepscope critical-path``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@options.paths
+@click.option("--step", type=int, help="Only this step; all replayed steady steps by default.")
+@options.formats("text", "json", "csv")
+@options.again
+def command(paths: tuple[str, ...], step: int | None, format_: str, again: bool) -> None:
+    """Show what decided how long the steps took.
+
+    The critical path is the chain of host work, launches, kernels, copies and waits that ended
+    each step: making anything else faster gains nothing. Its parts sum to the steps exactly.
+    CSV has one row for each step and kind.
+    """
+    from stepscope.session import Session
+
+    session = Session(paths, again=again)
+    result = session.critical_path(step)
+    if format_ == "json":
+        import msgspec
+
+        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    elif format_ == "csv":
+        from stepscope.render.simulation import critical_path_csv
+
+        options.write(critical_path_csv(result))
+    else:
+        from stepscope.render.simulation import critical_path_text
+
+        options.write(critical_path_text(result))
+    options.warn_of_problems(session)

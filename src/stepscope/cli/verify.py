@@ -1,0 +1,52 @@
+"""``stepscope verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@click.argument("report", type=click.Path(path_type=Path))
+@options.paths
+@options.formats("text", "json")
+@options.again
+def command(report: Path, paths: tuple[str, ...], format_: str, again: bool) -> None:
+    """Recompute every figure of REPORT, a stored diagnosis, from the capture it was made from.
+
+    REPORT is what `stepscope diagnose --format json` wrote. Every evidence statement is run
+    again, and every figure of the report must equal the evidence of its name. Exits with 1 when
+    one differs, and names the first.
+    """
+    from stepscope.session import Session
+    from stepscope.trace.errors import InputError
+
+    try:
+        text = report.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {report}: {error.strerror}; name a stored report") from error
+    result = Session(paths, again=again).verify(text)
+    if format_ == "json":
+        import msgspec
+
+        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    elif result.verified:
+        options.write(f"{result.checked} figures agree with the capture\n")
+    else:
+        from stepscope.render.text import clean
+
+        first = result.differences[0]
+        options.write(
+            clean(
+                f"{len(result.differences)} of {result.checked} figures differ; the first is "
+                f"{first.figure} of {first.where}: reported {first.reported}, recomputed "
+                f"{first.recomputed} ({first.why})",
+                1000,
+            )
+            + "\n"
+        )
+    if not result.verified:
+        raise click.exceptions.Exit(1)

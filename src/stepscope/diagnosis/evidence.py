@@ -1,0 +1,118 @@
+"""Figures evaluated: each becomes a value with the statement that recomputes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.result import Evidence
+
+Compute = Callable[[str], "float | int"]
+"""Runs a statement whose only cell is a number."""
+
+ACCOUNTED: Final = (
+    "wall_ns",
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_copy_ns",
+    "memset_ns",
+    "idle_ns",
+)
+"""Columns of ``step`` that a device's accounting sums over its steady steps."""
+
+
+def places(case: Case) -> dict[str, str]:
+    """What the places of a figure's statement stand for on one device."""
+    e = case.explanation
+    process = f"process_id = {e.lane.process_id}"
+    if case.several_traces:
+        process = f"rank = {case.device.trace_rank} AND {process}"
+    return {
+        "process": process,
+        "lane": f"{process} AND device = {e.lane.device}",
+        "window": f"start_ns >= {e.begin_ns} AND start_ns < {e.end_ns}",
+    }
+
+
+def evaluated(figure: Figure, case: Case, compute: Compute) -> Evidence:
+    """The figure's value on one device."""
+    sql = figure.sql.format(**places(case))
+    counting = "SELECT count(*) FROM " + sql.split(" FROM ", 1)[1]
+    rows = int(compute(counting)) if _counts_rows(sql) else 1
+    return Evidence(figure.name, compute(sql), figure.unit, sql, rows)
+
+
+def _counts_rows(sql: str) -> bool:
+    """Whether the rows of a statement's only FROM are what the figure is computed from."""
+    return sql.count("SELECT") == 1 and " GROUP BY " not in sql
+
+
+STEADY_STEPS: Final = "(SELECT count(*) FROM step WHERE steady AND {lane})"
+STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+"""Mean steady step, ns."""
+
+
+def idle_time_sql(cause: str) -> str:
+    """Idle time charged to a cause, ns a step."""
+    return (
+        f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT FROM idle_gap "
+        f"WHERE cause = '{cause}' AND {{lane}}"
+    )
+
+
+def predicted_sql(column: str, cause: str) -> str:
+    """One column of the prediction for a cause."""
+    return f"SELECT {column} FROM prediction WHERE cause = '{cause}' AND {{lane}}"
+
+
+def job_figures(case: Case) -> list[Figure]:
+    """Figures about the whole result, of its reference device."""
+    steady = "FROM step WHERE steady AND {lane}"
+    return [
+        Figure("steps", "count", "SELECT count(*) FROM step WHERE {lane}"),
+        Figure("steady_steps", "count", f"SELECT count(*) {steady}"),
+        Figure(
+            "warmup_steps",
+            "count",
+            "SELECT count(*) FROM step WHERE NOT steady AND {lane} AND step < "
+            "(SELECT min(step) FROM step WHERE steady AND {lane})",
+        ),
+        Figure("median_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT {steady}"),
+        Figure("p95_step_ns", "ns", f"SELECT quantile_cont(wall_ns, 0.95)::BIGINT {steady}"),
+        Figure(
+            "step_variation",
+            "share",
+            f"SELECT round(stddev_pop(wall_ns) / avg(wall_ns), 4) {steady}",
+        ),
+        Figure("idle_share", "share", f"SELECT sum(idle_ns) / sum(wall_ns) {steady}"),
+        Figure("busy_share", "share", f"SELECT 1 - sum(idle_ns) / sum(wall_ns) {steady}"),
+        Figure(
+            "exposed_communication_share",
+            "share",
+            "SELECT sum(exposed_communication_ns) / sum(wall_ns) FROM step WHERE steady",
+        ),
+    ]
+
+
+def accounting_figures(case: Case, causes: list[str]) -> list[Figure]:
+    """Figures of one device's accounting; their names begin with the rank and device."""
+    name = f"rank{case.rank}.device{case.explanation.lane.device}"
+    sums = [
+        Figure(
+            f"{name}.{column}",
+            "ns",
+            f"SELECT sum({column})::BIGINT FROM step WHERE steady AND {{lane}}",
+        )
+        for column in ACCOUNTED
+    ]
+    idle = [
+        Figure(
+            f"{name}.idle_by_cause_ns.{cause}",
+            "ns",
+            f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' "
+            "AND {lane}",
+        )
+        for cause in causes
+    ]
+    return [*sums, *idle]

@@ -1,0 +1,119 @@
+"""What the step takes once a cause is gone, and the SQL table of these predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stepscope.analysis.gaps import CAUSES
+from stepscope.analysis.simulation import Free, Simulation
+from stepscope.diagnosis.cause import Case, Detection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = {
+    "rank": "rank",
+    "process_id": "operating-system process id",
+    "device": "CUDA device ordinal inside the process",
+    "cause": "public id of the cause",
+    "time_ns": "what the cause takes, ns a step",
+    "step_ns": "mean steady step, ns",
+    "predicted_step_ns": "mean step once the cause is gone, ns",
+    "low_ns": "lower bound of the prediction, ns",
+    "high_ns": "upper bound of the prediction, ns",
+    "replay_error": "how far the replay of the unchanged step is from the measured one, as a "
+    "share; null where the prediction is arithmetic",
+}
+DOC: Final = "One finding of the diagnosis: what it takes, and the step once it is gone."
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The mean step once a cause is gone.
+
+    Attributes:
+        step_ns: the prediction, ns.
+        low_ns: its lower bound, ns.
+        high_ns: its upper bound, ns.
+        replay_error: error of the replay that it comes from, as a share; None for arithmetic.
+    """
+
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    replay_error: float | None = None
+
+
+LARGEST_REPLAY_ERROR: Final = 0.1
+"""A replay that misses the measured step by more does not describe the run: predictions are then
+arithmetic on the capture."""
+
+
+def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Predicted | None:
+    """The step as the simulator replays it without the cause; None where it cannot say."""
+    change = detection.change
+    if change is None:
+        if cause_id not in CAUSES:
+            return None
+        change = Free(cause_id)
+    if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
+        return None
+    found = simulation.predict([change])
+    return Predicted(found.step_ns, found.low_ns, found.high_ns, found.replay_error)
+
+
+def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
+    """The step less the cause's time, but not less than what the device executes anyway."""
+    step, time = case.step_ns, detection.time_ns
+    floor = _floor(case, cause_id)
+    predicted = max(floor, step - time)
+    low = max(floor, step - time - detection.unsure_ns)
+    high = min(step, step - detection.direct_ns)
+    return Predicted(predicted, min(low, predicted), max(high, predicted))
+
+
+def _floor(case: Case, cause_id: str) -> float:
+    """What the device executes in a step whatever the host does, ns."""
+    e = case.explanation
+    names = ["compute_ns", "exposed_communication_ns", "memset_ns"]
+    if cause_id != "blocking_copy":
+        names.append("exposed_copy_ns")
+    return sum(e.steady_total(name) for name in names) / e.n_steady
+
+
+def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> pa.Table:
+    """The ``prediction`` table of (case, cause id, detection, prediction)."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("rank", pa.int64()),
+            ("process_id", pa.int64()),
+            ("device", pa.int64()),
+            ("cause", pa.string()),
+            ("time_ns", pa.int64()),
+            ("step_ns", pa.int64()),
+            ("predicted_step_ns", pa.int64()),
+            ("low_ns", pa.int64()),
+            ("high_ns", pa.int64()),
+            ("replay_error", pa.float64()),
+        ]
+    )
+    found = [
+        {
+            "rank": case.rank,
+            "process_id": case.explanation.lane.process_id,
+            "device": case.explanation.lane.device,
+            "cause": cause,
+            "time_ns": round(detection.time_ns),
+            "step_ns": round(case.step_ns),
+            "predicted_step_ns": round(predicted.step_ns),
+            "low_ns": round(predicted.low_ns),
+            "high_ns": round(predicted.high_ns),
+            "replay_error": predicted.replay_error,
+        }
+        for case, cause, detection, predicted in rows
+    ]
+    return pa.Table.from_pylist(found, schema)

@@ -1,0 +1,94 @@
+"""Which causes a job has, in the order of what fixing them gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, causes
+from stepscope.diagnosis.predictions import Predicted, arithmetic
+
+INSUFFICIENT = "insufficient_data"
+
+_FOLD_BELOW_FIRST = 0.2
+_FOLD_BELOW_SHARE = 0.08
+
+Predict = Callable[[Case, str, Detection], "Predicted | None"]
+"""(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One root cause.
+
+    Attributes:
+        cause: the cause.
+        case: the device on which it takes most.
+        detection: what was seen there.
+        ranks: ranks that show it.
+        predicted: the step without it.
+    """
+
+    cause: Cause
+    case: Case
+    detection: Detection
+    ranks: list[int]
+    predicted: Predicted
+
+    @property
+    def share(self) -> float:
+        """Part of the mean steady step that the cause takes."""
+        return self.detection.time_ns / self.case.step_ns
+
+    @property
+    def gain_ns(self) -> float:
+        """Predicted gain, ns a step."""
+        return self.case.step_ns - self.predicted.step_ns
+
+
+def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
+    """Root causes, the largest predicted gain first.
+
+    Args:
+        cases: one a device.
+        predict: the simulator; arithmetic on the capture where there is none.
+    """
+    seen = _detections(cases)
+    if INSUFFICIENT in seen:
+        seen = {INSUFFICIENT: seen[INSUFFICIENT]}
+    found = [_ranked(causes()[cause], pairs, predict) for cause, pairs in seen.items()]
+    found.sort(key=lambda r: (r.cause.of_program, r.gain_ns, r.detection.time_ns), reverse=True)
+    first = found[:1]
+    # what is small beside the first cause is its side effect
+    return first + [
+        item
+        for item in found[1:]
+        if item.share >= _FOLD_BELOW_SHARE
+        or item.detection.time_ns >= _FOLD_BELOW_FIRST * first[0].detection.time_ns
+    ]
+
+
+def _detections(cases: list[Case]) -> dict[str, list[tuple[Case, Detection]]]:
+    """What every cause sees on every device, without the symptoms of others."""
+    seen: list[tuple[str, Case, Detection]] = []
+    for case in cases:
+        for cause in causes().values():
+            detection = cause.detect(case)
+            if detection and detection.time_ns >= cause.min_share * case.step_ns:
+                seen.append((cause.id, case, detection))
+    symptoms = {item for _, _, detection in seen for item in detection.absorbs}
+    kept: dict[str, list[tuple[Case, Detection]]] = {}
+    for cause_id, case, detection in seen:
+        if (cause_id, case.rank) not in symptoms:
+            kept.setdefault(cause_id, []).append((case, detection))
+    return kept
+
+
+def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict | None) -> Ranked:
+    case, detection = max(pairs, key=lambda pair: pair[1].time_ns)
+    ranks = sorted({c.rank for c, _ in pairs})
+    if cause.id == INSUFFICIENT:
+        unknown = Predicted(case.step_ns, case.step_ns, case.step_ns)
+        return Ranked(cause, case, detection, ranks, unknown)
+    predicted = predict(case, cause.id, detection) if predict else None
+    return Ranked(cause, case, detection, ranks, predicted or arithmetic(case, cause.id, detection))

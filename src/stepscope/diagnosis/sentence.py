@@ -1,0 +1,47 @@
+"""Sentences with figures: every number in one is an evidence value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from stepscope.diagnosis.result import Evidence
+from stepscope.trace.units import shown
+
+_PLACE = re.compile(r"\{(\w+)\}")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+"""A figure in a sentence."""
+
+
+def literal_figures(template: str) -> list[str]:
+    """Figures that stand in a template itself; there must be none."""
+    return NUMBER.findall(_PLACE.sub("", template))
+
+
+def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]) -> str:
+    """The sentence of a template.
+
+    Args:
+        template: text with ``{name}`` for a figure or a text.
+        evidence: the figures.
+        texts: the texts; a text wins over a figure of the same name.
+
+    Raises:
+        KeyError: a name is neither.
+    """
+    values = {item.figure: shown(item.value, item.unit) for item in evidence} | dict(texts)
+    return _PLACE.sub(lambda match: values[match[1]], template)
+
+
+def unsupported(sentence: str, evidence: Iterable[Evidence], names: Iterable[str]) -> list[str]:
+    """Figures of a sentence that no evidence value shows.
+
+    Args:
+        sentence: the sentence.
+        evidence: the figures that it may show.
+        names: names in it (of ranges, kernels, files), whose digits are no figures.
+    """
+    for name in sorted(filter(None, names), key=len, reverse=True):
+        sentence = sentence.replace(name, "")
+    known = {n for item in evidence for n in NUMBER.findall(shown(item.value, item.unit))}
+    return [number for number in NUMBER.findall(sentence) if number not in known]

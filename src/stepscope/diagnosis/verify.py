@@ -1,0 +1,171 @@
+"""Recomputes every figure of a stored diagnosis from its evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
+from stepscope.diagnosis.sentence import unsupported
+from stepscope.trace.errors import InputError, UsageError
+
+VERIFICATION_SCHEMA = "stepscope.verify/1"
+
+_RELATIVE = 1e-9  # what the order of a floating-point sum may change
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One figure that the trace does not give.
+
+    Attributes:
+        where: which part of the report.
+        figure: name of the figure.
+        reported: its value in the report.
+        recomputed: what its statement gives on the trace; null where it cannot be evaluated.
+        why: in words.
+    """
+
+    where: str
+    figure: str
+    reported: float | int | str | None
+    recomputed: float | int | str | None
+    why: str
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """The answer of ``stepscope verify``.
+
+    Attributes:
+        schema: name and version of this contract.
+        checked: figures that were compared.
+        verified: whether all of them agree.
+        differences: those that do not, in the order of the report.
+    """
+
+    schema: str
+    checked: int
+    verified: bool
+    differences: list[Difference]
+
+
+def verify(report: bytes, compute: Callable[[str], float | int]) -> Verification:
+    """Compare every figure of a report with what its statement gives.
+
+    Each evidence value is recomputed; the fields of findings, the step time and the accounting
+    must equal the evidence of the same name; every figure in a finding's sentence must be in its
+    evidence.
+
+    Args:
+        report: what ``diagnose --format json`` wrote.
+        compute: evaluates a statement on the trace.
+
+    Raises:
+        InputError: it is no diagnosis of a known version.
+    """
+    diagnosis = _decoded(report)
+    checked, differences = 0, []
+    for found in _comparisons(diagnosis, compute):
+        checked += 1
+        if isinstance(found, Difference):
+            differences.append(found)
+    return Verification(VERIFICATION_SCHEMA, checked, not differences, differences)
+
+
+def _decoded(report: bytes) -> Diagnosis:
+    try:
+        known = msgspec.json.decode(report)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"the report is not JSON: {error}") from error
+    schema = known.get("schema") if isinstance(known, dict) else None
+    if schema != SCHEMA:
+        raise InputError(
+            f"the report's schema is {schema!r}, not {SCHEMA!r}; write one with stepscope "
+            "diagnose --format json"
+        )
+    try:
+        return msgspec.json.decode(report, type=Diagnosis)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"the report is not whole: {error}; write it again with stepscope diagnose --format "
+            "json"
+        ) from error
+
+
+def _comparisons(
+    diagnosis: Diagnosis, compute: Callable[[str], float | int]
+) -> Iterator[Difference | None]:
+    """One item a figure: None where it agrees."""
+    for number, finding in enumerate(diagnosis.findings):
+        where = f"findings[{number}] {finding.cause}"
+        for item in finding.evidence:
+            yield _recomputed(where, item, compute)
+        yield from _fields(where, _fields_of(finding), finding.evidence)
+        yield from _sentence(where, finding)
+    for item in diagnosis.evidence:
+        yield _recomputed("evidence", item, compute)
+    step = diagnosis.step_ns
+    stated: dict[str, Any] = {
+        "median_step_ns": step.median,
+        "p95_step_ns": step.p95,
+        "step_variation": step.coefficient_of_variation,
+    }
+    for lane in diagnosis.accounting:
+        name = f"rank{lane.rank}.device{lane.device}"
+        values = msgspec.to_builtins(lane)
+        causes = values.pop("idle_by_cause_ns")
+        stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
+        stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}
+    yield from _fields("summary", stated, diagnosis.evidence)
+
+
+def _fields_of(finding: Finding) -> dict[str, float | int]:
+    names = ["predicted_step_ns", "prediction_low_ns", "prediction_high_ns"]
+    if finding.share_of_step:
+        names += ["time_ns_per_step", "share_of_step"]
+    elif finding.cause == "insufficient_data":
+        return {}
+    return {name: getattr(finding, name) for name in names}
+
+
+def _recomputed(
+    where: str, item: Evidence, compute: Callable[[str], float | int]
+) -> Difference | None:
+    try:
+        value = compute(item.sql)
+    except UsageError as error:
+        return Difference(where, item.figure, item.value, None, str(error))
+    if _equal(value, item.value):
+        return None
+    return Difference(where, item.figure, item.value, value, "the trace gives another value")
+
+
+def _fields(
+    where: str, stated: dict[str, Any], evidence: list[Evidence]
+) -> Iterator[Difference | None]:
+    values = {item.figure: item.value for item in evidence}
+    for name, value in stated.items():
+        if name not in values:
+            yield Difference(where, name, value, None, "the report has no evidence for it")
+        elif not _equal(values[name], value):
+            why = "the report's field and its evidence differ"
+            yield Difference(where, name, value, values[name], why)
+        else:
+            yield None
+
+
+def _sentence(where: str, finding: Finding) -> Iterator[Difference | None]:
+    names = [finding.where.range, finding.where.operator, finding.where.source, *finding.names]
+    missing = unsupported(finding.says, finding.evidence, [name for name in names if name])
+    if not missing:
+        yield None
+    for number in missing:
+        yield Difference(where, "says", number, None, "no evidence shows this figure")
+
+
+def _equal(one: float, other: float) -> bool:
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    return math.isclose(one, other, rel_tol=_RELATIVE, abs_tol=1e-12)

@@ -1,0 +1,58 @@
+"""Figures with their units, as people read them. Every sentence and table shows them this way."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+Unit = Literal[
+    "ns",
+    "ns_per_step",
+    "bytes",
+    "bytes_per_s",
+    "count",
+    "per_step",
+    "share",
+    "ratio",
+    "flop_per_s",
+]
+UNITS: Final[tuple[str, ...]] = get_args(Unit)
+"""What a figure may be measured in; ``share`` is 0 to 1."""
+
+_BYTES: Final = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def milliseconds(ns: float) -> str:
+    """A time in ms, or in us where it is short."""
+    ms = ns / 1e6
+    if abs(ms) >= 100:
+        return f"{ms:.0f} ms"
+    if abs(ms) >= 1 or ms == 0:
+        return f"{ms:.1f} ms"
+    return f"{ns / 1e3:.1f} us" if abs(ms) < 0.1 else f"{ms:.2f} ms"
+
+
+def percent(share: float) -> str:
+    """A share as whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def shown(value: float, unit: str) -> str:
+    """A value with its unit, readable.
+
+    Args:
+        value: the value.
+        unit: one of ``UNITS``.
+    """
+    if unit in ("ns", "ns_per_step"):
+        return milliseconds(value)
+    if unit in ("bytes", "bytes_per_s"):
+        rate = "/s" if unit == "bytes_per_s" else ""
+        name, size = next((b for b in _BYTES if abs(value) >= b[1]), ("B", 1.0))
+        return f"{value / size:.{0 if name == 'B' else 1}f} {name}{rate}"
+    formats = {
+        "flop_per_s": f"{value / 1e12:.1f} TFLOP/s",
+        "share": percent(value),
+        "ratio": f"{value:.2f}",
+        "per_step": f"{value:,.0f}" if value == round(value) else f"{value:,.1f}",
+    }
+    return formats.get(unit, f"{value:,.0f}")

@@ -1,0 +1,95 @@
+"""``stepscope whatif`` and ``stepscope critical-path``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cli.command import Stepscope, is_one_line
+from tests.support.captures import DATA, unpack
+
+from stepscope.analysis.simulation.result import CriticalPath, WhatIf
+
+SYNC = DATA / "nsys" / "gpt1024_sync_item.sqlite.xz"
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    return unpack(SYNC, tmp_path)
+
+
+def test_whatif(stepscope: Stepscope, capture: Path):
+    done = stepscope("whatif", capture, "--free", "host_sync,launch_bound", "--format", "json")
+    result = msgspec.json.decode(done.stdout, type=WhatIf, strict=False)
+    assert result.schema == "stepscope.whatif/1"
+    assert result.changes == ["without host_sync", "without launch_bound"]
+    assert result.prediction_low_ns <= result.predicted_step_ns <= result.prediction_high_ns
+    assert result.predicted_step_ns < 0.75 * result.measured_step_ns
+    for budget, step in (
+        (result.budget_before, result.replayed_step_ns),
+        (result.budget_after, result.predicted_step_ns),
+    ):
+        parts = msgspec.structs.astuple(budget)
+        assert sum(parts) == step
+        assert min(parts) >= 0
+    text = stepscope("whatif", capture, "--free", "host_sync", "--free", "launch_bound").stdout
+    assert text.startswith("Predicted step 19.9 ms")
+    assert "without host_sync" in text
+    assert "were replayed" in text
+
+
+def test_all_changes_are_made_together(stepscope: Stepscope, capture: Path):
+    def step(*arguments: str) -> int:
+        found: int = stepscope.json("whatif", capture, *arguments)["predicted_step_ns"]
+        return found
+
+    both = step("--free", "host_sync", "--scale-kernel", "nvjet=0.5", "--launches-free")
+    assert both < step("--free", "host_sync", "--launches-free")
+    assert both < step("--scale-kernel", "nvjet=0.5")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "nothing to change"),
+        (("--free", "tea"), "'tea' is no cause of idle time"),
+        (("--scale-kernel", "no_such_kernel=0.5"), "no kernel in the replayed steps matches"),
+        (("--scale-kernel", "(=0.5"), "is no regular expression"),
+        (("--scale-kernel", "gemm"), "is not REGEX=FACTOR"),
+        (("--scale-kernel", "gemm=fast"), "is not REGEX=FACTOR"),
+        (("--scale-kernel", "nvjet=-1"), "a factor is at least 0"),
+        (("--scale-kernel", "nvjet=nan"), "a factor is at least 0"),
+        (("--overlap-communication",), "no communication kernel"),
+        (("--rank-like-median", "0"), "there is only one rank"),
+        (("--rank-like-median", "3"), "there is no rank 3"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: tuple[str, ...], says: str, stepscope: Stepscope, capture: Path
+):
+    done = stepscope("whatif", capture, *arguments, expect=2)
+    assert done.stdout == ""
+    assert says in is_one_line(done.stderr)
+
+
+def test_critical_path(stepscope: Stepscope, capture: Path):
+    done = stepscope("critical-path", capture, "--format", "json")
+    result = msgspec.json.decode(done.stdout, type=CriticalPath, strict=False)
+    assert result.schema == "stepscope.critical_path/1"
+    assert sum(part.ns for part in result.parts) == result.total_ns
+    assert len(result.steps) == 12
+    assert {place.name for place in result.ranges} >= {"forward", "backward", "optimizer"}
+    text = stepscope("critical-path", capture).stdout
+    assert text.startswith("Critical path of 12 steps of rank 0")
+    assert "host work: launch_bound" in text
+
+
+def test_critical_path_of_one_step_as_csv(stepscope: Stepscope, capture: Path):
+    rows = stepscope("critical-path", capture, "--step", "5", "--format", "csv").stdout.split("\n")
+    assert rows[0] == "step,kind,cause,ns"
+    assert all(row.startswith("5,") for row in rows[1:-1])
+    one = stepscope.json("critical-path", capture, "--step", "5")
+    assert sum(int(row.rpartition(",")[2]) for row in rows[1:-1]) == one["total_ns"]
+    done = stepscope("critical-path", capture, "--step", "99", expect=2)
+    assert "step 99 is not among" in is_one_line(done.stderr)

@@ -1,0 +1,26 @@
+"""Lost records change how sure a diagnosis is, not what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.captures import DATA, unpack, with_lost_records
+
+from stepscope.session import Session
+
+LABELLED = [
+    entry for entry in json.loads((DATA / "truth.json").read_text()) if entry["cause"] is not None
+]
+
+
+@pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry["file"])
+def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Path) -> None:
+    damaged = with_lost_records(unpack(DATA / entry["file"], tmp_path), tmp_path, 0.02)
+    diagnosis = Session([damaged]).diagnose()
+    assert diagnosis.verdict == entry["cause"]
+    for lane in diagnosis.accounting:
+        busy = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
+        assert busy + lane.memset_ns + lane.idle_ns == lane.wall_ns
+        assert sum(lane.idle_by_cause_ns.values()) == lane.idle_ns

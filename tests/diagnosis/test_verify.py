@@ -1,0 +1,115 @@
+"""Every figure of a report can be recomputed, and one that was changed is found."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.captures import DATA, unpack
+
+from stepscope.diagnosis.sentence import literal_figures, unsupported
+from stepscope.diagnosis.verify import Verification
+from stepscope.session import Session, bundled_capture
+from stepscope.trace.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session([bundled_capture()])
+
+
+@pytest.fixture(scope="module")
+def report(session: Session) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(msgspec.json.encode(session.diagnose()))
+    return found
+
+
+def verified(session: Session, report: Any) -> Verification:
+    return session.verify(json.dumps(report).encode())
+
+
+def test_a_report_agrees_with_its_capture(session: Session, report: dict[str, Any]) -> None:
+    result = verified(session, report)
+    assert result.verified
+    figures = sum(len(finding["evidence"]) for finding in report["findings"])
+    assert result.checked > figures + len(report["evidence"])
+
+
+def changes(report: dict[str, Any]) -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
+    """Every place of a report that holds a figure, with what changes it by one."""
+
+    def add(container: Any, key: Any) -> None:
+        container[key] += 1
+
+    for key in ("predicted_step_ns", "prediction_low_ns", "prediction_high_ns",
+                "time_ns_per_step", "share_of_step"):  # fmt: skip
+        yield key, lambda r, key=key: add(r["findings"][0], key)
+    for number in range(len(report["findings"][0]["evidence"])):
+        yield (
+            f"finding evidence {number}",
+            lambda r, number=number: add(r["findings"][0]["evidence"][number], "value"),
+        )
+    for number in range(len(report["evidence"])):
+        yield f"evidence {number}", lambda r, n=number: add(r["evidence"][n], "value")
+    for key in ("median", "p95", "coefficient_of_variation"):
+        yield key, lambda r, key=key: add(r["step_ns"], key)
+    lane = report["accounting"][0]
+    for key in lane:
+        if key.endswith("_ns") and isinstance(lane[key], int):
+            yield key, lambda r, key=key: add(r["accounting"][0], key)
+    for key in lane["idle_by_cause_ns"]:
+        yield f"idle {key}", lambda r, key=key: add(r["accounting"][0]["idle_by_cause_ns"], key)
+    yield "says", lambda r: r["findings"][0].update(says="It costs 1,234.5 ms of each step")
+
+
+def test_any_changed_figure_is_found(session: Session, report: dict[str, Any]) -> None:
+    tried = 0
+    for name, change in changes(report):
+        changed = copy.deepcopy(report)
+        change(changed)
+        assert not verified(session, changed).verified, name
+        tried += 1
+    assert tried > 40
+
+
+def test_a_report_of_another_capture_differs(report: dict[str, Any], tmp_path: Path) -> None:
+    other = next(path for path in sorted(DATA.rglob("gpt_pageable*")))
+    assert not verified(Session([unpack(other, tmp_path)]), report).verified
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"{", "not JSON"), (b"[]", "schema"), (b'{"schema": "x/1"}', "'x/1'"),
+     (b'{"schema": "stepscope.diagnosis/1"}', "not whole"), (b"\xff", "JSON")],
+)  # fmt: skip
+def test_what_is_no_report_is_refused(session: Session, text: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        session.verify(text)
+
+
+def test_a_statement_that_reads_files_is_not_run(session: Session, report: dict[str, Any]) -> None:
+    changed = copy.deepcopy(report)
+    changed["findings"][0]["evidence"][0]["sql"] = "SELECT count(*) FROM read_text('/etc/passwd')"
+    result = verified(session, changed)
+    assert [d.recomputed for d in result.differences] == [None]
+
+
+@pytest.mark.parametrize("path", sorted(DATA.rglob("*.xz")) + sorted(DATA.rglob("*.gz")))
+def test_times_and_sentences_rest_on_evidence(path: Path, tmp_path: Path) -> None:
+    session = Session([unpack(path, tmp_path)])
+    diagnosis = session.diagnose()
+    for finding in diagnosis.findings:
+        taken = f"SELECT max(time_ns) FROM prediction WHERE cause = '{finding.cause}'"
+        if finding.cause != "insufficient_data":  # the statement agrees with what the cause saw
+            assert abs(session.figure(taken) - finding.time_ns_per_step) <= 1
+        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
+
+
+def test_figures_in_a_template_are_noticed() -> None:
+    assert literal_figures("{a1} of 3.5 ms and 1,000 calls") == ["3.5", "1,000"]
+    assert literal_figures("{time_ns_2} a step") == []
