@@ -32,12 +32,14 @@ class CollectorHook(BuildHookInterface[Any]):
             return
         # a folder of its own: several builds may run at once, and the sources stay as they were
         self._scratch = Path(tempfile.mkdtemp(prefix="stepscope-build-"))
-        library = _build_module(Path(self.root) / COLLECTOR).compile_into(self._scratch)
-        if library.path is None:
-            self.app.display_warning(f"the wheel brings no compiled collector: {library.remedy}")
-            return
-        inside = Path("stepscope/capture/collector") / library.path.name
-        build_data["force_include"][str(library.path)] = str(inside)
+        build = _build_module(Path(self.root) / COLLECTOR)
+        for part in build.PARTS:
+            library = build.compile_into(self._scratch, part)
+            if library.path is None:
+                self.app.display_warning(f"the wheel brings no compiled {part}: {library.remedy}")
+                return
+            inside = Path("stepscope/capture/collector") / library.path.name
+            build_data["force_include"][str(library.path)] = str(inside)
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"

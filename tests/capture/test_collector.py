@@ -216,3 +216,38 @@ def test_what_a_capture_says_of_itself(program: Program) -> None:
     assert 0 <= meta.window_start_ns < meta.window_end_ns
     assert abs((meta.origin_epoch_ns or 0) / 1e9 - (trace.path / "meta.json").stat().st_mtime) < 60
     assert {a.table for a in meta.absent} >= {"metric_sample", "operator", "sched"}
+
+
+def test_waits_in_the_c_library_and_for_pythons_lock(program: Program) -> None:
+    trace = program.trace(
+        """
+        import select
+        name = threading.current_thread().native_id
+        push("around"); time.sleep(0.05); pop()
+        r, w = os.pipe()
+        threading.Timer(0.05, lambda: os.write(w, b"x")).start()
+        select.poll().poll(0)
+        os.read(r, 1)
+        end = time.monotonic() + 0.3
+        def spin():
+            while time.monotonic() < end: pass
+        threads = [threading.Thread(target=spin) for _ in range(3)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        launch(10)
+        """,
+        waits=True,
+    )
+    assert texts(trace, "range", "name") == ["around"]
+    calls = [row for row in rows(trace, "api_call") if row["api"] == "osrt"]
+    by_name = {row["name"]: row for row in calls}
+    slept = by_name.get("clock_nanosleep") or by_name["select"]  # Python's versions differ
+    around = rows(trace, "range")[0]
+    assert around["start_ns"] <= slept["start_ns"] < slept["end_ns"] <= around["end_ns"]
+    assert 45e6 < slept["end_ns"] - slept["start_ns"] < 300e6
+    assert by_name["read"]["end_ns"] - by_name["read"]["start_ns"] > 20e6
+    assert all(row["end_ns"] - row["start_ns"] >= 1000 for row in calls)
+    gil = rows(trace, "gil")
+    assert len(gil) > 10
+    assert {row["state"] for row in gil} == {"waiting"}
+    assert len({row["thread_id"] for row in gil}) >= 3
+    assert "osrt" not in {a.table for a in trace.meta.absent}

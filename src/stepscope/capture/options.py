@@ -46,6 +46,7 @@ class Options:
         every_call: also record calls that only query.
         counters: sample the GPUs' counters beside the program.
         gc: record Python's garbage collections.
+        waits: record waits in the C library and for Python's global lock.
         stacks: record Python stacks (``torch`` only).
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.
         stop_program: end the program when recording has ended.
@@ -69,6 +70,7 @@ class Options:
     every_call: bool = False
     counters: bool = True
     gc: bool = False
+    waits: bool = False
     stacks: bool = False
     flush_ms: int = 500
     stop_program: bool = False

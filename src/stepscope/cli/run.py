@@ -78,6 +78,11 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     help="Sample the GPUs' clocks, power and memory ten times a second.",
 )
 @click.option("--gc", is_flag=True, help="Record Python's garbage collections.")
+@click.option(
+    "--waits",
+    is_flag=True,
+    help="Record waits in the C library (locks, files, queues) and for Python's global lock.",
+)
 @click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
 @click.option(
     "--flush-ms",

@@ -78,6 +78,12 @@ def plan(options: Options) -> Plan:
         "CUDA_INJECTION64_PATH": str(library.path),
         "NVTX_INJECTION64_PATH": str(library.path),
     }
+    if options.waits:
+        preload = find("waits")
+        if preload.path is None:
+            raise CaptureError(preload.remedy)
+        before = os.environ.get("LD_PRELOAD", "")
+        environment["LD_PRELOAD"] = f"{preload.path}:{before}" if before else str(preload.path)
     notes = []
     if pool is None:
         notes.append(

@@ -36,6 +36,7 @@ def plan(options: Options) -> Plan:
         (bool(options.ring_s), "--ring"),
         (bool(options.record), "--record"),
         (options.gc, "--gc"),
+        (options.waits, "--waits"),
         (options.stacks, "--stacks"),
     ):
         if given:

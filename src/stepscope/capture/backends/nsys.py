@@ -36,6 +36,7 @@ def plan(options: Options) -> Plan:
         (bool(options.ring_s), "--ring"),
         (bool(options.max_bytes), "--max-size"),
         (options.gc, "--gc"),
+        (options.waits, "--waits"),
         (options.stacks, "--stacks"),
         (bool(options.ranks), "--ranks"),
     ):

@@ -33,6 +33,7 @@ def plan(options: Options) -> Plan:
         (bool(options.ring_s), "--ring"),
         (bool(options.record), "--record"),
         (options.gc, "--gc"),
+        (options.waits, "--waits"),
     ):
         if given:
             raise CaptureError(

@@ -14,7 +14,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
-PREFIX = "libstepscope_collector"
+PREFIX = "libstepscope_"
+PARTS = {"collector": "*.cpp", "waits": "preload/*.cpp"}
+"""The libraries and their sources: the collector, and what is preloaded to note waits."""
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
@@ -39,12 +41,12 @@ class Library:
     remedy: str = ""
 
 
-def file_name() -> str:
-    """The library's name, which changes with the sources: a stale one is never used."""
+def file_name(part: str = "collector") -> str:
+    """A library's name, which changes with the sources: a stale one is never used."""
     digest = hashlib.sha256(" ".join((*FLAGS, *LINK)).encode())
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return f"{PREFIX}-{digest.hexdigest()[:16]}.so"
+    return f"{PREFIX}{part}-{digest.hexdigest()[:16]}.so"
 
 
 def supported() -> str:
@@ -62,11 +64,11 @@ def compiler() -> str | None:
     return None
 
 
-def compile_into(folder: Path) -> Library:
-    """Compile the library into a folder; one that is there already is kept."""
+def compile_into(folder: Path, part: str = "collector") -> Library:
+    """Compile a library into a folder; one that is there already is kept."""
     if why := supported():
         return Library(None, why)
-    target = folder / file_name()
+    target = folder / file_name(part)
     if target.exists():
         return Library(target)
     cxx = compiler()
@@ -77,7 +79,7 @@ def compile_into(folder: Path) -> Library:
             "(Debian, Ubuntu: apt-get install g++; conda: gxx), or install a Stepscope wheel "
             "built with one",
         )
-    sources = [str(source) for source in sorted(SOURCES.glob("*.cpp"))]
+    sources = [str(source) for source in sorted(SOURCES.glob(PARTS[part]))]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -102,14 +104,14 @@ def cache_folder() -> Path:
     return Path(base) / "stepscope" / "collector"
 
 
-def find() -> Library:
-    """The library: the one installed with the package, else one compiled on first use."""
+def find(part: str = "collector") -> Library:
+    """A library: the one installed with the package, else one compiled on first use."""
     if why := supported():
         return Library(None, why)
-    installed = HERE / file_name()
+    installed = HERE / file_name(part)
     if installed.exists():
         return Library(installed)
-    return compile_into(cache_folder())
+    return compile_into(cache_folder(), part)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ import numpy as np
 from stepscope.importers.own import layout
 from stepscope.importers.own.payload import payload_texts
 from stepscope.importers.own.raw import Raw
-from stepscope.importers.own.sink import Sink, dictionary, texts
+from stepscope.importers.own.sink import Sink, constant, dictionary, texts
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLE = "range"
+OSRT_DOMAIN, GIL_DOMAIN = "stepscope osrt", "stepscope gil"
+"""Domains in which the preloaded library tells of waits; no ranges of the program."""
 _KINDS = ["pushpop", "startend", "mark"]
 _FORMATS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
 """NVTX payload types by number."""
@@ -43,6 +45,8 @@ def read_ranges(
     thread = np.repeat([t for t, _ in raw.nvtx], [len(r) for _, r in raw.nvtx]).astype(np.int64)
     payloads = payload_texts(raw, rows)
     opens, closes = _pushpop(rows, thread)
+    told = _read_waits(sink, raw, rows, thread, process, (opens, closes), within)
+    opens, closes = opens[~told], closes[~told]
     starts, ends = _startend(rows)
     marks = np.flatnonzero(rows["op"] == layout.MARK)
     first = np.concatenate([opens, starts, marks])
@@ -64,6 +68,45 @@ def read_ranges(
         int(number): raw.texts.get(int(name), "")
         for number, name in zip(named["id"], named["name"], strict=True)
     }
+
+
+def _read_waits(
+    sink: Sink,
+    raw: Raw,
+    rows: AnyArray,
+    thread: IntArray,
+    process: int,
+    pairs: tuple[IntArray, IntArray],
+    within: tuple[int, int] | None,
+) -> BoolArray:
+    """Fill ``api_call`` and ``gil`` with the waits among the ranges; returns which those are."""
+    opens, closes = pairs
+    domain = rows["domain"][opens]
+    told = np.zeros(len(opens), bool)
+    for name in (OSRT_DOMAIN, GIL_DOMAIN):
+        numbers = [number for number, text in raw.texts.items() if text == name]
+        mine = np.isin(domain, numbers) if numbers else np.zeros(len(opens), bool)
+        told |= mine
+        first, last = opens[mine & (closes >= 0)], closes[mine & (closes >= 0)]
+        if within is not None:
+            kept = (rows["time"][last] >= within[0]) & (rows["time"][first] <= within[1])
+            first, last = first[kept], last[kept]
+        if not len(first):
+            continue
+        columns: dict[str, Any] = {
+            "process_id": np.full(len(first), process),
+            "thread_id": thread[first],
+            "start_ns": sink.times(rows["time"][first]),
+            "end_ns": sink.times(rows["time"][last]),
+        }
+        if name == GIL_DOMAIN:
+            sink.put("gil", columns | {"state": constant("waiting", len(first))})
+        else:
+            sink.rows["osrt"] += len(first)
+            called = texts(raw, rows["name"][first]).fill_null("")
+            columns |= {"api": constant("osrt", len(first)), "name": called, "raw_name": called}
+            sink.put("api_call", columns)
+    return told
 
 
 def _put(

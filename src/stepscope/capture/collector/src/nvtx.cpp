@@ -477,7 +477,7 @@ STEPSCOPE_EXPORT int InitializeInjectionNvtxExtension(nvtx::Module* module) {
 // Ranges of the Python hook. Each domain nests by itself, so a range may be told after its end.
 STEPSCOPE_EXPORT void stepscope_range(const char* domain, const char* name, uint64_t begin_ns,
                                       uint64_t end_ns) {
-  if (!nvtx_wanted()) return;
+  if (is_ours() || !nvtx_wanted()) return;
   NvtxRow row{};
   row.op = kPush;
   row.time = begin_ns;

@@ -1,6 +1,7 @@
 #include "process.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +12,8 @@
 #include <new>
 
 #include "activity.h"
+
+extern "C" void stepscope_range(const char*, const char*, uint64_t, uint64_t);
 
 namespace stepscope {
 namespace {
@@ -31,6 +34,8 @@ Mutex g_birth, g_switch;
 bool g_recording = false;  // atomic
 uint64_t g_recorded_since = 0;
 uint32_t g_generation = 1;
+// Set where this thread works for us: its own waits are not the program's.
+__thread bool t_ours __attribute__((tls_model("initial-exec"))) = false;
 bool g_once = false;  // fork handlers and such, once a library
 bool g_ended_by_limit = false;
 sem_t g_wake;
@@ -191,6 +196,7 @@ void obey_limits(Process& p) {
 
 void* write_all(void*) {
   pthread_setname_np(pthread_self(), "stepscope");
+  t_ours = true;
   Process& p = g_process;
   uint64_t flushed = now_ns(), clock = flushed;
   while (life() == kLiving) {
@@ -286,6 +292,9 @@ void prepare_once() {
     sigaction(SIGTERM, &ours, &g_old_term);
   }
   register_exit();
+  using Take = void (*)(void (*)(const char*, const char*, uint64_t, uint64_t));
+  if (auto take = reinterpret_cast<Take>(dlsym(RTLD_DEFAULT, "stepscope_record_waits")))
+    take(stepscope_range);
 }
 
 // Whether this process's rank is one of those asked for; a process without a rank is.
@@ -298,7 +307,17 @@ bool of_wanted_rank() {
   return strstr(config().ranks, listed) != nullptr;
 }
 
+class Ours {
+ public:
+  Ours() : before_(t_ours) { t_ours = true; }
+  ~Ours() { t_ours = before_; }
+
+ private:
+  bool before_;
+};
+
 Process* give_birth() {
+  Ours ours;
   Guard guard(g_birth);
   if (life() == kLiving) return &g_process;
   if (life() != kFresh || !config().valid) return nullptr;
@@ -342,6 +361,8 @@ Process* process() {
 }
 
 bool recording() { return __atomic_load_n(&g_recording, __ATOMIC_ACQUIRE); }
+
+bool is_ours() { return t_ours; }
 
 uint32_t generation() { return g_generation; }
 
@@ -400,6 +421,7 @@ void remark(const char* severity, const char* pattern, ...) {
 
 // Async-signal-safe: SIGTERM's handler calls it.
 void finish(const char* how, int limit_ms) {
+  Ours ours;
   int living = kLiving;
   if (!__atomic_compare_exchange_n(&g_life, &living, kEnding, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE))

@@ -28,6 +28,7 @@ bool recording();
 void start_recording(StateReason reason);
 void stop_recording(StateReason reason);
 
+bool is_ours();  // whether the calling thread works for the collector now
 void wake_writer();
 // Notes what went wrong, or what a reader should know, in the file.
 void remark(const char* severity, const char* pattern, ...) __attribute__((format(printf, 2, 3)));
