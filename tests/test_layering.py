@@ -57,7 +57,7 @@ ARROWS: dict[str, set[str]] = {
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {
         *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
-        *("recipes", "compare", "render", "export", "session", "cli", "data", "capture"),
+        *("recipes", "compare", "render", "export", "session", "cli", "data"),
     },
     # The package itself may offer the facade, lazily; every room may read its version.
     "__init__": {"session", "annotate"},

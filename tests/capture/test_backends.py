@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.capture.conftest import Program
 from tests.cli.command import Stepscope
 
 import stepscope.capture
@@ -196,6 +197,26 @@ def test_run_returns_the_programs_code_and_says_when_nothing_was_recorded(
     assert "500M" in stepscope.refuses("run", "--max-size", "lots", "--", "true")
     assert "not recorded" in stepscope.refuses("capture", "start", str(os.getpid()))
     assert "no raw capture" in stepscope.refuses("capture", "finalise", tmp_path / "a" / "x")
+
+
+def test_run_captures_and_diagnoses(stepscope: Stepscope, program: Program) -> None:
+    script = program.script("""
+        for i in range(12):
+            push(f"step_{i}"); launch(50); time.sleep(0.004); pop()
+    """)
+    folder = program.folder / "captured"
+    arguments = ("run", "--backend", "collector", "--no-counters", "--range", "step_3", "-o")
+    done = stepscope(*arguments, folder, "--", sys.executable, script)
+    assert "12 steps" not in done.stdout
+    whole = program.folder / "whole"
+    done = stepscope("run", "--keep-raw", "-o", whole, "--", sys.executable, script)
+    assert "Where a step goes" in done.stdout
+    assert f"read it again with: stepscope diagnose {whole}" in done.stderr
+    assert {path.name for path in whole.iterdir()} == {"rank0.stepscope", ".raw"}
+    diagnosis = stepscope.json("diagnose", whole)
+    assert diagnosis["trace"]["source"] == "stepscope"
+    assert diagnosis["trace"]["steps"] == 12
+    assert stepscope.json("diagnose", whole / ".raw")["findings"] == diagnosis["findings"]
 
 
 def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> None:

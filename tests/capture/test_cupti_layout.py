@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.capture.collector.build import SOURCES
+from stepscope.capture import rawfiles
+from stepscope.capture.collector.build import SOURCES, find
 
 pytestmark = pytest.mark.slow
 
@@ -182,3 +183,24 @@ def test_the_library_has_the_functions_that_are_needed(cupti: Path) -> None:
     library = ctypes.CDLL(str(next(cupti.rglob("libcupti.so.*"))))
     assert [name for name in needed if not hasattr(library, name)] == []
     assert set(optional) >= {"cuptiActivityEnableRuntimeApi", "cuptiSetThreadIdType"}
+
+
+def test_a_real_cupti_without_a_driver_harms_nobody(cupti: Path, tmp_path: Path) -> None:
+    """What is missing is told in the file, and the program goes on."""
+    library = find().path
+    if library is None:
+        pytest.skip("NOT CHECKED: the collector is not compiled")
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    configuration = tmp_path / "collector.conf"
+    path = next(cupti.rglob("libcupti.so.*"))
+    configuration.write_text(f"folder={raw}\nrange=process\nkinds=10,5,4\ncupti={path}\n")
+    code = f"import ctypes; print(ctypes.CDLL({str(library)!r}).InitializeInjection())"
+    environment = {**os.environ, "STEPSCOPE_CAPTURE": str(configuration)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    (recorded,) = rawfiles.recorded(raw)
+    assert recorded.finished
+    assert recorded.remarks or recorded.device is not None

@@ -242,7 +242,7 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
     found = [one for members_ in groups.values() for one in members_]
     said = list(dict.fromkeys(text for one in found for text in one.remarks))
     outcome.remarks += said
-    cut = sum(not one.finished for one in found)
+    cut = len(rawfiles.cut_short(found))
     if cut:
         outcome.remarks.append(
             f"{cut} of {len(found)} processes did not close their capture (killed, crashed or left "

@@ -40,6 +40,7 @@ class Recorded:
         device: first GPU it had; None without GPU.
         kernels: number of blocks with kernels.
         finished: whether it closed its capture.
+        kept: whether what it held in memory survives its end.
         remarks: what went wrong, in its own words.
     """
 
@@ -50,7 +51,16 @@ class Recorded:
     device: str | None = None
     kernels: int = 0
     finished: bool = False
+    kept: bool = True
     remarks: list[str] = field(default_factory=list)
+
+
+def cut_short(found: list[Recorded]) -> list[Recorded]:
+    """Processes that lost something by their sudden end.
+
+    Workers without a GPU usually leave by ``os._exit``; their NVTX events outlive them.
+    """
+    return [one for one in found if not one.finished and (one.device is not None or not one.kept)]
 
 
 def rescue(folder: Path, pool: Path | None) -> int:
@@ -130,6 +140,7 @@ def _examine(path: Path) -> Recorded:
             case "process":
                 one.process, one.parent = int(said.get("pid", 0)), int(said.get("parent", 0))
                 environment |= said.get("environment", {})
+                one.kept = bool(said.get("pool"))
             case "remark" if said.get("severity") in ("error", "warning"):
                 one.remarks.append(str(said.get("text", "")))
             case "end":

@@ -23,9 +23,10 @@ def _sniff(path: Path, head: bytes) -> float:
     if not path.is_dir():
         return 0.0
     for file in path.glob("*.raw"):
-        with file.open("rb") as stream:
-            if stream.read(4) == _MAGIC:
-                return 1.0
+        if file.is_file():
+            with file.open("rb") as stream:
+                if stream.read(4) == _MAGIC:
+                    return 1.0
     return 0.0
 
 

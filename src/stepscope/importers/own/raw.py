@@ -58,7 +58,7 @@ class Raw:
 
 def names_in(folder: Path) -> list[str]:
     """Names of the processes whose files lie in a folder, in order."""
-    names = {path.name.split(".", 1)[0] for path in folder.glob("*.raw")}
+    names = {path.name.split(".", 1)[0] for path in folder.glob("*.raw") if path.is_file()}
     return sorted(names)
 
 
