@@ -18,6 +18,7 @@ from stepscope.trace.trace import Job, Member
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
     from stepscope.analysis.simulation import Change, Simulation
@@ -156,6 +157,19 @@ class Session:
 
         return TABLE.build(self._view)
 
+    def communication(self) -> Communication:
+        """Collectives by kind and group, and how each rank arrives at them.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.collectives.summary import nothing, summary
+
+        found = self._view.collectives
+        if found is None:
+            return nothing(self.paths, len({device.rank for device in self._view.devices}))
+        return summary(found, self.paths)
+
     def _derived(self, build: Callable[[JobView], pa.Table]) -> pa.Table:
         return build(self._view)
 
@@ -188,10 +202,35 @@ class Session:
         from stepscope.diagnosis.ranking import ranked
 
         def predict(case: Case, cause: str, detection: Detection) -> Predicted | None:
-            del case  # the simulator replays all devices together
-            return simulated(self.simulation, cause, detection)
+            return simulated(self.simulation, case, cause, detection)
 
         return ranked(self._cases, predict)
+
+    def kernels(self) -> pa.Table:
+        """Kernels of the steady steps by family and name, the longest time first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import KERNELS_VIEW
+
+        return self.query(KERNELS_VIEW)
+
+    def operators(self, by: str = "") -> pa.Table:
+        """Device time of the steady steps by what launched it, the longest time first.
+
+        Args:
+            by: key of ``GROUPINGS``; by default operators where any trace holds them, else ranges.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.views import operators_view
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.job.traces)
+            by = "operator" if known else "range"
+        return self.query(operators_view(by))
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
@@ -312,7 +351,9 @@ class Session:
         from stepscope.analysis.simulation import Simulation
 
         readers = {rank: member.trace.frame for rank, member, _ in self._explained}
-        return Simulation(self.explanations, readers)
+        collectives = self._view.collectives
+        matched = collectives.matched if collectives is not None else None
+        return Simulation(self.explanations, readers, matched)
 
     def whatif(self, changes: Sequence[Change]) -> WhatIf:
         """Predict the step with some changes, all together.

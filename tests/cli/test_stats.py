@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,45 @@ def test_the_report_page(capture: Path) -> None:
     assert written.startswith("<!DOCTYPE html>")
     assert "<float" not in written
     assert "<h2>CUDA GPU Kernel Summary</h2>" in written
+
+
+def test_the_options_of_nsys_that_scripts_use(capture: Path, tmp_path: Path) -> None:
+    asked = ("stats", "-q", "-r", "cuda_api_sum", "-f", "csv")
+    expected = run(*asked, capture).stdout
+    assert run(*asked, "--sqlite", capture).stdout == expected
+    report = tmp_path / "capture.nsys-rep"
+    report.write_bytes(b"not needed, as its export is named")
+    assert run(*asked, "--sqlite", capture, report).stdout == expected
+    assert run(*asked, "--force-export", "true", capture).stdout == expected
+    assert run(*asked, "--force-export=false", capture).stdout == expected
+    assert "does not exist" in failure(*asked, "--sqlite", tmp_path / "none.sqlite", report)
+    assert ".nsys-rep" in failure(*asked, "--sqlite", capture, capture)
+    out = tmp_path / "out"
+    assert run(*asked, "-o", out, capture).exit_code == 0
+    assert "--force-overwrite" in failure(*asked, "-o", out, capture)
+    assert run(*asked, "-o", out, "--force-overwrite=true", capture).exit_code == 0
+    assert run("analyze", "-q", "-r", "gpu_gaps", "--sqlite", capture).exit_code == 0
+
+
+def test_formats_describe_themselves() -> None:
+    listed = run("stats", "--help-formats").stdout
+    assert all(f"  {name} " in listed for name in ("column", "csv", "hdoc"))
+    one = run("analyze", "--help-formats", "csv").stdout
+    assert one.startswith("csv[")
+    assert all(option in one for option in ("nohdr", "mem=", "noconv"))
+    assert "colmax" not in one
+    everything = run("stats", "--help-formats", "ALL").stdout
+    assert one in everything
+    assert "did you mean 'csv'?" in failure("stats", "--help-formats", "cvs")
+
+
+def test_numpy_is_imported_without_a_trace_in_the_environment(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for before in ({}, {"OPENBLAS_NUM_THREADS": "3"}):
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        for name, value in before.items():
+            monkeypatch.setenv(name, value)
+        assert run("stats", "-q", "-r", "cuda_api_sum", capture).exit_code == 0
+        found = {k: v for k, v in os.environ.items() if k == "OPENBLAS_NUM_THREADS"}
+        assert found == before

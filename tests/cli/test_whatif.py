@@ -27,7 +27,7 @@ def test_whatif(stepscope: Stepscope, capture: Path):
     assert result.prediction_low_ns <= result.predicted_step_ns <= result.prediction_high_ns
     assert result.predicted_step_ns < 0.75 * result.measured_step_ns
     for budget, step in (
-        (result.budget_before, result.replayed_step_ns),
+        (result.budget_before, result.measured_step_ns),
         (result.budget_after, result.predicted_step_ns),
     ):
         parts = msgspec.structs.astuple(budget)

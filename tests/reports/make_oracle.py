@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.support import nsys_libraries
 from tests.support.nsys_export import build
 
 HERE = Path(__file__).parent
@@ -71,10 +72,28 @@ def pack(nsys: str, database: Path, name: str, reports: list[str], rules: list[s
     print(target.name, target.stat().st_size)
 
 
+def borrow(nsys: str, folder: Path) -> None:
+    """What the real tool's osrt_sum makes of the rows of reports that it does not have."""
+    made = folder / "libraries.sqlite"
+    nsys_libraries.build(made)
+    target = ORACLE / "libraries.tar.xz"
+    with lzma.open(target, "wb", preset=9) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for report in nsys_libraries.INTERVALS:
+            rewritten = folder / f"{report}.sqlite"
+            nsys_libraries.as_os_runtime(made, report, rewritten)
+            content = ask(nsys, rewritten, "stats", "osrt_sum")
+            entry = tarfile.TarInfo(f"libraries/{report}.csv")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    (ORACLE / "libraries.sqlite.xz").write_bytes(lzma.compress(made.read_bytes(), preset=9))
+    print(target.name, target.stat().st_size)
+
+
 def main() -> None:
     nsys = sys.argv[1]
     ORACLE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        borrow(nsys, Path(folder))
         made = Path(folder) / "made_up.sqlite"
         build(made)
         (ORACLE / "made_up.sqlite.xz").write_bytes(lzma.compress(made.read_bytes(), preset=9))

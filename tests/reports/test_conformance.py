@@ -13,12 +13,16 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.support.nsys_libraries import INTERVALS
 
+from stepscope.analysis.tabular.maths import round_half_away
 from stepscope.analysis.tabular.report import answer, parse
 from stepscope.analysis.tabular.source import Source
 from stepscope.importers.registry import load
 from stepscope.render.report_csv import as_csv
+from stepscope.render.report_format import parse_format
 from stepscope.reports.registry import reports
 from stepscope.rules.registry import DEFAULT, rules
 from stepscope.trace.cache import Cache
@@ -92,6 +96,38 @@ def test_every_kind_of_event(tmp_path: Path) -> None:
     assert {"nvtx_startend_sum", "rule.gpu_gaps:gap=0"} <= packed.keys()
     assert cells > 90_000
     print(f"{cells:,} cells of {len(packed)} reports")
+
+
+def test_reports_that_the_tool_lacks(tmp_path: Path) -> None:
+    """Their rows, given to the tool as calls of the OS runtime, have the figures it prints."""
+    database = tmp_path / "libraries.sqlite"
+    database.write_bytes(lzma.decompress((DATA / "libraries.sqlite.xz").read_bytes()))
+    source = Source(load(database, Cache()))
+    asked = set()
+    for name, (_, *wanted) in answers(DATA / "libraries.tar.xz"):
+        outcome = answer(parse(name, reports()), source)
+        assert outcome.table is not None
+        got: dict[str, list[str]] = {}
+        for row in parsed(as_csv(outcome.table, parse_format("csv:mem=B")))[1:]:
+            figures = row[:7] if name == "mpi_msg_size_sum" else row[:8]
+            got["|".join(row[len(figures) :])] = figures
+        assert list(got.values()) == sorted(got.values(), key=lambda row: -int(row[-7])) or (
+            name == "nccl_sum"  # it has calls before kernels
+        )
+        assert len(got) == len(wanted) > 1
+        for *figures, label in wanted:
+            if name == "mpi_msg_size_sum":
+                # without share; sizes are rounded only once their unit is known
+                assert rounded(got[label]) == rounded(figures[1:]), label
+            else:
+                assert got[label] == figures, (name, label)
+        asked.add(name)
+    assert asked == set(INTERVALS)
+
+
+def rounded(row: list[str]) -> list[float]:
+    found: list[float] = round_half_away(np.array([float(cell) for cell in row])).tolist()
+    return found
 
 
 def test_the_bundled_capture(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.build import Build
+from tests.support.captures import DATA, unpack
 
 from stepscope.analysis.tabular.maths import group, percent_of_total, round_half_away, statistics
 from stepscope.analysis.tabular.report import answer, parse
@@ -279,6 +281,32 @@ def test_a_file_in_a_folder_becomes_a_report(trace: Trace, tmp_path: Path) -> No
     assert mine.num_rows == 4
 
 
+def test_own_sql_sees_the_rows_that_a_filter_leaves(trace: Trace, tmp_path: Path) -> None:
+    statements = {
+        "kernels": "SELECT count(*) AS n, min(rank) AS rank FROM gpu_op WHERE kind = 'kernel'",
+        "calls": "SELECT count(*) AS n, 0 AS rank FROM api_call JOIN range USING (process_id)",
+        "none": "SELECT count(*) AS n, 0 AS rank FROM mpi_event",
+    }
+    for name, sql in statements.items():
+        (tmp_path / f"{name}.sql").write_text(sql)
+    known = user_reports([tmp_path])
+
+    def counted(name: str, scope: Scope) -> int:
+        table = answer(parse(name, known), Source(trace, scope)).table
+        assert table is not None
+        (row,) = table.to_pylist()
+        assert row["rank"] == 0
+        found: int = row["n"]
+        return found
+
+    forward = range_scope(trace, "forward")
+    assert forward is not None
+    assert [counted("kernels", scope) for scope in (Scope(), forward)] == [4, 2]
+    calls = sum(row["Num Calls"] for row in rows(trace, "cuda_api_sum", forward))
+    assert counted("calls", forward) == calls * 2  # both ranges overlap the window
+    assert counted("none", forward) == 0
+
+
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
@@ -327,18 +355,68 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
 
 
 def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
-    from stepscope.analysis.tabular.columns import column, durations
+    from stepscope.analysis.tabular.columns import StoredTable
 
     for table in ("gpu_op", "api_call", "range", "sync"):
         for name in trace.arrow(table).column_names:
-            frame, alone = trace.frame(table, name), column(trace, table, name)
+            frame, alone = trace.frame(table, name), StoredTable(trace, table)[name]
             if name in frame.texts:
                 texts = [alone.texts[code] if code >= 0 else "" for code in alone.values]
                 assert texts == [frame.text(name, row) for row in range(len(frame))]
             else:
                 assert np.array_equal(alone.values, frame[name]), (table, name)
         both = trace.frame(table, "start_ns", "end_ns")
-        assert np.array_equal(durations(trace, table), both["end_ns"] - both["start_ns"])
+        alone_ns = StoredTable(trace, table).durations
+        assert np.array_equal(alone_ns, both["end_ns"] - both["start_ns"])
+
+
+@pytest.mark.parametrize("what", ["cut", "rows", "types", "bytes"])
+def test_a_damaged_table_is_one_sentence(trace: Trace, what: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = trace.folder / "gpu_op.parquet"
+    if what == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif what == "bytes":
+        raw = bytearray(path.read_bytes())
+        raw[4 : len(raw) // 2] = bytes(len(raw) // 2 - 4)
+        path.write_bytes(raw)
+    else:
+        table = pq.read_table(path)
+        if what == "types":
+            at = table.column_names.index("start_ns")
+            table = table.set_column(at, "start_ns", table["start_ns"].cast(pa.string()))
+        pq.write_table(table.slice(0, 2) if what == "rows" else table, path)
+    with pytest.raises(InputError, match=r"gpu_op\.parquet is damaged"):
+        answer(parse("cuda_gpu_trace", reports()), Source(trace))
+
+
+def test_long_tables_are_read_in_parts(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    from stepscope.analysis.tabular import columns
+
+    path = trace.folder / "gpu_op.parquet"
+    table = pq.read_table(path)
+    expected = columns.StoredTable(trace, "gpu_op")
+    names = ("name", "start_ns", "bytes", "copy_kind")
+    lengths = expected.durations.copy()
+    assert all(len(expected[name].values) == len(lengths) for name in names)
+    assert [expected["name"].texts[code] for code in expected["name"].values][:2] == [
+        "gemm",
+        "relu",
+    ]
+    monkeypatch.setattr(columns, "_THREAD_ROWS", 1)
+    monkeypatch.setattr(columns, "_BATCH_ROWS", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    for size in (1, 2, 100):
+        pq.write_table(table, path, row_group_size=size)
+        parts = columns.StoredTable(trace, "gpu_op")
+        assert parts["name"].texts == expected["name"].texts
+        for name in names:
+            assert np.array_equal(parts[name].values, expected[name].values), (size, name)
+        assert np.array_equal(parts.durations, lengths)
 
 
 def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:
@@ -393,11 +471,16 @@ def training(calls: dict[int, str]) -> Build:
 
 def test_allocation_and_module_loading_in_the_step(tmp_path: Path) -> None:
     trace = training({5: "cudaMalloc", 6: "cudaMalloc", 8: "cuModuleLoadData"}).trace(tmp_path)
-    (allocation,) = rows(trace, "allocation_in_step")
+    assert rows(trace, "allocation_in_step") == rows(trace, "module_loading_in_step") == []
+    (allocation,) = rows(trace, "allocation_in_step:share=0")  # 80 us of some 12 ms
     assert (allocation["API Name"], allocation["Num Calls"]) == ("cudaMalloc", 2)
     assert allocation["Total Time"] == 80_000
-    (module,) = rows(trace, "module_loading_in_step")
+    (module,) = rows(trace, "module_loading_in_step:share=0")
     assert module["API Name"] == "cuModuleLoadData"
+    (tmp_path / "often").mkdir()
+    often = training(dict.fromkeys(range(12), "cudaFree")).trace(tmp_path / "often")
+    (release,) = rows(often, "allocation_in_step")
+    assert (release["Calls a Step"], release["Avg"]) == (1.0, 40_000.0)
 
 
 def test_capture_quality(tmp_path: Path) -> None:
@@ -409,7 +492,56 @@ def test_capture_quality(tmp_path: Path) -> None:
     assert {"too short", "profiler overhead"} <= {r["Check"] for r in found}
 
 
+def test_only_much_warm_up_makes_a_capture_doubtful(tmp_path: Path) -> None:
+    for name, length, doubtful in (("short", 2000, False), ("long", 20_000, True)):
+        made = Build()
+        made.range(0, length - 50, "step_0")
+        made.kernel(10, length - 60, call=(1, 5))
+        for step in range(11):
+            at = length + step * 1000
+            made.range(at, at + 950, f"step_{step + 1}")
+            made.kernel(at + 10, at + 900, call=(at + 1, at + 5))
+        (tmp_path / name).mkdir()
+        found = {row["Check"] for row in rows(made.trace(tmp_path / name), "capture_quality")}
+        assert ("warm-up included" in found) == doubtful
+
+
 KINETO = Path(__file__).parents[1] / "importers" / "kineto_data" / "ddp_rank2.json.zst"
+
+
+KINETO_CAPTURES = [KINETO, *sorted((DATA / "kineto").glob("*.json.gz"))]
+
+
+@pytest.mark.parametrize("path", KINETO_CAPTURES, ids=lambda path: path.name.partition(".")[0])
+def test_every_report_answers_on_kineto_or_says_what_would(path: Path) -> None:
+    everything_about(load(path, Cache()))
+
+
+@pytest.mark.parametrize("name", ["gpt_graph", "cnn_small", "gpt1024_pageable_h2d"])
+def test_every_report_answers_on_nsys_or_says_what_would(name: str, tmp_path: Path) -> None:
+    trace = load(unpack(DATA / "nsys" / f"{name}.sqlite.xz", tmp_path), Cache())
+    missing = everything_about(trace)
+    if name == "gpt_graph":
+        assert "--cuda-graph-trace=node" in missing["tiny_kernels"]
+
+
+def everything_about(trace: Trace) -> dict[str, str]:
+    """Every report and rule on the whole trace, a part of it, and a window without events."""
+    middle = trace.meta.window_end_ns // 2
+    missing: dict[str, str] = {}
+    for scope in (Scope(), Scope(middle, middle + 10_000_000), Scope(1, 2)):
+        for known in (reports(), rules()):
+            for name in known:
+                outcome = answer(parse(name, known), Source(trace, scope))
+                if outcome.table is None:
+                    assert re.search(r"capture with (nsys|torch)", outcome.missing), name
+                    assert outcome.missing.startswith(trace.path.name)
+                    missing[name] = outcome.missing
+                    continue
+                assert name not in missing  # a filter leaves out rows, not kinds of data
+                for format_ in ("csv", "json", "column"):
+                    assert render(outcome.table, parse_format(format_))
+    return missing
 
 
 def test_a_kineto_trace_answers_wherever_the_data_exists() -> None:

@@ -63,8 +63,9 @@ class Build:
         device: int = 0,
         thread: int = MAIN,
         call_name: str = "cudaLaunchKernel",
+        **more: Any,
     ) -> None:
-        self._op("kernel", start, end, call, name, stream, device, thread, call_name)
+        self._op("kernel", start, end, call, name, stream, device, thread, call_name, **more)
 
     def copy(
         self,
@@ -125,6 +126,35 @@ class Build:
             name=name,
             closed=True,
         )
+
+    def operator(
+        self, start: float, end: float, name: str, *, thread: int = MAIN, **more: Any
+    ) -> None:
+        """One framework operator; ``more`` are further columns, times in ns."""
+        self._add(
+            "operator",
+            process_id=PID,
+            thread_id=thread,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+            **more,
+        )
+
+    def python(self, start: float, end: float, name: str, *, thread: int = MAIN) -> None:
+        """One traced Python function, named ``file(line): function``."""
+        self._add(
+            "python_function",
+            process_id=PID,
+            thread_id=thread,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+        )
+
+    def gpu(self, name: str, *, sm_count: int = 132, device: int = 0) -> None:
+        """One row of ``device``."""
+        self._add("device", process_id=PID, device=device, name=name, sm_count=sm_count)
 
     def trace(self, folder: Path, **meta: Any) -> Trace:
         """Write the rows as a trace."""

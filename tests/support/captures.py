@@ -9,6 +9,7 @@ import random
 import re
 import sqlite3
 from pathlib import Path
+from typing import IO, Any
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
@@ -38,7 +39,7 @@ def without_annotations(capture: Path, folder: Path) -> Path:
                 connection.execute("DELETE FROM NVTX_EVENTS")
         connection.close()
         return target
-    with gzip.open(capture, "rt") as stream:
+    with _opened(capture, "rt") as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     document["traceEvents"] = [
@@ -47,9 +48,14 @@ def without_annotations(capture: Path, folder: Path) -> Path:
         if event.get("cat") not in ("user_annotation", "gpu_user_annotation")
         and not re.match(r"ProfilerStep#", event.get("name", ""))
     ]
-    with gzip.open(target, "wt", compresslevel=1) as stream:
+    with _opened(target, "wt") as stream:
         json.dump(document, stream)
     return target
+
+
+def _opened(path: Path, mode: str) -> IO[Any]:
+    """A text file, compressed where its name says so."""
+    return gzip.open(path, mode, compresslevel=1) if path.suffix == ".gz" else path.open(mode)
 
 
 def with_lost_records(capture: Path, folder: Path, share: float) -> Path:
@@ -73,13 +79,13 @@ def with_lost_records(capture: Path, folder: Path, share: float) -> Path:
                 connection.executemany(f"DELETE FROM {table} WHERE rowid = ?", lost)
         connection.close()
         return target
-    with gzip.open(capture, "rt") as stream:
+    with _opened(capture, "rt") as stream:
         document = json.load(stream)
     document["traceEvents"] = [
         event
         for event in document["traceEvents"]
         if event.get("ph") != "X" or chance.random() >= share
     ]
-    with gzip.open(target, "wt", compresslevel=1) as stream:
+    with _opened(target, "wt") as stream:
         json.dump(document, stream)
     return target

@@ -12,13 +12,22 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.accounting import Accounting, account, host_device_copies
+from stepscope.analysis.compiling import compile_time
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
+from stepscope.analysis.gil import GilWaits, gil_waits
 from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.kernels.findings import Findings
+from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.noise import without_noise
+from stepscope.analysis.outliers import Outliers, find_outliers
+from stepscope.analysis.owners import apart
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
 from stepscope.analysis.silence import input_time
+from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
+from stepscope.intervals.algebra import Intervals, clip
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
 
@@ -57,7 +66,12 @@ class Explanation:
         recording_ns: estimated cost of recording in the steady window.
         copies: host-device copies in the steady window.
         places: looks up where in the program some time was spent.
+        kernels: the device's operations as kernels.
         recording: estimated cost of recording over time, on the launching threads.
+        events: cause to the stretches of the host's time that it owns, in the steady window, ns;
+            no two causes own the same time.
+        stalls: where the program stops to save its state, in the steady window.
+        gil: where launching threads wait for Python's global lock, in the steady window.
     """
 
     lane: Lane
@@ -72,6 +86,10 @@ class Explanation:
     recording_ns: int
     copies: CopyFacts
     places: Places
+    events: dict[str, Intervals]
+    stalls: Stalls
+    gil: GilWaits
+    kernels: Kernels
     recording: RecordedCost = NOTHING
 
     @property
@@ -114,6 +132,16 @@ class Explanation:
         """Idle time of the steady window by cause; sums to its idle time exactly."""
         return self.gaps.by_cause()
 
+    @cached_property
+    def outliers(self) -> Outliers:
+        """Steady steps that take far longer than the others."""
+        return find_outliers(self.lane, self.gaps, self.bounds_ns, self.first, self.last)
+
+    @cached_property
+    def inside_kernels(self) -> Findings:
+        """What is found inside the kernels."""
+        return Findings(self.kernels, self.gaps)
+
     def segments_of(self, cause: str) -> BoolArray:
         """Mask of the gap segments of one cause."""
         mask: BoolArray = np.equal(self.gaps.segments["cause"], CAUSES.index(cause))
@@ -138,10 +166,25 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
-    timeline = host_timeline(lane, begin, end, typical, input_time(lane, read))
+    loading = input_time(lane, read)
+    timeline = host_timeline(lane, begin, end, typical, loading)
+    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], steps.label)
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    gaps = explain_gaps(lane, timeline, begin, end, step_label=steps.label, recording=recording)
+    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window, loading)
+    gil = gil_waits(lane, read, steps.begin_ns, begin, end, loading)
+    second = int(steps.begin_ns[1]) if len(steps) > 1 else end
+    compiling = compile_time(lane, read, timeline.quiet, second)
+    events = apart(
+        {  # the first that claims a time owns it
+            "checkpoint_stall": stalls.intervals,
+            "compilation_or_warmup": clip(compiling, begin, end),
+            "gil_contention": gil.intervals,
+        }
+    )
+    gaps = explain_gaps(
+        lane, timeline, begin, end, step_label=steps.label, recording=recording, events=events
+    )
     return Explanation(
         lane=lane,
         steps=steps,
@@ -155,7 +198,11 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
+        kernels=Kernels(lane, read, steps.label, bounds, first, last),
         recording=recording,
+        events=events,
+        stalls=stalls,
+        gil=gil,
     )
 
 

@@ -13,6 +13,7 @@ that is how far ahead the host would otherwise have been.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +22,11 @@ import numpy as np
 from stepscope.analysis import host as h
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
+from stepscope.analysis.owners import Owned, charge_owned, inside
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
 from stepscope.analysis.silence import NAMED_INPUT, explain_silences
 from stepscope.intervals import complement, overlap_per_window
+from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 CAUSES: Final = (
@@ -34,6 +37,8 @@ CAUSES: Final = (
     "blocking_copy",
     "allocator_churn",
     "compilation_or_warmup",
+    "checkpoint_stall",
+    "gil_contention",
     "profiler_overhead",
     "small_kernels",
     "unexplained",
@@ -96,6 +101,7 @@ def explain_gaps(
     *,
     step_label: str = "",
     recording: RecordedCost = NOTHING,
+    events: Mapping[str, Intervals] | None = None,
 ) -> Gaps:
     """Split the idle time of ``[begin_ns, end_ns)`` over causes.
 
@@ -107,6 +113,7 @@ def explain_gaps(
         step_label: name of the ranges that mark steps.
         recording: what the capturing tool cost the launching threads, for tools that do not
             record it themselves.
+        events: cause to the stretches of the host's time that it owns, ns; disjoint.
     """
     start, end = complement(lane.busy, begin_ns, end_ns)
     op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
@@ -153,8 +160,10 @@ def explain_gaps(
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
     columns = {k: v[order] for k, v in joined.items()}
+    owned = [(_CODE[cause], at) for cause, at in (events or {}).items()]
+    columns = charge_owned(columns, owned)
     columns = _charge_drained(lane, timeline, columns)
-    columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns)
+    columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns, owned)
     columns = _charge_recording(columns, recording, begin_ns, end_ns)
     return Gaps(Frame(columns), waited_sync, waited_copy)
 
@@ -272,7 +281,7 @@ def _gap_start(lane: Lane, op: IntArray, otherwise: IntArray) -> IntArray:
 
 
 def _charge_lost_lead(
-    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray]
+    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray], owned: list[Owned]
 ) -> tuple[dict[str, IntArray], int, int]:
     """Charge late launches to the waits and host work that took the host's lead.
 
@@ -282,7 +291,7 @@ def _charge_lost_lead(
     not be covered so far is ``-min(0, min X)``.
     """
     begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
-    start, end, cause = _lead_takers(lane, timeline, begin, stop)
+    start, end, cause = _lead_takers(lane, timeline, begin, stop, owned)
     taken = overlap_per_window(lane.busy, start, end)
     waited_sync = int(taken[cause == _CODE["host_sync"]].sum())
     waited_copy = int(taken[cause == _CODE["blocking_copy"]].sum())
@@ -307,7 +316,7 @@ def _charge_lost_lead(
 
 
 def _lead_takers(
-    lane: Lane, timeline: HostTimeline, begin: int, stop: int
+    lane: Lane, timeline: HostTimeline, begin: int, stop: int, owned: list[Owned]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Intervals in which the host could not enqueue, and the cause each belongs to."""
     api, blocking = lane.host.api, timeline.blocking
@@ -333,9 +342,13 @@ def _lead_takers(
         starts.append(timeline.start_ns[rows])
         ends.append(timeline.end_ns[rows])
         causes.append(np.full(int(rows.sum()), _CODE[cause]))
-    start = np.clip(np.concatenate(starts), begin, stop)
-    end = np.clip(np.concatenate(ends), begin, stop)
-    return start, end, np.concatenate(causes)
+    start, end, taker = (np.concatenate(parts) for parts in (starts, ends, causes))
+    for cause_code, intervals in owned:  # what happens inside an event is part of it
+        apart = ~inside(intervals, (start + end) // 2)
+        start = np.concatenate((start[apart], intervals[0]))
+        end = np.concatenate((end[apart], intervals[1]))
+        taker = np.concatenate((taker[apart], np.full(len(intervals[0]), cause_code)))
+    return np.clip(start, begin, stop), np.clip(end, begin, stop), taker
 
 
 def _charge_recording(

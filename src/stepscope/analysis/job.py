@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from stepscope.analysis.collectives.calls import Participant
+from stepscope.analysis.collectives.job import Collectives, collectives
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.lanes import Reader
 from stepscope.trace.meta import Meta
@@ -38,3 +41,22 @@ class JobView:
     """
 
     devices: list[Device]
+
+    @cached_property
+    def collectives(self) -> Collectives | None:
+        """Their communication, matched; None where they do not communicate."""
+        clocks = dict.fromkeys(device.trace_rank for device in self.devices)
+        number = {trace: i for i, trace in enumerate(clocks)}
+        participants = [
+            Participant(
+                rank=device.rank,
+                lane=device.explanation.lane,
+                read=device.read,
+                clock=number[device.trace_rank],
+                epoch_ns=device.meta.origin_epoch_ns,
+                machine=device.meta.hostname,
+                world_size=device.meta.world_size,
+            )
+            for device in self.devices
+        ]
+        return collectives(participants, [device.explanation for device in self.devices])

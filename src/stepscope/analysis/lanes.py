@@ -66,6 +66,7 @@ class HostSide:
         ranges: its annotations (push/pop, start/end, user annotations), sorted by start.
         overhead: intervals that the capturing tool says it spent itself.
         launch_threads: threads that enqueued work on a GPU, most operations first.
+        thread_names: names of its threads, as far as they have any.
     """
 
     process_id: int
@@ -74,6 +75,7 @@ class HostSide:
     ranges: Frame
     overhead: Frame
     launch_threads: list[int]
+    thread_names: tuple[str, ...] = ()
 
     @cached_property
     def main_thread(self) -> int:
@@ -164,6 +166,7 @@ def lanes(read: Reader) -> list[Lane]:
         return []
     api = read("api_call", *API_COLUMNS)
     ranges = read("range", *RANGE_COLUMNS)
+    named = read("thread", "process_id", "name")
     overhead = read("overhead", "process_id", "thread_id", "start_ns", "end_ns")
     is_cuda = api.equals("api", "runtime", "driver")
     is_os = api.equals("api", "osrt")
@@ -192,6 +195,7 @@ def lanes(read: Reader) -> list[Lane]:
                 (overhead["process_id"] == process_id) | (overhead["process_id"] < 0)
             ),
             launch_threads=threads[np.argsort(-launches, kind="stable")].tolist(),
+            thread_names=_names(_of(named, process_id)),
         )
         for device in distinct(gpu["device"][mine]).tolist():
             rows = mine & (gpu["device"] == device)
@@ -201,3 +205,8 @@ def lanes(read: Reader) -> list[Lane]:
 
 def _of(frame: Frame, process_id: int) -> Frame:
     return frame.take(frame["process_id"] == process_id)
+
+
+def _names(frame: Frame) -> tuple[str, ...]:
+    codes = set(frame["name"].tolist()) - {-1} if len(frame) else set()
+    return tuple(sorted(frame.texts["name"][code] for code in codes))

@@ -3,8 +3,10 @@
 torch.profiler does not say what it costs, but the cost is paid per event, on the thread that
 produces it. The unit costs were measured with ``benchmarks/captures/profiler_cost.py`` on an H200
 machine (torch 2.11; medians, and the spread between runs of the same loop is up to a factor of
-two for CUDA calls): an estimate, which is why results that rest on it say so. Nsight Systems adds
-some 2 % to host-bound runs, below what matters here, and records its own larger costs as events.
+two for CUDA calls): an estimate, which is why results that rest on it say so. A slower host pays
+more for each event; how slow it is shows in the operators that only make views, which take the
+same instructions everywhere. Nsight Systems adds some 2 % to host-bound runs, below what matters
+here, and records its own larger costs as events.
 """
 
 from __future__ import annotations
@@ -22,6 +24,22 @@ OPERATOR_SHAPES_NS: Final = 500
 ENQUEUE_NS: Final = 4_000
 PYTHON_FUNCTION_NS: Final = 400
 MEMORY_EVENT_NS: Final = 300
+
+VIEW_NS: Final = {
+    "aten::as_strided": 480,
+    "aten::t": 3_000,
+    "aten::transpose": 1_650,
+    "aten::view": 1_150,
+    "aten::detach": 1_200,
+}
+"""Recorded median lengths of operators that only make views, on the machine of the unit costs."""
+
+MIN_VIEWS = 30
+"""So many calls of an operator give its median length."""
+
+SLOWEST_PACE = 3.0
+"""A host this many times slower than that machine is the most that the estimate is scaled by; it
+is never scaled down, because the time of an event does not only depend on the processor."""
 
 
 @dataclass(frozen=True)
@@ -76,4 +94,24 @@ def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]
     costs.append(np.full(int(enqueues.sum()), ENQUEUE_NS, np.int64))
     at = np.concatenate(times)
     order = np.argsort(at, kind="stable")
-    return RecordedCost(at[order], np.cumsum(np.concatenate(costs)[order]))
+    total = np.cumsum(np.concatenate(costs)[order]) * host_pace(lane, read)
+    return RecordedCost(at[order], total.astype(np.int64))
+
+
+def host_pace(lane: Lane, read: Reader) -> float:
+    """How many times slower this host is than the machine of the unit costs, from 1 on.
+
+    Args:
+        lane: the device whose launching threads are looked at.
+        read: gives tables as frames.
+    """
+    rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    mine = rows.equals("name", *VIEW_NS) & np.isin(rows["thread_id"], lane.host.launch_threads)
+    mine &= rows["process_id"] == lane.process_id
+    length, name = (rows["end_ns"] - rows["start_ns"])[mine], rows["name"][mine]
+    ratios = [
+        float(np.median(length[name == code])) / VIEW_NS[rows.texts["name"][code]]
+        for code in np.unique(name).tolist()
+        if (name == code).sum() >= MIN_VIEWS
+    ]
+    return min(max(float(np.median(ratios)), 1.0), SLOWEST_PACE) if ratios else 1.0

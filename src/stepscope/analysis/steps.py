@@ -110,6 +110,8 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     first, last = 0, n - 1
     while first < n // 2 and duration_ns[first] > 1.3 * typical:
         first += 1
+    # where long steps are frequent they may be half of the second half, but not of all
+    typical = min(typical, float(np.median(duration_ns)))
     if first == 0 and duration_ns[0] < 0.7 * typical:
         first = 1  # the capture began inside it
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
@@ -245,9 +247,16 @@ def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     token = np.where(ops.equals("kind", "memcpy"), token + size, token)
     optimizer = ops.matches("name", words.OPTIMIZER_KERNEL) & lane.is_kernel
     upload = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
-    anchors = find_period(token[order], optimizer[order], upload[order])
+    # What is read back does not make the pattern: a checkpoint every few steps reads every tensor,
+    # and would make those few steps look like one.
+    steady = np.flatnonzero(
+        ~(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[order]
+    )
+    kept = order[steady]
+    anchors = find_period(token[kept], optimizer[kept], upload[kept]) if len(kept) else None
     if anchors is None or len(anchors) < MIN_STEPS - 1:
         return None
+    anchors = steady[anchors]
     # The step begins when the one before has enqueued its last work: what the host does before
     # its own first call, getting a batch, belongs to it.
     first = min(_capture_begin(lane.host, window_start_ns), int(enqueued[order[0]]))

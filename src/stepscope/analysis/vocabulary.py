@@ -90,6 +90,12 @@ INPUT_FUNCTION = re.compile(
 )
 """Python functions, as file(line): name, that belong to the input pipeline."""
 
+LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
+"""Ranges and threads that show PyTorch's DataLoader with worker processes."""
+
+LOADER_WITHOUT_WORKERS = re.compile(r"_SingleProcessDataLoaderIter")
+"""Ranges that show PyTorch's DataLoader loading on the thread that asks."""
+
 STEP_RANGE = re.compile(
     r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch)"
     r"([_ ]?(idx|id|num|number|no))?[^a-z]*$",
@@ -111,6 +117,76 @@ EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
 """The annotation of one step by torch.profiler's schedule."""
+
+_CHECKPOINT_WORDS = re.compile(
+    r"(?<![a-z])(check_?point\w*|ckpt\w*|state_?dict\w*|torch\.save|snapshot\w*|saving"
+    r"|(save|persist|write)_?(model|state|weights|optimizer)\w*)(?![a-z])|^[^a-z]*save[^a-z_]*$",
+    re.IGNORECASE,
+)
+_RECOMPUTE_WORDS = re.compile(
+    r"activation|recompute|checkpoint_?(function|wrapp|impl|hook|sequential)|_checkpoint_wrapped"
+    r"|save_?for_?backward|saved_?tensors|(?<![a-z])load|autograd|^aten::|nn\.Module|backward",
+    re.IGNORECASE,
+)
+
+
+def is_checkpoint_range(text: str) -> bool:
+    """Whether a range name says that the program saves its state.
+
+    Activation checkpointing (recomputation in the backward pass) shares the word, not the meaning.
+    """
+    return bool(_CHECKPOINT_WORDS.search(text)) and not _RECOMPUTE_WORDS.search(text)
+
+
+CHECKPOINT_FUNCTION = re.compile(
+    r"torch/serialization\.py.*(save|write)|torch/distributed/checkpoint/.*save"
+    r"|^(?!.*torch/utils/checkpoint).*[/: ](save_)?(check_?point|ckpt|state_dict)(_hook)?$"
+    r"|safetensors.*save"
+    r"|nn\.Module.*: state_dict|module\.py\(\d+\): state_dict",
+    re.IGNORECASE,
+)
+"""Python functions, as file(line): name, that save the state of training."""
+
+WRITE_CALL = re.compile(
+    r"^(p?write(v|64|v2)?|pwritev2?|fwrite\w*|fsync|fdatasync|sync_file_range|fflush|rename\w*"
+    r"|ftruncate\w*|fallocate\w*|posix_fallocate\w*|sendfile\w*|msync)$"
+)
+"""Operating-system calls in which a thread writes a file."""
+
+LOCK_WAIT_CALL = re.compile(
+    r"^(pthread_cond_(timed|clock)wait|sem_(timed|clock)wait|futex\w*|syscall_futex)"
+)
+"""Operating-system calls with a time limit that CPython's global lock waits in."""
+
+COMPILE_RANGE = re.compile(
+    r"dynamo_timed|compile_inner|_compile\.|call_user_compiler|compile_fx|fx_codegen|GraphLowering"
+    r"|Scheduler\.codegen|inductor_compile|triton_?(jit_?)?compile|async_compile\.|autotun"
+    r"|CachingAutotuner\.bench|aot_(autograd|dispatch|trace)|^(re)?compil(e|ing|ation)\b",
+    re.IGNORECASE,
+)
+"""Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""
+
+COMPILE_FUNCTION = re.compile(
+    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)|torch/_inductor/(compile_fx|graph"
+    r"|scheduler|codecache|async_compile|select_algorithm)|torch/_functorch/aot_autograd"
+    r"|triton/compiler/|triton/runtime/(jit|autotuner|build)\.py.*(compile|bench|_build)"
+    r"|torch/utils/cpp_extension",
+    re.IGNORECASE,
+)
+"""Python functions of a run-time compiler at work."""
+
+PLANNING_OPERATOR = re.compile(r"cudnn|miopen|mkldnn_convolution|_convolution", re.IGNORECASE)
+"""Operators whose library builds (often compiles) a plan for each shape it has not seen yet."""
+
+COMPILED_KERNEL = re.compile(r"triton|inductor|nvrtc|jiterator|cupy_|numba|^fused_", re.IGNORECASE)
+"""Kernels that are compiled while the program runs, as their compilers name them."""
+
+EVALUATION_RANGE = re.compile(
+    r"(?<![a-z])(eval(uate|uation)?|valid(ate|ation)?|val|test|predict|inference|sample|generate)"
+    r"(?![a-z])",
+    re.IGNORECASE,
+)
+"""Range names that hold an evaluation between the training steps."""
 
 WAIT_CALL = re.compile(
     r"^(poll|ppoll|select|pselect|epoll_|sem_|pthread_cond_|pthread_join|futex|read$|recv|accept"

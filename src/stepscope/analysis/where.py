@@ -48,29 +48,29 @@ class Places:
         texts = ranges.texts.get("name", [])
         telling = np.array([not words.marks_steps(text, step_label) for text in texts] + [False])
         self._ranges = ranges.take(keep & telling[ranges["name"]]) if len(ranges) else ranges
-        self._operators = self._of_thread(
-            read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
-        )
+        operators = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+        # while autograd's thread launches the main thread waits: at any time one of them drives
+        self._operators = [
+            self._of_thread(operators, thread) for thread in lane.host.launch_threads
+        ]
         functions = self._of_thread(
             read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
         )
         if len(functions):
-            own = np.array(
-                [not any(mark in text for mark in _FRAMEWORK_FILE)
-                 for text in functions.texts["name"]] + [False]
-            )  # fmt: skip
-            functions = functions.take(own[functions["name"]])
+            functions = functions.take(
+                functions.that("name", lambda text: not is_framework_function(text))
+            )
         self._functions = functions
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
         """The places that hold most of the given intervals' time."""
         middle = (start_ns + end_ns) // 2
         weight = end_ns - start_ns
-        source = _heaviest(self._functions, middle, weight)
+        source = _heaviest([self._functions], middle, weight)
         return Where(
-            range=_heaviest(self._ranges, middle, weight),
+            range=_heaviest([self._ranges], middle, weight),
             operator=_heaviest(self._operators, middle, weight),
-            source=_file_and_line(source) if source else None,
+            source=file_and_line(source) if source else None,
         )
 
     def _of_thread(self, frame: Frame, thread: int) -> Frame:
@@ -81,31 +81,42 @@ class Places:
         )
 
 
-def _heaviest(frame: Frame, at: IntArray, weight: IntArray) -> str | None:
+def _heaviest(threads: list[Frame], at: IntArray, weight: IntArray) -> str | None:
     """The name whose innermost intervals hold most of the weight, if they hold a third of it.
 
     Args:
-        frame: intervals of one thread with ``name``.
+        threads: intervals of each thread with ``name``, all of one table.
         at: times, ascending, ns.
         weight: weight of each time.
     """
-    if not len(frame) or not len(at):
+    if not len(at):
         return None
     if len(at) > _SAMPLE:  # a run of neighbouring steps shows the same places as all of them
         begin = (len(at) - _SAMPLE) // 2
         at, weight = at[begin : begin + _SAMPLE], weight[begin : begin + _SAMPLE]
-    near = (frame["start_ns"] <= at.max()) & (frame["end_ns"] >= at.min())
-    frame = frame.take(near)
-    row = stab_innermost(frame["start_ns"], frame["end_ns"], at)
-    inside = row >= 0
-    if not inside.any():
-        return None
-    held = np.bincount(frame["name"][row[inside]], weights=weight[inside])
-    best = int(np.argmax(held))
-    return frame.texts["name"][best] if held[best] >= weight.sum() / 3 else None
+    held: dict[str, float] = {}
+    for frame in threads:
+        if not len(frame):
+            continue
+        near = (frame["start_ns"] <= at.max()) & (frame["end_ns"] >= at.min())
+        close = frame.take(near)
+        row = stab_innermost(close["start_ns"], close["end_ns"], at)
+        inside = row >= 0
+        if inside.any():
+            sums = np.bincount(close["name"][row[inside]], weights=weight[inside])
+            for code in np.flatnonzero(sums).tolist():
+                name = close.texts["name"][code]
+                held[name] = held.get(name, 0.0) + float(sums[code])
+    best = max(held, key=lambda name: held[name], default=None)
+    return best if best is not None and held[best] >= weight.sum() / 3 else None
 
 
-def _file_and_line(function: str) -> str:
+def is_framework_function(text: str) -> bool:
+    """Whether a traced Python function belongs to the framework or the interpreter."""
+    return any(mark in text for mark in _FRAMEWORK_FILE)
+
+
+def file_and_line(function: str) -> str:
     """``train.py(118): step`` as ``train.py:118``."""
     head, _, _ = function.partition("):")
     file, bracket, line = head.rpartition("(")

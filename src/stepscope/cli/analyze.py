@@ -35,6 +35,9 @@ def command(
     nvtx: str,
     timeunit: str,
     force_overwrite: str,
+    force_export: str,
+    export: str | None,
+    about_formats: str | None,
     quiet: bool,
     about: str | None,
     again: bool,
@@ -44,6 +47,7 @@ def command(
     Each rule gives advice and a table of the places where it applies. Without -r the rules of
     nsys analyze are checked; -r all adds those that it lacks.
     """
+    options.import_numpy()
     from stepscope.session import Session, known_rules, rule_requests
 
     if about is not None:
@@ -51,10 +55,13 @@ def command(
 
         options.write(help_text(known_rules(), about, "rule"))
         return
-    if not paths:
+    if outputs.described_formats(about_formats):
+        return
+    if not paths and not export:
         raise click.UsageError("name a capture; --help-rules lists the rules")
     requests = rule_requests(outputs.split(names))
     wanted = outputs.targets(requests, formats, outputs_, timeunit)
-    session = Session(paths, again=again)
+    again = again or force_export == "true"
+    session = Session(outputs.inputs(paths, export, again=again), again=again)
     answers = session.answers(requests, window=window, nvtx=nvtx)
     outputs.write_answers(answers, wanted, quiet=quiet, force=force_overwrite == "true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +42,21 @@ def formats(*names: str) -> Callable[[F], F]:
         show_default=True,
         help="Output format.",
     )
+
+
+def import_numpy() -> None:
+    """Import numpy without the threads of its BLAS, which start at once and wait busily.
+
+    No command multiplies matrices. Only this process is concerned: what it starts later is not.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        return
+    os.environ[name] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[name]
 
 
 TABLE_FORMATS = ("column", "csv", "json", "markdown")

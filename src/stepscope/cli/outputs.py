@@ -21,6 +21,48 @@ F = TypeVar("F", bound=Callable[..., Any])
 _COMPRESSION = {".xz", ".gz", ".zst"}
 
 
+def _switch(name: str, says: str) -> Callable[[F], F]:
+    """``--name [true|false]``, as nsys has them; without value it is true."""
+    return click.option(
+        name,
+        type=click.Choice(["true", "false"]),
+        is_flag=False,
+        flag_value="true",
+        default="false",
+        help=says,
+    )
+
+
+def described_formats(name: str | None) -> bool:
+    """Answer ``--help-formats``; False when it was not given."""
+    if name is None:
+        return False
+    from stepscope.render.report_format import formats_text
+
+    options.write(formats_text(name))
+    return True
+
+
+def inputs(paths: Sequence[str], export: str | None, *, again: bool) -> list[str]:
+    """The captures to read: the export of a report stands for it.
+
+    Raises:
+        UsageError: there is no such export, or nothing that it could be the export of.
+    """
+    if export is None:
+        return list(paths)
+    if len(paths) > 1 or (paths and Path(paths[0]).suffix != ".nsys-rep"):
+        raise UsageError("--sqlite names the export of one .nsys-rep report; give that report only")
+    if paths and again:
+        return list(paths)  # the export may be older than the report
+    if not Path(export).exists():
+        raise UsageError(
+            f"{export} does not exist; leave --sqlite out to read the report itself, or make the "
+            "export with nsys export -t sqlite"
+        )
+    return [export]
+
+
 def filters(function: F) -> F:
     """The options of ``nsys stats`` and ``nsys analyze`` about filters, formats and outputs."""
     for option in reversed(
@@ -48,11 +90,24 @@ def filters(function: F) -> F:
             click.option(
                 "--timeunit", default="nsec", help="nsec, usec, msec or seconds.", show_default=True
             ),
+            _switch("--force-overwrite", "Replace output files that exist."),
+            _switch(
+                "--force-export",
+                "Read the capture again, even where an export or a cached import of it exists.",
+            ),
             click.option(
-                "--force-overwrite",
-                type=click.Choice(["true", "false"]),
-                default="false",
-                help="Replace output files that exist.",
+                "--sqlite",
+                "export",
+                type=click.Path(),
+                help="Read this SQLite export instead of the report.",
+            ),
+            click.option(
+                "--help-formats",
+                "about_formats",
+                is_flag=False,
+                flag_value="",
+                default=None,
+                help="List the formats, or describe one (or ALL).",
             ),
             click.option("-q", "--quiet", is_flag=True, help="Only errors and results."),
         )
@@ -113,7 +168,7 @@ def write_answers(
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
-    from stepscope.render.report_text import about, render
+    from stepscope.render.report_text import about, pieces
 
     for number, (path, outcome) in enumerate(answers):
         target = wanted[number % len(wanted)]
@@ -125,11 +180,13 @@ def write_answers(
         if not outcome.table.num_rows and not quiet and target.output != "-":
             said = about(outcome.table, "none_found") or "no row results"
             click.echo(f"{path.name}: {outcome.request.report.name}: {said}", err=True)
-        text = render(outcome.table, target.format_)
+        text = pieces(outcome.table, target.format_)
         if target.output == "-":
-            options.write(text + "\n")
+            for piece in text:
+                options.write(str(piece, "utf-8"))
+            options.write("\n")
         elif target.output.startswith("@"):
-            _pipe(target.output[1:].split(), text)
+            _pipe(target.output[1:].split(), b"".join(text))
         else:
             file = _file(target, path)
             _save(file, text, force=force)
@@ -148,10 +205,10 @@ def _file(target: Target, path: Path) -> Path:
     return Path(f"{base}_{report}.{target.format_.extension}")
 
 
-def _save(file: Path, text: str, *, force: bool) -> None:
+def _save(file: Path, text: Iterator[bytes | memoryview], *, force: bool) -> None:
     try:
-        with file.open("w" if force else "x", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with file.open("wb" if force else "xb") as stream:
+            stream.writelines(text)
     except FileExistsError:
         raise StorageError(
             f"{file} exists; name another output, or add --force-overwrite true"
@@ -160,11 +217,11 @@ def _save(file: Path, text: str, *, force: bool) -> None:
         raise StorageError(f"cannot write {file}: {error.strerror}; name another output") from error
 
 
-def _pipe(command: list[str], text: str) -> None:
+def _pipe(command: list[str], text: bytes) -> None:
     if not command:
         raise UsageError("'@' needs a command, as in -o '@grep gemm'")
     try:
-        done = subprocess.run(command, input=text, text=True, encoding="utf-8", check=False)
+        done = subprocess.run(command, input=text, check=False)
     except OSError as error:
         raise StorageError(f"cannot run {command[0]}: {error.strerror}; check the name") from error
     if done.returncode < 0:

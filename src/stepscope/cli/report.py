@@ -27,6 +27,7 @@ def command(
     The page holds the longest rows of every report of stepscope stats for which the capture has
     data, and says which capture options would provide the others.
     """
+    options.import_numpy()
     from stepscope.render import report_page
     from stepscope.render.report_format import parse_format, time_unit
     from stepscope.session import Session, known_reports, stats_requests

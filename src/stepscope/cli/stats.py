@@ -40,6 +40,9 @@ def command(
     nvtx: str,
     timeunit: str,
     force_overwrite: str,
+    force_export: str,
+    export: str | None,
+    about_formats: str | None,
     quiet: bool,
     folders: tuple[str, ...],
     about: str | None,
@@ -52,6 +55,7 @@ def command(
     default set is printed. A report whose data the capture lacks is skipped with a line that names
     the capture option.
     """
+    options.import_numpy()
     from stepscope.session import Session, known_reports, stats_requests
 
     own = [*folders, *filter(None, os.environ.get("STEPSCOPE_REPORT_PATH", "").split(os.pathsep))]
@@ -61,10 +65,13 @@ def command(
 
         options.write(help_text(known, about, "report"))
         return
-    if not paths:
+    if outputs.described_formats(about_formats):
+        return
+    if not paths and not export:
         raise click.UsageError("name a capture; --help-reports lists the reports")
     requests = stats_requests(outputs.split(names), known)
     wanted = outputs.targets(requests, formats, outputs_, timeunit)
-    session = Session(paths, again=again)
+    again = again or force_export == "true"
+    session = Session(outputs.inputs(paths, export, again=again), again=again)
     answers = session.answers(requests, window=window, nvtx=nvtx)
     outputs.write_answers(answers, wanted, quiet=quiet, force=force_overwrite == "true")

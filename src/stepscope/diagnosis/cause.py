@@ -10,6 +10,7 @@ from functools import cache
 
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.job import Device, JobView
+from stepscope.analysis.kernels.repair import Repair
 from stepscope.analysis.simulation import Change
 from stepscope.diagnosis.result import Location
 from stepscope.trace.meta import Meta
@@ -119,9 +120,13 @@ class Detection:
         where: where in the program.
         next_capture: a command that would sharpen the finding.
         unsure_ns: further time that may belong to it, ns a step.
+        repair: the kernels that the repair changes; None where it changes none.
         time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
+        floor_ns: what the step takes at least without it, ns; by default what the device executes.
+        credit_ns: the most that the repair is credited with, ns a step: what it gains beyond is
+            the doing of other causes, which it hides.
         because: id of the cause behind this one.
         absorbs: (cause id, rank) of findings that are symptoms of this one.
     """
@@ -135,8 +140,11 @@ class Detection:
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
     unsure_ns: float = 0.0
+    repair: Repair | None = None
     time_sql: str | None = None
     change: Change | None = None
+    floor_ns: float | None = None
+    credit_ns: float | None = None
     because: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
 

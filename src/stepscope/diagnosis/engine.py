@@ -13,6 +13,7 @@ from stepscope.diagnosis.evidence import (
     job_figures,
     predicted_sql,
 )
+from stepscope.diagnosis.rank_remarks import rank_figures, rank_remarks
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import (
     SCHEMA,
@@ -58,7 +59,8 @@ def diagnose(
     reference = max(cases, key=lambda case: case.step_ns)
     explanation = reference.explanation
     findings = [_finding(item, compute) for item in found]
-    about = {f.name: evaluated(f, reference, compute) for f in job_figures(reference)}
+    asked = [*job_figures(reference), *rank_figures(reference.job.view.collectives)]
+    about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
     for case in cases:
         lane, figures = _accounting(case, compute)
@@ -167,13 +169,8 @@ def _remarks(reference: Case, findings: list[Finding], about: dict[str, Evidence
     remarks = [e.steps.says]
     if e.set_aside:
         remarks.append(e.set_aside)
-    exposed, idle = (about[n].value for n in ("exposed_communication_share", "idle_share"))
-    if exposed > _NOTABLE:
-        remarks.append(
-            f"communication runs uncovered for {percent(exposed)} of the time; a rank "
-            "that waits inside a collective for a late peer looks the same as a slow network, so "
-            "compare the ranks before blaming either"
-        )
+    remarks += rank_remarks(reference.job.view.collectives, findings, about)
+    idle = about["idle_share"].value
     if not findings and idle > _NOTABLE:
         remarks.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.simulation import Free, Simulation
 from stepscope.diagnosis.cause import Case, Detection
+from stepscope.diagnosis.inside_kernels import repair_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +52,21 @@ LARGEST_REPLAY_ERROR: Final = 0.1
 arithmetic on the capture."""
 
 
-def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Predicted | None:
+def simulated(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection
+) -> Predicted | None:
     """The step as the simulator replays it without the cause; None where it cannot say."""
+    if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
+        middle, *ends = (
+            simulation.predict(repair_changes(case, cause_id, bound))
+            for bound in ("expected", "low", "high")
+        )
+        # The host's pace in the replay is that under the capturing tool, which slows it: where the
+        # repaired kernels leave the host behind, the program alone may be as fast as arithmetic.
+        apart = arithmetic(case, cause_id, detection)
+        low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
+        high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
+        return Predicted(middle.step_ns, low, high, middle.replay_error)
     change = detection.change
     if change is None:
         if cause_id not in CAUSES:
@@ -61,13 +75,19 @@ def simulated(simulation: Simulation, cause_id: str, detection: Detection) -> Pr
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
     found = simulation.predict([change])
-    return Predicted(found.step_ns, found.low_ns, found.high_ns, found.replay_error)
+    step: float = found.step_ns
+    if detection.credit_ns is not None:
+        step = max(step, case.step_ns - detection.credit_ns)
+    return Predicted(step, min(found.low_ns, step), max(found.high_ns, step), found.replay_error)
 
 
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The step less the cause's time, but not less than what the device executes anyway."""
     step, time = case.step_ns, detection.time_ns
-    floor = _floor(case, cause_id)
+    if detection.floor_ns is not None:
+        floor = detection.floor_ns
+    else:  # a repair inside the kernels changes what the device executes
+        floor = 0.0 if detection.repair else _floor(case, cause_id)
     predicted = max(floor, step - time)
     low = max(floor, step - time - detection.unsure_ns)
     high = min(step, step - detection.direct_ns)
@@ -80,7 +100,10 @@ def _floor(case: Case, cause_id: str) -> float:
     names = ["compute_ns", "exposed_communication_ns", "memset_ns"]
     if cause_id != "blocking_copy":
         names.append("exposed_copy_ns")
-    return sum(e.steady_total(name) for name in names) / e.n_steady
+    total = sum(e.steady_total(name) for name in names)
+    if cause_id == "checkpoint_stall":  # its copies go with it
+        total -= int(e.stalls.copy_ns.sum())
+    return total / e.n_steady
 
 
 def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> pa.Table:

@@ -14,7 +14,16 @@ import click
 import msgspec
 
 import stepscope
-from stepscope.analysis import gaps, host, profiler_cost, silence
+from stepscope.analysis import (
+    gaps,
+    gil,
+    host,
+    noise,
+    outliers,
+    profiler_cost,
+    silence,
+    stalls,
+)
 from stepscope.analysis.derived import derived_tables
 from stepscope.analysis.simulation import costs, path, program, waits
 from stepscope.analysis.simulation import edit as simulated
@@ -23,6 +32,7 @@ from stepscope.cli import main as command_line
 from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.kernel_pages import kernels_page
 from stepscope.docs.markdown import (
     attributes,
     code,
@@ -194,16 +204,24 @@ def idle_page() -> str:
         f"{prose(summary(silence).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
         "[`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(silence.EVIDENCE)]),
+        "## Evidence for events",
+        "Events that own the host's time; the text stands in column `evidence` of "
+        "[`host_event`](tables.md#host_event).",
+        table(
+            ("cause", "evidence"),
+            [("`checkpoint_stall`", text) for text in stalls.STALL_EVIDENCE]
+            + [("`gil_contention`", text) for text in gil.GIL_EVIDENCE],
+        ),
         "## Labels of the host's timeline",
         f"{prose(constants(host)['LABELS'][1])}",
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, host):
+    for module in (gaps, host, noise, stalls, gil, outliers):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and doc
         ]
         parts.append(table(("constant", "value", "meaning"), rows))
     parts += [
@@ -214,7 +232,7 @@ def idle_page() -> str:
             [
                 (code(name.removesuffix("_NS").lower()), f"{value:,}")
                 for name, (value, _) in constants(profiler_cost).items()
-                if isinstance(value, int)
+                if isinstance(value, int) and name.endswith("_NS")
             ],
         ),
     ]
@@ -338,6 +356,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
     "idle-time.md": idle_page,
+    "kernels.md": lambda: _page(kernels_page()),
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from stepscope.render.report_format import Format, cells
+from stepscope.render.report_format import Format, cells, headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LONG_ROWS = 1 << 14  # for fewer, Arrow's functions take longer to load than to write the rows
+
 
 def as_csv(table: pa.Table, format_: Format | None = None) -> str:
     """Comma-separated values; a value is quoted only where it must be."""
-    return _separated(table, format_ or Format("csv"), ",", _quoted)
+    return b"".join(csv_pieces(table, format_ or Format("csv"))).decode()
 
 
 def as_tsv(table: pa.Table, format_: Format | None = None) -> str:
     r"""Tab-separated values; tabs inside values become spaces, or ``\t`` with ``esc``."""
-    format_ = format_ or Format("tsv")
+    return b"".join(tsv_pieces(table, format_ or Format("tsv"))).decode()
+
+
+def csv_pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
+    """The text of :func:`as_csv` (UTF-8), some rows at a time."""
+    return _separated(table, format_, ",", _quoted)
+
+
+def tsv_pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
+    """The text of :func:`as_tsv` (UTF-8), some rows at a time."""
     tab = "\\t" if "esc" in format_.flags else " "
 
     def plain(text: str) -> str:
@@ -27,15 +38,22 @@ def as_tsv(table: pa.Table, format_: Format | None = None) -> str:
     return _separated(table, format_, "\t", plain)
 
 
-def _separated(table: pa.Table, format_: Format, separator: str, safe: Callable[[str], str]) -> str:
+def _separated(
+    table: pa.Table, format_: Format, separator: str, safe: Callable[[str], str]
+) -> Iterator[bytes | memoryview]:
+    if "nohdr" not in format_.flags:
+        yield (separator.join(map(safe, headers(table, format_))) + "\n").encode()
+    if table.num_rows >= _LONG_ROWS:
+        from stepscope.render.report_rows import lines
+
+        yield from lines(table, format_, separator, safe)
+        return
     found = cells(table, format_)
     columns = [
         column if numeric else _each_once(column, safe)
         for column, numeric in zip(found.columns, found.numeric, strict=True)
     ]
-    lines = [] if "nohdr" in format_.flags else [separator.join(map(safe, found.head))]
-    lines += map(separator.join, zip(*columns, strict=True))
-    return "\n".join(lines) + "\n" if lines else ""
+    yield "".join(f"{separator.join(row)}\n" for row in zip(*columns, strict=True)).encode()
 
 
 def _each_once(column: list[str], safe: Callable[[str], str]) -> list[str]:

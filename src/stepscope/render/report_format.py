@@ -12,6 +12,7 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AUTO_LINES, MAX_WIDTH = 100, 100
 TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "sec": 1_000_000_000}
 BYTE_UNITS = {
     "B": 1,
@@ -22,7 +23,7 @@ BYTE_UNITS = {
     "GB": 10**9,
     "GiB": 2**30,
 }
-_DECIMALS = {"us": 3, "ms": 4, "sec": 4, "KB": 2, "KiB": 2, "MB": 3, "MiB": 3, "GB": 3, "GiB": 3}
+DECIMALS = {"us": 3, "ms": 4, "sec": 4, "KB": 2, "KiB": 2, "MB": 3, "MiB": 3, "GB": 3, "GiB": 3}
 _DEFAULTS = {"ts": "ns", "dur": "ns", "mem": "MB", "thru": "MB", "ratio": "%", "addr": "hex"}
 _ALLOWED = {
     "ts": tuple(TIME_UNITS),
@@ -46,6 +47,57 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "htable": ("html", ()),
 }
 """Format -> file extension and its own options."""
+
+TITLES = {
+    "column": "aligned columns for reading",
+    "table": "a table with lines around its cells",
+    "csv": "comma-separated values; quoted where a value holds a comma, quote or line end",
+    "tsv": "tab-separated values; tabs and line ends inside values become spaces",
+    "json": "an array of objects, one a row; null where there is no value",
+    "hdoc": "an HTML page with the table",
+    "htable": "the table alone in HTML",
+}
+OPTIONS = {
+    "nohdr": "no header",
+    "nofmt": "no separators between thousands",
+    "autolines=": f"rows that decide the width of the columns (default {AUTO_LINES}, 0: all)",
+    "colmax=": f"widest column that is chosen so (default {MAX_WIDTH}, 0: no limit)",
+    "esc": r"write \t for a tab inside a value",
+    "title=": "title of the page",
+    "css=": "address of a style sheet",
+    "noconv": "times in ns, sizes in bytes, addresses in decimal",
+    "nohdrunit": "no unit in the headers",
+}
+"""What the options mean, whatever format takes them."""
+
+
+def formats_text(name: str) -> str:
+    """The list of all formats, or what one of them (or ALL) takes.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    name = name.partition(":")[0]
+    if not name:
+        lines = [f"  {known:8} {TITLES[known]} (.{FORMATS[known][0]})" for known in FORMATS]
+        return "The following formats are known:\n\n" + "\n".join(lines) + "\n"
+    if name != "ALL" and name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}; {_nearest(name, tuple(FORMATS), 'format')}")
+    return "\n".join(_about(known) for known in (FORMATS if name == "ALL" else [name]))
+
+
+def _about(name: str) -> str:
+    own = (*FORMATS[name][1], *_COMMON)
+    lines = [f"{name}[:option...] -- {TITLES[name]}", ""]
+    lines += [f"    {option:12} {OPTIONS[option]}" for option in own]
+    if "colmax=" in own:
+        lines.append(f"    {'N:N:...':12} widths of the columns in order (. chosen, 0 hidden)")
+    for category, units in _ALLOWED.items():
+        lines.append(f"    {category + '=':12} unit: {', '.join(units)}")
+    for both, categories in _META.items():
+        lines.append(f"    {both + '=':12} the same for {' and '.join(categories)}")
+    return "\n".join(lines) + "\n"
+
 
 _LONG_UNITS = {
     "nsec": "ns",
@@ -187,12 +239,22 @@ def cells(table: pa.Table, format_: Format) -> Cells:
     head, columns, numeric = [], [], []
     for entry, data in zip(table.schema, table.columns, strict=True):
         category = (entry.metadata or {}).get(b"unit", b"").decode()
-        head.append(entry.name + _suffix(category, format_))
-        columns.append(_texts(data, category, format_))
+        head.append(_header(entry, format_))
+        columns.append(column_texts(data, category, format_))
         kind = entry.type
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        numeric.append(bool(number) and not _is_hexadecimal(category, format_))
+        numeric.append(bool(number) and not is_hexadecimal(category, format_))
     return Cells(head, columns, numeric)
+
+
+def headers(table: pa.Table, format_: Format) -> list[str]:
+    """The column headers, with units."""
+    return [_header(entry, format_) for entry in table.schema]
+
+
+def _header(entry: pa.Field, format_: Format) -> str:
+    category = (entry.metadata or {}).get(b"unit", b"").decode()
+    return str(entry.name) + _suffix(category, format_)
 
 
 def _suffix(category: str, format_: Format) -> str:
@@ -202,13 +264,13 @@ def _suffix(category: str, format_: Format) -> str:
     return f" ({unit}/s)" if category == "thru" else f" ({unit})"
 
 
-def _converted(values: list[Any], unit: str) -> list[str]:
+def converted(values: list[Any], unit: str) -> list[str]:
     """Values in a larger unit.
 
     The last digit of a tie depends on the arithmetic: like Nsight Systems, times are multiplied
     by the inverse of the unit, bytes divided by it.
     """
-    form = f"%.{_DECIMALS[unit]}f"
+    form = f"%.{DECIMALS[unit]}f"
     if unit in TIME_UNITS:
         inverse = float(f"1e-{len(str(TIME_UNITS[unit])) - 1}")
         return ["" if value is None else form % (value * inverse) for value in values]
@@ -216,7 +278,8 @@ def _converted(values: list[Any], unit: str) -> list[str]:
     return ["" if value is None else form % (value / size) for value in values]
 
 
-def _is_hexadecimal(category: str, format_: Format) -> bool:
+def is_hexadecimal(category: str, format_: Format) -> bool:
+    """Whether a category's values are shown in hexadecimal."""
     return category == "hex" or (category == "addr" and format_.unit("addr") == "hex")
 
 
@@ -225,7 +288,8 @@ def _hexadecimal(value: int, category: str) -> str:
     return f"0x{unsigned:X}" if category == "addr" else f"{unsigned:x}"
 
 
-def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
+def column_texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
+    """The cells of one column; empty text for null."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(data.type):
@@ -237,10 +301,10 @@ def _texts(data: pa.ChunkedArray, category: str, format_: Format) -> list[str]:
     values: list[Any] = data.to_pylist()
     if pa.types.is_string(data.type):
         return ["" if value is None else value for value in values]
-    if _is_hexadecimal(category, format_):
+    if is_hexadecimal(category, format_):
         return ["" if value is None else _hexadecimal(value, category) for value in values]
     unit = format_.unit(category) if category else ""
     factor = (TIME_UNITS | BYTE_UNITS).get(unit, 1)
     if factor == 1:
         return ["" if value is None else str(value) for value in values]
-    return _converted(values, unit)
+    return converted(values, unit)

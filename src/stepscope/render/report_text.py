@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.render.report_csv import as_csv, as_tsv
-from stepscope.render.report_format import Cells, Format, cells
+from stepscope.render.report_csv import csv_pieces, tsv_pieces
+from stepscope.render.report_format import AUTO_LINES, MAX_WIDTH, Cells, Format, cells
 from stepscope.render.text import clean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AUTO_LINES, _MAX_WIDTH = 100, 100
 _INTEGER = re.compile(r"-?\d+")
 
 
 def render(table: pa.Table, format_: Format) -> str:
     """A report table in any format."""
+    return b"".join(pieces(table, format_)).decode()
+
+
+def pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
+    """The text of :func:`render` (UTF-8); of formats with a line a row, some rows at a time."""
     if format_.name == "csv":
-        return as_csv(table, format_)
+        return csv_pieces(table, format_)
     if format_.name == "tsv":
-        return as_tsv(table, format_)
+        return tsv_pieces(table, format_)
+    return iter([_whole(table, format_).encode()])
+
+
+def _whole(table: pa.Table, format_: Format) -> str:
     if format_.name == "json":
         return _json(table, format_)
     if format_.name in ("hdoc", "htable"):
@@ -143,8 +152,8 @@ def _shown(text: str, numeric: bool, format_: Format) -> str:
 
 
 def _widths(found: Cells, columns: list[list[str]], format_: Format) -> list[int]:
-    scanned = int(format_.values.get("autolines", _AUTO_LINES)) or None
-    most = int(format_.values.get("colmax", _MAX_WIDTH)) or 1 << 30
+    scanned = int(format_.values.get("autolines", AUTO_LINES)) or None
+    most = int(format_.values.get("colmax", MAX_WIDTH)) or 1 << 30
     widths = []
     for index, (name, column) in enumerate(zip(found.head, columns, strict=True)):
         given = format_.widths[index] if index < len(format_.widths) else -1

@@ -37,7 +37,7 @@ def whatif_text(result: WhatIf) -> str:
             ("idle", "idle_ns"),
         )
     ]
-    rows.append(("step", result.replayed_step_ns, result.predicted_step_ns))
+    rows.append(("step", result.measured_step_ns, result.predicted_step_ns))
     lines += [f"  {n:14}{milliseconds(now):>10}{milliseconds(then):>10}" for n, now, then in rows]
     lines += ["", *(f"· {clean(remark, 400)}" for remark in result.remarks)]
     return "\n".join(lines) + "\n"

@@ -117,6 +117,13 @@ DIFFERENCES = (
         "traces are untrusted text",
     ),
     Difference(
+        "--sqlite, --force-export",
+        "the export is written beside the report, or to the file that --sqlite names",
+        "nothing is written there: --sqlite names an export to read instead of the report, and "
+        "--force-export reads the capture again whatever export or cached import of it exists",
+        "an input folder may be read-only, and the cache serves every later question",
+    ),
+    Difference(
         "--report-dir",
         "the working folder is searched for reports, too",
         "only folders that are named are",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,14 +100,27 @@ def _from_sql(path: Path) -> Report:
 def _run_sql(sql: str, units: dict[str, Unit], path: Path, source: Source, _: Arguments) -> Answer:
     from stepscope.sql.engine import Engine
 
-    if not source.scope.everything:
-        raise UsageError(f"{path.name} is SQL and sees the whole trace; filter in its WHERE")
-    engine = Engine([(0, source.trace)])
+    engine = Engine([(0, source.trace)], _restricted(source))
     try:
         table = engine.query(sql)
     except UsageError as error:
         raise UsageError(f"{path.name}: {_nearest_name(str(error), sql)}") from error
     return SqlAnswer(table, units)
+
+
+def _restricted(source: Source) -> dict[str, Callable[[], pa.Table]]:
+    """Under a filter, every table holds the rows that count for the other reports, too."""
+    if source.scope.everything:
+        return {}
+
+    def rows(name: str) -> pa.Table:
+        import pyarrow as pa
+
+        table = source.rows(name).arrow()
+        rank = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+        return table.add_column(0, "rank", rank)
+
+    return {name: partial(rows, name) for name in TABLES}
 
 
 class SqlAnswer(list[object]):

@@ -30,7 +30,8 @@ class Engine:
 
     Args:
         ranks: rank and trace of each member.
-        derived: tables that an analysis computes on demand, by name.
+        derived: tables that are computed on demand, by name; one with the name of a canonical
+            table stands for it.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Engine:
 
     def tables(self) -> list[str]:
         """Names of all tables that a statement may use."""
-        return [*TABLES, *self._derived]
+        return list(dict.fromkeys((*TABLES, *self._derived)))
 
     def query(self, sql: str) -> pa.Table:
         """Run one statement that returns rows.

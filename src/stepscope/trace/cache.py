@@ -14,8 +14,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -186,7 +184,7 @@ class Cache:
         """
         freed = sum(entry.bytes for entry in self.entries() if self._remove(entry.folder))
         self._remove_abandoned()
-        shutil.rmtree(self.folder / _KEPT_NAME, ignore_errors=True)
+        _remove_tree(self.folder / _KEPT_NAME)
         with contextlib.suppress(OSError):
             self._index_path.unlink()
         return freed
@@ -217,8 +215,8 @@ class Cache:
             with storage_errors(self.folder):
                 self._publish(temporary, lock, entry, again)
         finally:
-            shutil.rmtree(unlocked, ignore_errors=True)
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove_tree(unlocked)
+            _remove_tree(temporary)
 
     def _publish(self, temporary: Path, lock: IO[bytes], entry: Path, again: bool) -> None:
         """Rename a filled folder into place, or use the one that another process put there."""
@@ -273,7 +271,7 @@ class Cache:
                 try:
                     entry.rename(doomed / entry.name)
                 finally:
-                    shutil.rmtree(doomed, ignore_errors=True)
+                    _remove_tree(doomed)
         except OSError:
             return False
         return True
@@ -286,10 +284,10 @@ class Cache:
                 if lock.exists() and not found.name.startswith("new-"):
                     with lock.open("rb") as handle:
                         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(found, ignore_errors=True)
+                        _remove_tree(found)
                 elif time.time() - found.stat().st_mtime >= _STALE_TEMPORARY_S:
                     # without a lock: it is being removed right now, or was when its process ended
-                    shutil.rmtree(found, ignore_errors=True)
+                    _remove_tree(found)
                     found.unlink(missing_ok=True)
 
     @property
@@ -373,9 +371,16 @@ def _modified(path: Path) -> float:
 _OURS: set[Path] = set()
 
 
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder as far as that is possible."""
+    import shutil  # it brings the compression modules along, which most commands do not need
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _temporary(folder: Path, prefix: str) -> Path:
     """A fresh name, removed at the end whatever happens (an interrupt may come at any moment)."""
-    path = folder / f"{prefix}{secrets.token_hex(8)}"
+    path = folder / f"{prefix}{os.urandom(8).hex()}"
     _OURS.add(path)
     return path
 
@@ -384,7 +389,7 @@ def remove_leftovers() -> None:
     """Remove what this process has not put in place."""
     for path in _OURS:
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_tree(path)
         else:
             with contextlib.suppress(OSError):
                 path.unlink()

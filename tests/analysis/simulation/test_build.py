@@ -318,3 +318,48 @@ def test_a_full_queue_is_the_devices_doing(tmp_path: Path):
     halved = s.predict([ScaleKernels("gemm", 0.5)])
     # launches that waited for the device wait half as long
     assert halved.step_ns == pytest.approx(0.51 * s.measured_step_ns, rel=0.1)
+
+
+def test_input_may_come_at_its_own_pace(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.range(t, t + 100, "dataload")
+        b.kernel(t + 110, t + 310, call=(t + 102, t + 105))
+        b.api(t + 107, t + 315, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 320, step).trace(tmp_path))
+    halved = s.predict([ScaleKernels("gemm", 0.5)])
+    assert halved.step_ns == 220 * US
+    assert halved.high_ns == s.measured_step_ns
+    ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
+    assert ready.step_ns == ready.high_ns == 120 * US
+
+
+def test_several_devices_of_one_process(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 10, t + 110, call=(t, t + 3))
+        b.kernel(t + 15, t + 215, call=(t + 5, t + 8), device=1)
+        b.api(t + 20, t + 220, "cudaDeviceSynchronize")
+
+    trace = steps(Build(), 230, step).trace(tmp_path)
+    devices = [(0, e) for e in explain(trace.frame, trace.meta)]
+    s = Simulation(devices, {0: trace.frame})
+    assert len(s.subjects) == 2
+    assert abs(s.replay_error) < 0.01
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < s.measured_step_ns
+
+
+def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            at = t + 100 + 100 * k
+            b.kernel(at + 8, at + 28, call=(at, at + 5))
+
+    trace = steps(Build(), 500, step).trace(tmp_path)
+    monkeypatch.setattr("stepscope.analysis.simulation.model.LARGEST_RUN", 14)
+    s = simulation(trace)
+    (run,) = s.runs
+    assert run.steps == 3
+    assert f"steps {run.first} to {run.last} were replayed" in s.says()
+    assert s.predict([]).step_ns == s.measured_step_ns

@@ -70,31 +70,11 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "profiler_overhead": _no_recording,
         "small_kernels": _no_turnaround,
         "unexplained": _no_delays,
+        "checkpoint_stall": _saved_beside,
     }
-    if cause in ("host_sync", "blocking_copy") and bound == "low":
-        subject = _unhindered(subject)
     if cause in special:
         return special[cause](subject, bound)
     return _no_work(subject, cause, bound)
-
-
-def _unhindered(subject: Subject) -> Subject:
-    """Launching at the pace of the quickest step.
-
-    A thread that sleeps and is woken again and again works more slowly (cold caches, low clock);
-    by how much, a capture does not say. The spread between its steps is what it shows.
-    """
-    program = subject.program
-    launching = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
-    step = np.cumsum(program.kind == MARK)
-    of_step = np.bincount(step, weights=launching)[1:]
-    if len(of_step) < 3 or not of_step.any():
-        return subject
-    pace = float(of_step.min() / of_step.mean())
-    work = program.work_ns.copy()
-    work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
-    call = np.where(subject.is_op, np.floor(program.call_ns * pace), program.call_ns)
-    return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
 
 
 def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
@@ -276,11 +256,7 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     ops = lane.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
-    speed, _ = pinned_bandwidth(lane)
-    pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
-    pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
-    faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
-    duration = np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
+    duration = _pinned_ns(subject, copies)
     work = program.work_ns.copy()
     work[:, C["blocking_copy"]] = 0
     delay = np.where(copies, 0, program.delay_ns)
@@ -291,6 +267,29 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
         return freed
     down = ops.equals("copy_kind", "DtoH")[row]
     return _on_own_stream(_on_own_stream(freed, copies & ~down, after=False), copies & down)
+
+
+def _saved_beside(subject: Subject, bound: Bound) -> Subject:
+    """The state is copied on a stream of its own, and another thread writes it."""
+    program = subject.program
+    copies = program.blocks & (program.wait_cause == C["checkpoint_stall"])
+    freed = _no_work(subject, "checkpoint_stall", bound)
+    if bound == "high":
+        return freed
+    delay = np.where(copies, 0, program.delay_ns)
+    pinned = freed.becomes(duration_ns=_pinned_ns(freed, copies), delay_ns=delay)
+    return _on_own_stream(pinned, copies)
+
+
+def _pinned_ns(subject: Subject, copies: BoolArray) -> IntArray:
+    """Durations if some copies of pageable memory were pinned."""
+    program, ops = subject.program, subject.lane.ops
+    row = np.maximum(program.op, 0)
+    speed, _ = pinned_bandwidth(subject.lane)
+    pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
+    pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
+    faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
+    return np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
 
 
 def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) -> Subject:
@@ -384,65 +383,3 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     duration = fused.program.duration_ns.copy()
     duration[kept] = change.duration_ns
     return fused.becomes(duration_ns=duration), count
-
-
-def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subject]:
-    """One rank takes the time of the median of the others, or of one, between two collectives.
-
-    Host time is compared by cause, device time over all operations but matched collectives, each
-    part of a step between collectives that all ranks share by itself.
-    """
-    shared = subjects[0].program.instance
-    for subject in subjects:
-        shared = np.intersect1d(shared, subject.program.instance)
-    parts = [_parts(s.program, shared) for s in subjects]
-    count = min(int(part.max(initial=-1)) + 1 for part in parts)
-    sums = [_sums(s.program, part, count) for s, part in zip(subjects, parts, strict=True)]
-    chosen = [
-        value
-        for s, value in zip(subjects, sums, strict=True)
-        if s.rank == other or (other == "median" and s.rank != rank)
-    ]
-    if not chosen:
-        return subjects
-    wanted = np.median(np.stack(chosen), axis=0)
-    changed = []
-    for subject, part, own in zip(subjects, parts, sums, strict=True):
-        if subject.rank != rank:
-            changed.append(subject)
-            continue
-        ratio = np.where(own > 0, wanted / np.maximum(own, 1), 1.0)
-        ratio = np.vstack((ratio, np.ones((1, ratio.shape[1]))))[np.minimum(part, count)]
-        program = subject.program
-        alone = _alone(program)
-        changed.append(
-            subject.becomes(
-                work_ns=np.round(program.work_ns * ratio[:, :-2]).astype(np.int64),
-                call_ns=np.round(program.call_ns * ratio[:, -2]).astype(np.int64),
-                duration_ns=np.where(
-                    alone, np.round(program.duration_ns * ratio[:, -1]), program.duration_ns
-                ).astype(np.int64),
-            )
-        )
-    return changed
-
-
-def _alone(program: Program) -> BoolArray:
-    """Items whose operation no other rank takes part in."""
-    return ~program.communication & (program.instance < 0)
-
-
-def _parts(program: Program, shared: IntArray) -> IntArray:
-    """Number of the part of the run that each item lies in: cut at steps and at collectives."""
-    cuts = (program.kind == MARK) | np.isin(program.instance, shared[shared >= 0])
-    return np.cumsum(cuts).astype(np.int64)
-
-
-def _sums(program: Program, part: IntArray, count: int) -> IntArray:
-    """Host time by cause, time in calls and device time of each part, ns."""
-    alone = np.where(_alone(program), program.duration_ns, 0)
-    columns = np.column_stack((program.work_ns, program.call_ns, alone))
-    sums = np.zeros((count, columns.shape[1]), np.int64)
-    inside = part < count
-    np.add.at(sums, part[inside], columns[inside])
-    return sums

@@ -12,8 +12,9 @@ import numpy as np
 
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
+from stepscope.analysis.host import LONG_SILENCE_STEP_SHARE
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.analysis.simulation import edit
+from stepscope.analysis.simulation import edit, ranks
 from stepscope.analysis.simulation.build import build
 from stepscope.analysis.simulation.changes import (
     Change,
@@ -34,12 +35,15 @@ from stepscope.analysis.simulation.replay import Replay, replay
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
-LARGEST_RUN: Final = 150_000
+LARGEST_RUN: Final = 100_000
 """Items that are replayed at most, all ranks together: what some eight predictions of three
 replays each take about five seconds for. Longer captures are replayed in part."""
 
 FEWEST_STEPS: Final = 3
 """Steps that are replayed even where they are more."""
+
+LEAST_GAIN: Final = 0.01
+"""Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
 
 @dataclass(frozen=True)
@@ -249,24 +253,53 @@ class Simulation:
         scale = self.measured_step_ns / max(base, 1.0)
         expected = slowest_ns(self.replay(changes)) * scale
         ends = [expected]
-        if _uncertain(changes, self.subjects):
-            ends += [slowest_ns(self.replay(changes, b)) * scale for b in ("low", "high")]
+        moves = expected < (1 - LEAST_GAIN) * self.measured_step_ns
+        if moves or _uncertain(changes, self.subjects):
+            ends += [
+                slowest_ns(self.replay(changes, bound, paced=moves)) * scale
+                for bound in ("low", "high")
+            ]
+        if self._paced_by_input(self.changed(changes)):
+            ends.append(float(self.measured_step_ns))
         error = abs(self.replay_error)
         return Prediction(
             step_ns=round(expected),
             low_ns=round(min(ends) * (1 - error)),
-            high_ns=round(max(ends) * (1 + error)),
+            # what gains something at the measured pace does not lose at another
+            high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
             replay_error=self.replay_error,
             says=self.says(),
         )
 
-    def replay(self, changes: Sequence[Change], bound: Bound = "expected") -> list[Replay]:
-        """Replay with the changes; one result a device."""
+    def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
+        """Whether input may come at a pace of its own.
+
+        Loaders in other processes do not go faster because the training thread does: it then waits
+        longer for them. A capture seldom says whether they are what it waited for.
+        """
+        waited = max(
+            int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
+            for s, run in zip(subjects, self.runs, strict=True)
+        )
+        return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
+
+    def replay(
+        self, changes: Sequence[Change], bound: Bound = "expected", *, paced: bool = False
+    ) -> list[Replay]:
+        """Replay with the changes; one result a device.
+
+        Args:
+            changes: the changes.
+            bound: which of the uncertainties to assume.
+            paced: among them that of the host's pace.
+        """
         if not changes:
             return self.unchanged
         subjects = self.changed(changes, bound)
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
+        if paced:
+            subjects = ranks.at_pace(subjects, bound)
         return replay([s.program for s in subjects])
 
     def says(self) -> str:
@@ -291,7 +324,7 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
             raise UsageError(f"there is no rank {change.rank}; ranks are {_listed(known)}")
         if change.other != "median" and change.other not in known:
             raise UsageError(f"there is no rank {change.other}; ranks are {_listed(known)}")
-        return edit.rank_like(subjects, change.rank, change.other), len(subjects) - 1
+        return ranks.rank_like(subjects, change.rank, change.other), len(subjects) - 1
     if isinstance(change, Free) and change.cause not in C:
         raise UsageError(
             f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"

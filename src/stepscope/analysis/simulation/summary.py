@@ -76,7 +76,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         rank=rank,
         device=e.lane.device,
         budget_before=_budget(
-            simulation.subjects[slow], simulation.unchanged[slow], simulation.replayed_step_ns
+            simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns
         ),
         budget_after=_budget(changed[slow], replays[slow], predicted.step_ns),
         remarks=remarks(simulation),
@@ -143,7 +143,7 @@ def remarks(simulation: Simulation) -> list[str]:
 
 
 def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
-    """Where the last pass goes, scaled to a step of the given length."""
+    """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
     begin, end = replay.bounds_ns[-1 - replay.steps], replay.bounds_ns[-1]
     lane, program = subject.lane, subject.program
     passes = len(replay.host_ns) // max(len(program), 1)

@@ -30,11 +30,16 @@ class Names:
     texts: list[str]
 
 
-def call_names(calls: Rows) -> Names:
-    """Names of API calls without a four-digit interface version (``_v3020``)."""
-    return renamed(
-        Names(calls["raw_name"], calls.texts("raw_name")), lambda t: _INTERFACE_VERSION.sub("", t)
-    )
+def call_names(calls: Rows, rows: IntArray | None = None) -> Names:
+    """Names of API calls without a four-digit interface version (``_v3020``).
+
+    Args:
+        calls: the calls.
+        rows: only of these.
+    """
+    codes = calls["raw_name"] if rows is None else calls["raw_name"][rows]
+    names = Names(codes, calls.texts("raw_name"))
+    return renamed(names, lambda text: _INTERFACE_VERSION.sub("", text))
 
 
 def renamed(names: Names, change: object) -> Names:
@@ -53,7 +58,7 @@ def kernel_names(source: Source, kernels: Rows, arguments: Arguments) -> Names:
         column = "short_name"
     elif arguments.get("mangled"):
         column = "mangled_name"
-    plain = Names(kernels["name"].astype(np.int64), kernels.texts("name"))
+    plain = Names(kernels["name"], kernels.texts("name"))
     names = plain
     if column != "name":
         texts = kernels.texts(column)
@@ -67,16 +72,26 @@ def kernel_names(source: Source, kernels: Rows, arguments: Arguments) -> Names:
     return names
 
 
+def innermost_ranges(source: Source, calls: Rows) -> tuple[Rows, IntArray]:
+    """The ranges, and for each call the row of the innermost one around it, -1 where there is none.
+
+    Of the ranges of its thread that enclose a call, that is the one that begins last.
+    """
+    innermost = np.full(len(calls), -1, np.int64)
+    ranges = usable_ranges(source, own_thread=True)
+    of_range, of_call = enclosing(source, ranges, calls)
+    # of several the latest-starting is written last; of equal starts the shortest
+    if len(of_range):
+        ends = range_ends(source, ranges)
+        order = np.lexsort((-of_range, -ends[of_range], ranges["start_ns"][of_range]))
+        innermost[of_call[order]] = of_range[order]
+    return ranges, innermost
+
+
 def _prefixed(source: Source, kernels: Rows, names: Names) -> Names:
     calls = source.cuda_calls()
     work, call = launches(kernels, calls)
-    ranges = usable_ranges(source, own_thread=True)
-    innermost = np.full(len(calls), -1, np.int64)
-    of_range, of_call = enclosing(source, ranges, calls)
-    # of several the latest-starting is written last; of equal starts the shortest
-    ends = range_ends(source, ranges)
-    order = np.lexsort((-of_range, -ends[of_range], ranges["start_ns"][of_range]))
-    innermost[of_call[order]] = of_range[order]
+    ranges, innermost = innermost_ranges(source, calls)
     prefix = np.full(len(kernels), -1, np.int64)
     texts = ranges.texts("name") if len(ranges) else []
     codes = np.append(ranges["name"] if len(ranges) else np.empty(0, np.int64), -1)
@@ -91,7 +106,7 @@ def _prefixed(source: Source, kernels: Rows, names: Names) -> Names:
 
 def memory_op_names(ops: Rows) -> Names:
     """Names of copies and fills: ``[CUDA memcpy Host-to-Device]`` whatever the source wrote."""
-    names = Names(ops["name"].astype(np.int64), ops.texts("name"))
+    names = Names(ops["name"], ops.texts("name"))
     if all(text.startswith("[CUDA ") for text in _used(names)):
         return names
     kinds = ops.texts("copy_kind")
@@ -121,7 +136,8 @@ _LABELS = {
 
 
 def _used(names: Names) -> list[str]:
-    return [names.texts[code] for code in np.unique(names.codes).tolist() if code >= 0]
+    counts = np.bincount(names.codes + 1, minlength=len(names.texts) + 1)[1:]
+    return [text for text, count in zip(names.texts, counts.tolist(), strict=True) if count]
 
 
 def launches(work: Rows, calls: Rows) -> tuple[IntArray, IntArray]:

@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 _FEW_GROUPS = 4096
 _FEW_KEYS = 4096
 _BLOCK_ROWS = 1 << 16
+_DOT_ROWS = 1 << 13  # above 10,000, OpenBLAS wakes threads that then wait busily
 _DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows
 
 
@@ -82,6 +83,8 @@ def _number_few(key: AnyArray, low: int, high: int) -> tuple[AnyArray, IntArray]
         for code in np.flatnonzero((counts > 0) & (first < 0)).tolist():
             first[code] = begin + int(np.argmax(block == code + low))
     present = np.flatnonzero(first >= 0)
+    if low == 0 and len(present) == len(first):
+        return key, first  # numbered already, as codes of texts mostly are
     number = np.zeros(len(first), np.int32)
     number[present] = np.arange(len(present))
     codes = np.empty(len(key), np.int32)
@@ -118,7 +121,10 @@ class Statistics:
 
 def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     """Statistics of integer values by group (0 to ``number - 1``)."""
-    count = np.bincount(groups, minlength=number).astype(np.int64)
+    count = np.zeros(number, np.int64)
+    size = max(_BLOCK_ROWS, number)  # of many groups, each block counts as many
+    for begin in range(0, len(groups), size):
+        count += np.bincount(groups[begin : begin + size], minlength=number)
     ordered = _sorted_by_group(values, groups, number)
     first = np.concatenate(([0], np.cumsum(count)[:-1])).astype(np.int64)
     filled = np.flatnonzero(count)
@@ -138,8 +144,7 @@ def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     spread = np.zeros(number)
     if len(filled) <= _FEW_GROUPS:
         for key in filled.tolist():
-            part = ordered[first[key] : first[key] + count[key]] - avg[key]
-            spread[key] = np.dot(part, part)
+            spread[key] = _squares(ordered[first[key] : first[key] + count[key]], avg[key])
     else:
         away = ordered - np.repeat(avg[filled], count[filled])
         np.square(away, out=away)
@@ -148,19 +153,30 @@ def statistics(values: IntArray, groups: IntArray, number: int) -> Statistics:
     return Statistics(count, total, avg, med, low, high, std, whole)
 
 
+def _squares(values: IntArray, mean: float) -> float:
+    """Sum of the squared distances from the mean."""
+    total = 0.0
+    for begin in range(0, len(values), _DOT_ROWS):
+        away = values[begin : begin + _DOT_ROWS] - mean
+        total += float(np.dot(away, away))
+    return total
+
+
 def running_std(values: IntArray, groups: IntArray, number: int) -> FloatArray:
     """Sample standard deviation by Welford's recurrence, in the order of the rows.
 
     It differs from that of :func:`statistics` in the last digit only; where a figure is shown
     unrounded, that digit is to be the one Nsight Systems prints.
     """
-    count, mean, square = [0] * number, [0.0] * number, [0.0] * number
-    for value, key in zip(values.tolist(), groups.tolist(), strict=True):
-        count[key] += 1
-        away = value - mean[key]
-        mean[key] += away / count[key]
-        square[key] += away * (value - mean[key])
-    spread: FloatArray = np.sqrt(np.array(square) / np.maximum(np.array(count) - 1, 1))
+    spread = np.zeros(number)
+    for key in range(number):
+        count, mean, square = 0, 0.0, 0.0
+        for value in values[groups == key].tolist():
+            count += 1
+            away = value - mean
+            mean += away / count
+            square += away * (value - mean)
+        spread[key] = np.sqrt(square / max(count - 1, 1))
     return spread
 
 
@@ -172,13 +188,18 @@ def _sorted_by_group(values: IntArray, groups: IntArray, number: int) -> IntArra
     bits = width + number.bit_length()
     if bits < 63:
         # one sort of (group, value) packed into as few bits as they need
-        packed: AnyArray = groups.astype(np.uint32 if bits <= 32 else np.int64)
-        packed = np.left_shift(packed, packed.dtype.type(width), out=packed)
-        np.bitwise_or(packed, (values - low).astype(packed.dtype), out=packed)
+        packed = np.empty(len(values), np.uint32 if bits <= 32 else np.int64)
+        blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, len(values), _BLOCK_ROWS)]
+        for block in blocks:
+            part = packed[block]
+            part[:] = groups[block]
+            np.left_shift(part, part.dtype.type(width), out=part)
+            np.bitwise_or(part, (values[block] - low).astype(part.dtype), out=part)
         packed.sort()
-        np.bitwise_and(packed, packed.dtype.type((1 << width) - 1), out=packed)
-        ordered = packed.astype(np.int64)
-        ordered += low
+        ordered = np.empty(len(values), np.int64)
+        for block in blocks:
+            np.bitwise_and(packed[block], packed.dtype.type((1 << width) - 1), out=ordered[block])
+            ordered[block] += low
         return ordered
     return values[np.lexsort((values, groups))]
 
@@ -195,12 +216,38 @@ def dictionary(codes: AnyArray, texts: list[str]) -> Any:
     """Codes and their texts as an Arrow dictionary array; negative codes are null."""
     import pyarrow as pa
 
-    indices = pa.array(np.asarray(codes, dtype=np.int32), mask=np.asarray(codes) < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))
+    indices = nullable(np.asarray(codes, dtype=np.int32), np.asarray(codes) < 0)
+    return pa.DictionaryArray.from_arrays(indices, _text_array(texts))
+
+
+def _text_array(texts: list[str]) -> Any:
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if ends[-1] >= 1 << 31:
+        return pa.array(texts, type=pa.string())  # which says that it is too much
+    offsets, data = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(texts), offsets, data)
 
 
 def nullable(values: AnyArray, null: AnyArray | None = None) -> Any:
     """An Arrow array that is null where ``null`` is true (by default where the value is -1)."""
+    lacks = values == -1 if null is None else np.asarray(null, dtype=bool)
+    return to_arrow(np.asarray(values), lacks if lacks.any() else None)
+
+
+def to_arrow(values: AnyArray, null: BoolArray | None = None) -> Any:
+    """Numbers as an Arrow array of the same memory.
+
+    ``pyarrow.array`` would first import pandas, where it is installed, and numpy's masked arrays,
+    which takes longer than most reports.
+    """
     import pyarrow as pa
 
-    return pa.array(values, mask=np.asarray(values == -1 if null is None else null))
+    if values.dtype.kind not in "iuf" or values.dtype.byteorder == ">":
+        return pa.array(values, mask=null)
+    values = np.ascontiguousarray(values)
+    bits = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [bits, pa.py_buffer(values)])

@@ -35,6 +35,8 @@ def missing(needs: Sequence[Need], source: Source) -> str:
             flag = flags.get(need.table) if trace.meta.source == "nsys" else None
             if flag is None:
                 flag = need.flag
+            if need.table == "gpu_op" and source.has("gpu_op", "kind", ("graph",)):
+                flag = _INSIDE_GRAPHS
             return f"{trace.path.name} holds no {need.what}; to have it, capture with {flag}"
     return ""
 
@@ -44,8 +46,6 @@ def _rows(table: str, source: Source) -> bool:
 
 
 def _of_kind(table: str, column: str, kinds: tuple[str, ...], source: Source) -> bool:
-    if not source.trace.rows(table):
-        return False
     return source.has(table, column, kinds)
 
 
@@ -53,6 +53,7 @@ def _kind(table: str, column: str, *kinds: str) -> Callable[[Source], bool]:
     return partial(_of_kind, table, column, kinds)
 
 
+_INSIDE_GRAPHS = "nsys profile --cuda-graph-trace=node: its CUDA graphs were recorded as a whole"
 _CUDA = "nsys profile -t cuda (torch.profiler: ProfilerActivity.CUDA)"
 _NVTX = "nsys profile -t nvtx and nvtx.range in the program (torch.profiler: record_function)"
 _UM = "nsys profile --cuda-um-{}-page-faults=true"

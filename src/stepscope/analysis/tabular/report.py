@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from stepscope.analysis.tabular.maths import to_arrow
 from stepscope.analysis.tabular.needs import Need, missing
 from stepscope.analysis.tabular.source import Source
 from stepscope.trace.errors import UsageError
@@ -217,8 +220,14 @@ def table_of(report: Report, columns: Answer) -> pa.Table:
     import pyarrow as pa
 
     specs = getattr(columns, "columns", report.columns)  # SQL decides its columns itself
-    specs = getattr(columns, "columns", report.columns)  # SQL decides its columns itself
-    arrays = [data if isinstance(data, pa.Array) else pa.array(data) for data in columns]
+    arrays = [
+        data
+        if isinstance(data, pa.Array)
+        else to_arrow(data)
+        if isinstance(data, np.ndarray)
+        else pa.array(data)
+        for data in columns
+    ]
     fields = [
         pa.field(column.label, array.type, metadata={"unit": column.unit})
         for column, array in zip(specs, arrays, strict=True)

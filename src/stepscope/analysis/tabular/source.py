@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.tabular.columns import Stored, durations
-from stepscope.analysis.tabular.columns import column as read_column
+from stepscope.analysis.tabular.columns import StoredTable
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES
 from stepscope.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -40,27 +43,6 @@ class Scope:
         return self == Scope()
 
 
-class _Stored:
-    """Columns of one table that were read, shared by all selections of its rows."""
-
-    def __init__(self, trace: Trace, table: str) -> None:
-        self.trace = trace
-        self.table = table
-        self.columns: dict[str, Stored] = {}
-
-    def __getitem__(self, name: str) -> Stored:
-        if name not in self.columns:
-            self.columns[name] = read_column(self.trace, self.table, name)
-        return self.columns[name]
-
-    @cached_property
-    def durations(self) -> IntArray:
-        if {"start_ns", "end_ns"} <= self.columns.keys():
-            length: IntArray = self["end_ns"].values - self["start_ns"].values
-            return length
-        return durations(self.trace, self.table)
-
-
 class Rows:
     """Rows of one table; columns are read when they are first used.
 
@@ -76,12 +58,12 @@ class Rows:
         trace: Trace,
         table: str,
         chosen: IntArray | None = None,
-        stored: _Stored | None = None,
+        stored: StoredTable | None = None,
     ) -> None:
         self._trace = trace
         self._table = table
         self._chosen = chosen
-        self._stored = stored or _Stored(trace, table)
+        self._stored = stored or StoredTable(trace, table)
         self._columns: dict[str, AnyArray] = {}
 
     def __len__(self) -> int:
@@ -107,9 +89,17 @@ class Rows:
 
     def equals(self, column: str, values: Sequence[str]) -> BoolArray:
         """Which rows have one of these texts."""
-        texts = self.texts(column)
-        wanted = np.array([text in values for text in texts] + [False], dtype=bool)
-        return wanted[self[column]]
+        stored = self._stored[column]
+        wanted = np.array([text in values for text in stored.texts] + [False], dtype=bool)
+        used = stored.rows_of_texts > 0
+        if (wanted | ~used).all():  # in most traces every call is one of CUDA
+            return np.ones(len(self), dtype=bool)
+        return np.take(wanted, self[column], mode="wrap")
+
+    def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
+        """Which rows have a text that satisfies a predicate; it is asked once a distinct text."""
+        hits = np.array([holds(text) for text in self.texts(column)] + [False], dtype=bool)
+        return np.take(hits, self[column], mode="wrap")
 
     def where(self, mask: BoolArray) -> Rows:
         """The rows where the mask is true."""
@@ -119,6 +109,11 @@ class Rows:
         if self._chosen is not None:
             chosen = self._chosen[chosen]
         return Rows(self._trace, self._table, chosen, self._stored)
+
+    def arrow(self) -> pa.Table:
+        """The rows with all columns, as the trace stores them."""
+        table = self._trace.arrow(self._table)
+        return table if self._chosen is None else table.take(self._chosen)
 
     @cached_property
     def duration(self) -> IntArray:
@@ -138,16 +133,22 @@ class Source:
     def __init__(self, trace: Trace, scope: Scope | None = None) -> None:
         self.trace = trace
         self.scope = scope or Scope()
-        self._stored: dict[str, _Stored] = {}
+        self._stored: dict[str, StoredTable] = {}
         self._kept: dict[tuple[str, ...], Rows] = {}
 
+    def _table(self, table: str) -> StoredTable:
+        return self._stored.setdefault(table, StoredTable(self.trace, table))
+
     def _all(self, table: str) -> Rows:
-        stored = self._stored.setdefault(table, _Stored(self.trace, table))
-        return Rows(self.trace, table, stored=stored)
+        return Rows(self.trace, table, stored=self._table(table))
 
     def has(self, table: str, column: str, kinds: Sequence[str]) -> bool:
         """Whether the trace, whatever the scope, holds a row with one of these texts."""
-        return bool(self._all(table).equals(column, kinds).any())
+        if not self.trace.rows(table):
+            return False
+        stored = self._table(table)[column]
+        counted = zip(stored.texts, stored.rows_of_texts.tolist(), strict=False)
+        return any(rows and text in kinds for text, rows in counted)
 
     def rows(self, table: str) -> Rows:
         """Rows of a table that count."""

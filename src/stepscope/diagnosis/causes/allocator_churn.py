@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+import re
+
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
 
 
+_ALLOCATES = "^(cuda|hip)(Malloc|HostAlloc)|^cuMem(Alloc|Create|Map)"
+_RELEASES = "^(cuda|hip)Free|^cuMem(Free|Release|Unmap)"
+_MANY = 8  # a step that releases so many blocks gives the whole cache back
+
+
 def detect(case: Case) -> Detection | None:
-    """Idle time during allocation calls."""
+    """Idle time during allocation calls, and what is late after the waits they force."""
     time = case.idle_ns(_ID)
     if not time:
         return None
+    e = case.explanation
+    api = e.lane.host.api
+    inside = (api["start_ns"] >= e.begin_ns) & (api["start_ns"] < e.end_ns)
+    released, allocated = (
+        int((inside & api.matches("name", re.compile(pattern))).sum()) / e.n_steady
+        for pattern in (_RELEASES, _ALLOCATES)
+    )
+    says = "the GPU idles while the host allocates and releases memory inside the step"
+    emptied = min(released, allocated) >= _MANY
+    if emptied:
+        says += (
+            "; {releases} releases and {allocations} allocations take {in_calls_ns} of the host's "
+            "time: the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
+            "or because memory is nearly full"
+        )
+    do = [
+        "remove torch.cuda.empty_cache() from the loop (and gc.collect() with it)",
+        "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "leave headroom: near the memory limit the caching allocator releases and retries",
+    ]
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        says="the GPU idles while the host allocates or releases memory inside the step",
-        do=[
-            "remove torch.cuda.empty_cache() from the loop",
-            "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "leave headroom: near the memory limit the caching allocator releases and retries",
-        ],
+        unsure_ns=case.idle_ns("launch_bound"),
+        says=says,
+        do=do,
         figures=[
             idle_figure(_ID),
-            Figure(
-                "allocation_calls",
-                "count",
-                "SELECT count(*) FROM api_call WHERE regexp_matches(name, "
-                "'^(cuda|hip)(Malloc|Free|HostAlloc)|^cuMem(Alloc|Free|Create|Release|Map|Unmap)') "
-                "AND {process} AND {window}",
+            _calls("allocations", "count(*)", "count", _ALLOCATES),
+            _calls("releases", "count(*)", "count", _RELEASES),
+            _calls(
+                "in_calls_ns",
+                "coalesce(sum(end_ns - start_ns), 0)::BIGINT",
+                "ns",
+                f"{_ALLOCATES}|{_RELEASES}",
             ),
         ],
         where=case.place(_ID),
+    )
+
+
+def _calls(name: str, value: str, unit: Unit, pattern: str) -> Figure:
+    return Figure(
+        name,
+        unit,
+        f"SELECT {value} FROM api_call WHERE regexp_matches(name, '{pattern}') "
+        "AND {process} AND {window}",
     )
 
 
@@ -40,9 +75,12 @@ CAUSE = Cause(
     title="Allocator churn",
     definition=(
         "cudaMalloc and cudaFree take 0.1 to several milliseconds, and cudaFree waits for the "
-        "device. In a steady step there should be none."
+        "device. In a steady step there should be none: PyTorch keeps released blocks in a cache. "
+        "Where the cache is emptied each step, every block is asked for again."
     ),
     look_alikes=(
+        "The wait inside cudaFree is not host_sync: it goes with the call. launch_bound has late "
+        "launches without such calls. "
         "The first steps allocate by right: they are set aside as warm-up. Pinning host memory "
         "for a batch belongs to the input pipeline when an annotation says so."
     ),

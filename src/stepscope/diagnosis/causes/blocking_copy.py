@@ -10,7 +10,10 @@ _ID = "blocking_copy"
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies
-    exposed = case.explanation.steady_total("exposed_host_copy_ns") / case.explanation.n_steady
+    # copies that save state are the checkpoint's
+    copied = case.explanation.steady_total("exposed_host_copy_ns")
+    copied -= int(case.explanation.stalls.copy_ns.sum())
+    exposed = copied / case.explanation.n_steady
     time = exposed + case.idle_ns(_ID)
     if not copies.count or not time:
         return None
@@ -38,7 +41,9 @@ def detect(case: Case) -> Detection | None:
         direct_ns=exposed + case.direct_ns(_ID),
         time_sql=(
             "SELECT round((sum(exposed_host_copy_ns) + coalesce((SELECT sum(end_ns - start_ns) "
-            f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}), 0)) / count(*))::BIGINT "
+            f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            "- coalesce((SELECT sum(exposed_copy_ns) FROM host_event "
+            "WHERE cause = 'checkpoint_stall' AND {lane}), 0)) / count(*))::BIGINT "
             "FROM step WHERE steady AND {lane}"
         ),
         says=says,
@@ -49,6 +54,12 @@ def detect(case: Case) -> Detection | None:
                 "exposed_host_copy_ns",
                 "ns",
                 "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {lane}",
+            ),
+            Figure(
+                "stall_copies_ns",
+                "ns",
+                "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
+                "WHERE cause = 'checkpoint_stall' AND {lane}",
             ),
             Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
             Figure(

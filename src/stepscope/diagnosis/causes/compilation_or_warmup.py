@@ -7,22 +7,42 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 _ID = "compilation_or_warmup"
 
 
+_OF_EVENTS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+
+
 def detect(case: Case) -> Detection | None:
-    """Idle time during module loading and run-time compilation calls."""
+    """Idle time while device code is compiled, loaded, planned or captured."""
     time = case.idle_ns(_ID)
     if not time:
         return None
+    where = case.place(_ID)
+    place = "operator" if where.operator else "range" if where.range else ""
+    says = "the GPU idles while device code is compiled or loaded"
+    if len(case.explanation.events[_ID][0]):
+        says += ", {compilations} times in {steps_with_compilation} of {steady_steps} steps"
+    if place:
+        says += f", most of it in {{{place}}}"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        says="the GPU idles while device code is loaded or compiled",
+        unsure_ns=case.idle_ns("host_compute"),
+        says=says,
+        texts=where.texts(),
         do=[
-            "capture after warm-up: skip the first 10 steps",
-            "fix the shapes or mark them dynamic, so that torch.compile does not compile again",
-            "set CUDA_MODULE_LOADING=EAGER where lazy loading falls into measured steps",
+            "keep shapes constant: pad to a few lengths (buckets), drop the last short batch; each "
+            "new shape makes cuDNN plan and torch.compile trace again",
+            "let torch.compile expect changing shapes: dynamic=True or torch._dynamo.mark_dynamic; "
+            "TORCH_LOGS=recompiles says why it compiles again",
+            "turn off searching where shapes change: torch.backends.cudnn.benchmark = False, or "
+            "another attention backend (torch.nn.attention.sdpa_kernel)",
+            "capture after warm-up (skip the first steps), or set CUDA_MODULE_LOADING=EAGER where "
+            "lazy loading falls into measured steps",
         ],
         figures=[
             idle_figure(_ID),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
+            Figure("compilations", "count", f"SELECT count(*) {_OF_EVENTS}"),
+            Figure("steps_with_compilation", "count", f"SELECT count(DISTINCT step) {_OF_EVENTS}"),
             Figure(
                 "module_calls",
                 "count",
@@ -30,17 +50,29 @@ def detect(case: Case) -> Detection | None:
                 "'^cu(Module|Library)(Load|Unload)|^cuLink|^nvrtc') AND {process} AND {window}",
             ),
         ],
-        where=case.place(_ID),
+        where=where,
+        next_capture=(
+            None if place else "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True)"
+        ),
     )
 
 
 CAUSE = Cause(
     id=_ID,
     title="Compilation or warm-up",
-    definition="Modules are loaded, linked or compiled inside the measured steps.",
-    look_alikes="host_compute is CPU work without such calls.",
-    prediction="the step without the idle time during those calls",
-    reference="CUDA driver API: module and library management",
+    definition=(
+        "Device code is compiled, linked, loaded or planned inside the measured steps: "
+        "torch.compile again, Triton, cuDNN plans for new shapes, lazy loading, capture of a CUDA "
+        "graph. Leading steps that are long for this reason are set aside as warm-up and not "
+        "blamed."
+    ),
+    look_alikes=(
+        "host_compute is a silence that neither a range or function of a compiler holds, nor the "
+        "loading of a module or the first launch of a compiled kernel ends, nor an operator that "
+        "plans for its shape contains. TorchDynamo's cache lookup, made in each call, is none."
+    ),
+    prediction="the step without the idle time during compiling and loading",
+    reference="CUDA driver API: module and library management; PyTorch: torch.compile",
     min_share=0.05,
     detect=detect,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.analysis import vocabulary as words
 from stepscope.analysis.silence import (
     BATCH_PINNED,
     BATCH_UPLOADED,
@@ -9,9 +10,16 @@ from stepscope.analysis.silence import (
     NAMED_INPUT,
     OS_WAIT,
 )
-from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "input_starvation"
+_FROM = (
+    "FROM step, (SELECT sum(end_ns - start_ns) AS waited FROM idle_gap "
+    f"WHERE cause = '{_ID}' AND {{lane}}) WHERE steady AND {{lane}}"
+)
+_PERIOD = "sum(wall_ns) / count(*)"
+_WAIT = "any_value(waited) / count(*)"
+_WORK = "(sum(wall_ns) - any_value(waited)) / count(*)"
 
 
 def detect(case: Case) -> Detection | None:
@@ -29,6 +37,33 @@ def detect(case: Case) -> Detection | None:
     says = f"the GPU waits for the next batch{inside}"
     if why:
         says += f" ({why[0]})"
+    loader = _loader(case, pinned)
+    figures = [
+        idle_figure(_ID),
+        Figure("work_ns_per_step", "ns_per_step", f"SELECT {_WORK} {_FROM}"),
+    ]
+    if loader == "workers":
+        figures += [
+            Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
+            Figure(
+                "times_workers", "count", f"SELECT ceil(({_PERIOD}) / ({_WORK}))::BIGINT {_FROM}"
+            ),
+        ]
+        says += (
+            "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
+            "{work_ns_per_step}: {times_workers} times as many would keep up"
+        )
+    elif loader == "main":
+        figures += [
+            Figure("loading_ns_per_step", "ns_per_step", f"SELECT {_WAIT} {_FROM}"),
+            Figure(
+                "workers_needed", "count", f"SELECT ceil(({_WAIT}) / ({_WORK}))::BIGINT {_FROM}"
+            ),
+        ]
+        says += (
+            "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
+            "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
+        )
     if weak:
         says += "; without annotations, other host work between steps looks the same"
     do = [
@@ -37,17 +72,16 @@ def detect(case: Case) -> Detection | None:
         "move decoding and augmentation off the training thread, or prepare the data offline",
         "keep pin_memory=True and copy with non_blocking=True, so that the copy overlaps too",
     ]
-    if pinned:
-        do.insert(0, "the batch is prepared and pinned on the training thread itself: set "
-                  "num_workers to 2 or more")  # fmt: skip
+    if loader == "main":
+        do.insert(0, "the batch is prepared on the training thread itself: set num_workers")
     return Detection(
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         says=says,
-        texts=where.texts(),
         do=do,
-        figures=[idle_figure(_ID)],
+        texts=where.texts(),
+        figures=figures,
         where=where,
         next_capture=(
             "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True), or "
@@ -56,6 +90,17 @@ def detect(case: Case) -> Detection | None:
             else None
         ),
     )
+
+
+def _loader(case: Case, pinned: bool) -> str:
+    """Who prepares the batches: ``workers``, the ``main`` thread, or nobody can tell."""
+    host = case.explanation.lane.host
+    names = set(host.ranges.texts.get("name", [])) | set(host.thread_names)
+    if any(words.LOADER_WITH_WORKERS.search(name) for name in names):
+        return "workers"
+    if pinned or any(words.LOADER_WITHOUT_WORKERS.search(name) for name in names):
+        return "main"
+    return "unknown"
 
 
 CAUSE = Cause(

@@ -37,6 +37,8 @@ def detect(case: Case) -> Detection | None:
         time_ns=time,
         direct_ns=time - min(time, doubt),
         unsure_ns=case.idle_ns("small_kernels"),
+        # free launches also hide waits and host work of other causes, which keep their own gain
+        credit_ns=time + case.idle_ns("small_kernels"),
         says=says,
         texts=where.texts(),
         do=[

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from stepscope.analysis.kernels.view import FAMILY_NAMES
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.result import Location
 
 _ID = "small_kernels"
 
@@ -12,15 +16,25 @@ def detect(case: Case) -> Detection | None:
     time = case.idle_ns(_ID)
     if not time:
         return None
+    explanation = case.explanation
+    kernels = explanation.kernels
+    ended = explanation.gaps.segments["op"][explanation.segments_of(_ID)]
+    rows = np.unique(ended[ended >= 0])
+    family = kernels.family[rows]
+    most = np.bincount(family[family >= 0], minlength=len(FAMILY_NAMES))
+    what = f"of the family {FAMILY_NAMES[int(np.argmax(most))]}" if most.any() else "copies"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
         says=(
             "the kernels are so short that the GPU's own turnaround between two of them takes a "
-            "noticeable part of the step"
+            "noticeable part of the step; most of them are {what}"
         ),
+        texts={"what": what},
         do=[
             "merge kernels: torch.compile, fused optimizers, channels_last where layouts differ",
+            "capture the step in a CUDA graph, where the turnaround is shorter: "
+            "torch.compile(model, mode='reduce-overhead')",
             "give each kernel more work: larger batches",
         ],
         figures=[
@@ -30,7 +44,14 @@ def detect(case: Case) -> Detection | None:
                 "count",
                 "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {lane} AND {window}",
             ),
+            Figure(
+                "median_kernel_ns",
+                "ns",
+                "SELECT median(end_ns - start_ns)::BIGINT FROM gpu_op "
+                "WHERE kind = 'kernel' AND {lane} AND {window}",
+            ),
         ],
+        where=Location(*kernels.attribution.heaviest(rows)),
     )
 
 
@@ -41,7 +62,10 @@ CAUSE = Cause(
         "From the end of one kernel to the start of the next, already enqueued one the GPU needs "
         "about 1 us. Thousands of short kernels a step make that add up."
     ),
-    look_alikes="launch_bound waits for the host; here the host was in time.",
+    look_alikes=(
+        "launch_bound waits for the host; here the host was in time. unfused_optimizer and "
+        "fusion_opportunity name the kernels themselves, where those cost more than the turnaround."
+    ),
     prediction="the step without the turnaround gaps; fusion cannot remove all of them",
     reference="docs/how-it-works.md, idle time",
     min_share=0.10,

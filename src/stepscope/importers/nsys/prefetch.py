@@ -1,14 +1,16 @@
-"""Read ahead in a second thread, so that reading and decoding overlap."""
+"""Read ahead in further threads, so that reading and decoding overlap."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Part = TypeVar("Part")
 _AHEAD = 2  # finished items that wait; bounds the memory
 _POLL_S = 0.1
 
@@ -50,6 +52,27 @@ def prefetched(make: Callable[[], Iterator[Item]]) -> Iterator[Item]:
     finally:
         stop.set()
         thread.join()
+
+
+def in_order(work: Callable[[Part], Item], parts: Iterable[Part], threads: int) -> Iterator[Item]:
+    """What several threads make of some parts, in the order of the parts.
+
+    At most one item more than there are threads waits, which bounds the memory. An error is
+    raised here, after the items before it.
+    """
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="stepscope-reader")
+    pending: deque[Future[Item]] = deque()
+    try:
+        for part in parts:
+            pending.append(pool.submit(work, part))
+            if len(pending) > threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _End:

@@ -8,7 +8,9 @@ that table is then read with the standard library, value by value, and the misfi
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.nsys.detect import SQLITE_ERRORS, SQLITE_MAGIC, sqlite_uri
-from stepscope.importers.nsys.prefetch import prefetched
+from stepscope.importers.nsys.prefetch import in_order, prefetched
 from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where
 from stepscope.importers.nsys.text import clean
 from stepscope.trace.errors import InputError, StorageError
@@ -31,6 +33,8 @@ _HEADER_BYTES = 100
 _SAMPLES = 32
 _SAMPLE_ROWS = 64
 _WAL_VERSION = 2
+_MOST_THREADS = 4  # more readers than that outrun what becomes of the rows
+_LEAST_ROW_BYTES = 8
 
 
 class SqliteSource:
@@ -48,6 +52,7 @@ class SqliteSource:
         self._path = path
         self._shown = shown or path
         _check_file(path, self._shown)
+        self._bytes = path.stat().st_size
         with self._errors():
             self._connection = sqlite3.connect(sqlite_uri(path), uri=True, check_same_thread=False)
             self._connection.text_factory = bytes
@@ -81,10 +86,13 @@ class SqliteSource:
         if order is not None and self._is_mixed(table, order):
             # SQLite sorts in bounded memory, for less than sorting the finished columns costs
             query += f" ORDER BY {_quoted(order)}, rowid"
+            parts = []
+        else:
+            parts = self._parts(table)
         done = 0
         if self._adbc is not None:
             try:
-                for batch in prefetched(lambda: self._fast(query, kinds)):
+                for batch in self._read_ahead(query, kinds, where, parts):
                     done += batch.num_rows
                     yield batch
                 return
@@ -93,8 +101,13 @@ class SqliteSource:
         yield from self._slow(table, query, kinds, bad, done)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._connection.close()
+        self._readers.close()
+
+    @cached_property
+    def _readers(self) -> _Readers:
+        return _Readers(self._path, self._adbc)
 
     @cached_property
     def _adbc(self) -> Any:
@@ -126,6 +139,46 @@ class SqliteSource:
         values = [value for (value,) in seen if isinstance(value, int)]
         return any(after < before for before, after in pairwise(values))
 
+    def _parts(self, table: str) -> list[tuple[int, int]]:
+        """Row numbers (from, to) of the parts in which a large table is read at the same time.
+
+        SQLite's time goes into decoding the rows, so reading grows with the number of cores. Empty
+        for a small table, and where the row numbers are too sparse to tell how many rows there are.
+        """
+        try:
+            first, last = self._connection.execute(
+                f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}"
+            ).fetchone()
+        except sqlite3.Error:  # a table without row numbers
+            return []
+        if not (isinstance(first, int) and isinstance(last, int)):
+            return []
+        rows = last - first + 1
+        if not 2 * BATCH_ROWS < rows < self._bytes // _LEAST_ROW_BYTES:
+            return []
+        step = BATCH_ROWS - 1  # with the row of literals, one batch
+        return [(at, min(at + step, last + 1)) for at in range(first, last + 1, step)]
+
+    def _read_ahead(
+        self,
+        select: str,
+        kinds: Mapping[str, Raw],
+        where: Where | None,
+        parts: Sequence[tuple[int, int]],
+    ) -> Iterator[pa.RecordBatch]:
+        threads = min(os.cpu_count() or 1, _MOST_THREADS)
+        if threads == 1 or not parts:
+            yield from prefetched(lambda: self._fast(select, kinds))
+            return
+        joined = "AND" if where is not None else "WHERE"
+
+        def read(part: tuple[int, int]) -> list[pa.RecordBatch]:
+            begin, end = part
+            return list(self._fast(f"{select} {joined} rowid >= {begin} AND rowid < {end}", kinds))
+
+        for batches in in_order(read, parts, threads):
+            yield from batches
+
     def _fast(self, select: str, kinds: Mapping[str, Raw]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -134,10 +187,8 @@ class SqliteSource:
         literals = ", ".join(_LITERALS[kind] for kind in kinds.values())
         # ORDER BY would apply to the whole compound, hence the subquery
         query = f"SELECT {literals} UNION ALL SELECT * FROM ({select})"
-        manager, driver = self._adbc
-        with ExitStack() as stack:
-            database = stack.enter_context(driver.connect(sqlite_uri(self._path)))
-            connection = stack.enter_context(manager.AdbcConnection(database))
+        manager, _ = self._adbc
+        with self._readers.taken() as connection, ExitStack() as stack:
             statement = stack.enter_context(manager.AdbcStatement(connection))
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(query)
@@ -190,6 +241,49 @@ class SqliteSource:
                 f"{self._shown} is damaged or incomplete ({reason}); copy it again, or export the "
                 "report again with nsys export"
             ) from error
+
+
+class _Readers:
+    """ADBC connections to one database: each serves one reader at a time, then the next."""
+
+    def __init__(self, path: Path, adbc: Any) -> None:
+        self._uri = sqlite_uri(path)
+        self._adbc = adbc
+        self._lock = threading.Lock()
+        self._free: list[tuple[Any, ExitStack]] = []
+        self._closed = False
+
+    @contextmanager
+    def taken(self) -> Iterator[Any]:
+        """A connection; one that failed is closed."""
+        with self._lock:
+            found = self._free.pop() if self._free else None
+        connection, stack = found or self._open()
+        try:
+            yield connection
+        except BaseException:
+            stack.close()
+            raise
+        with self._lock:
+            if not self._closed:
+                self._free.append((connection, stack))
+                return
+        stack.close()
+
+    def _open(self) -> tuple[Any, ExitStack]:
+        manager, driver = self._adbc
+        with ExitStack() as stack:
+            database = stack.enter_context(driver.connect(self._uri))
+            connection = stack.enter_context(manager.AdbcConnection(database))
+            return connection, stack.pop_all()
+
+    def close(self) -> None:
+        """Close what no reader uses; a reader that was given up closes its own when it ends."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for _, stack in free:
+            stack.close()
 
 
 def _adbc_errors() -> tuple[type[BaseException], ...]:

@@ -14,13 +14,13 @@ from stepscope.reports.summary import header, summary
 
 def by_recorded_name(calls: Rows) -> Answer:
     """Summary of calls by name as recorded: two versions of a function are two rows."""
-    names = call_names(calls)
     groups, firsts = group(calls["raw_name"])
+    names = call_names(calls, firsts)
     found = statistics(calls.duration, groups, len(firsts))
     order = np.argsort(-found.total, kind="stable")
-    if len(np.unique(found.total)) < len(found.total):  # the rare tie is worth reading a column
+    if len(set(found.total.tolist())) < len(found.total):  # the rare tie is worth reading a column
         order = np.lexsort((calls["name_number"][firsts], -found.total))
-    return [*summary(found, order), dictionary(names.codes[firsts][order], names.texts)]
+    return [*summary(found, order), dictionary(names.codes[order], names.texts)]
 
 
 def _run(source: Source, _: Arguments) -> Answer:

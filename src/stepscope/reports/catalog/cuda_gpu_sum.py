@@ -42,7 +42,8 @@ def _gpu_parts(source: Source, arguments: Arguments) -> list[tuple[Names, IntArr
 
 def _by_category(parts: list[tuple[Names, IntArray, int]]) -> Answer:
     texts: list[str] = []
-    codes, durations, categories = [], [], []
+    none = np.empty(0, np.int64)  # a window may hold nothing
+    codes, durations, categories = [none], [none], [none]
     for names, duration, number in parts:
         codes.append(names.codes + len(texts))
         texts += names.texts

@@ -55,7 +55,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     is_kernel = work.equals("kind", ("kernel",))
     kernels, ops = work.where(is_kernel), work.where(~is_kernel)
     texts: list[str] = []
-    codes = np.empty(len(work), np.int64)
+    codes = np.empty(len(work), np.int32)
     if len(kernels):
         names = kernel_names(source, kernels, arguments)
         codes[is_kernel], texts = names.codes, names.texts
@@ -72,7 +72,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         work["start_ns"],
         duration,
         nullable(work["correlation_id"]),
-        *(nullable(work[column].astype(np.int64), ~is_kernel) for column in _SHAPE),
+        *(nullable(work[column], ~is_kernel) for column in _SHAPE),
         nullable(work["static_shared_bytes"]),
         nullable(work["dynamic_shared_bytes"]),
         nullable(size),

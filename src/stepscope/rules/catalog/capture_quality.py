@@ -42,7 +42,9 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         if len(lane.steps) < least:
             said = f"{where}: {lane.steps.says}; capture at least {least} steps"
             found.append(("too short", f"{len(lane.steps)} steps", said))
-        if lane.set_aside:
+        lengths = lane.durations_ns
+        aside_ns = int(lengths.sum() - lane.steady_durations_ns.sum())
+        if lane.set_aside and aside_ns * 100 > int(lengths.sum()) * int(arguments["warmup"]):
             found.append(("warm-up included", lane.set_aside, f"{where}: {_FILTER}"))
         share = 100.0 * lane.recording_ns / max(lane.end_ns - lane.begin_ns, 1)
         if share > most:
@@ -71,7 +73,7 @@ RULES = [
         "capture_quality",
         "Capture Quality",
         "What makes figures of this capture doubtful: records lost, the profiler's own cost, too "
-        "few steps, warm-up steps among the measured ones.",
+        "few steps, much of the time in warm-up steps.",
         (
             Column("Row#", doc="number"),
             Column("Check", doc="what was looked at"),
@@ -82,6 +84,12 @@ RULES = [
         arguments=(
             ROWS,
             Argument("steps", "a capture of fewer steps is too short", 5, low=1),
+            Argument(
+                "warmup",
+                "report warm-up above so many percent of all steps' time",
+                20,
+                low=0,
+            ),
             Argument("overhead", "report overhead above so many percent", 5, low=0),
         ),
         none_found="Nothing speaks against this capture.",

@@ -11,7 +11,7 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import explain
 from stepscope.analysis.tabular.maths import dictionary, group, round_half_away, statistics
 from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
+from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Source, in_window
 from stepscope.rules.limits import ROWS, limit
 
@@ -21,16 +21,18 @@ def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answ
     texts = calls.texts("name")
     matches = np.array([bool(pattern.search(text)) for text in texts] + [False], dtype=bool)
     keep = np.zeros(len(calls), dtype=bool)
-    steps = 1
+    steps, length = 1, 0
     if matches[calls["name"]].any():
         for found in explain(source.trace.frame, source.trace.meta):
-            steps = max(steps, found.n_steady)
+            steps, length = max(steps, found.n_steady), max(length, found.end_ns - found.begin_ns)
             inside = in_window(calls["start_ns"], calls["end_ns"], found.begin_ns, found.end_ns)
             keep |= inside & (calls["process_id"] == found.lane.process_id)
     calls = calls.where(keep & matches[calls["name"]])
     groups, firsts = group(calls["process_id"], calls["name"])
     stats = statistics(calls.duration, groups, len(firsts))
-    order = np.argsort(-stats.total, kind="stable")[limit(arguments)]
+    order = np.argsort(-stats.total, kind="stable")
+    notable = stats.total[order] * 100 >= length * int(arguments["share"])
+    order = order[notable][limit(arguments)]
     return [
         stats.total[order],
         stats.count[order],
@@ -51,6 +53,9 @@ _COLUMNS = (
     Column("PID", doc="process"),
     Column("API Name", doc="function"),
 )
+# these calls contain the time in which they make the device or the host wait, so a short one
+# cost little; one allocation that a cache needed late is no pattern
+_SHARE = Argument("share", "leave out less than so many percent of the steady steps", 1, low=0)
 RULES = [
     Report(
         "allocation_in_step",
@@ -59,7 +64,7 @@ RULES = [
         "counted), by process and function. Longest total first.",
         _COLUMNS,
         partial(_run, words.ALLOCATION_CALL),
-        arguments=(ROWS,),
+        arguments=(ROWS, _SHARE),
         needs=(GPU_WORK, CUDA_CALLS),
         none_found="No steady step allocates or releases CUDA memory.",
         advice="cudaMalloc and cudaFree stop the whole device. A framework's caching allocator "
@@ -73,7 +78,7 @@ RULES = [
         "Longest total first.",
         _COLUMNS,
         partial(_run, words.MODULE_CALL),
-        arguments=(ROWS,),
+        arguments=(ROWS, _SHARE),
         needs=(GPU_WORK, CUDA_CALLS),
         none_found="No steady step loads or compiles CUDA code.",
         advice="Code is loaded lazily at the first use of a kernel. Warm up with all shapes before "

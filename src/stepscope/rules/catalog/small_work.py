@@ -14,6 +14,7 @@ from stepscope.analysis.tabular.maths import (
 from stepscope.analysis.tabular.needs import KERNELS, Need
 from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
+from stepscope.analysis.vocabulary import COMMUNICATION_KERNEL
 from stepscope.rules.limits import ROWS, limit
 from stepscope.trace.frame import IntArray
 
@@ -64,13 +65,16 @@ def _small(source: Source, arguments: Arguments) -> Answer:
     units = _multiprocessors(source, kernels)
     whole = int(kernels.duration.sum())
     keep = (blocks * 100 < units * int(arguments["filled"])) & (kernels["grid_x"] > 0)
+    # communication takes few multiprocessors on purpose: it waits for the network
+    keep &= ~kernels.that("name", lambda text: COMMUNICATION_KERNEL.search(text) is not None)
     kernels, blocks, units = kernels.where(keep), blocks[keep], units[keep]
     groups, firsts = group(kernels["name"], blocks, units)
     found = statistics(kernels.duration, groups, len(firsts))
-    order = np.lexsort((blocks[firsts], -found.total))[limit(arguments)]
-    share = round_half_away(found.total[order] * 100.0 / max(whole, 1))
+    order = np.lexsort((blocks[firsts], -found.total))
+    share = found.total * 100.0 / max(whole, 1)
+    order = order[share[order] >= int(arguments["share"])][limit(arguments)]
     return [
-        share,
+        round_half_away(share[order]),
         found.total[order],
         found.count[order],
         round_half_away(found.avg[order]),
@@ -116,7 +120,8 @@ RULES = [
         "small_grids",
         "Kernels With Fewer Blocks Than Multiprocessors",
         "Kernels by name and number of blocks whose grid has fewer blocks than the given share of "
-        "the device's multiprocessors, so that the others have nothing to do. Longest total first.",
+        "the device's multiprocessors, so that the others have nothing to do. Communication is "
+        "left out. Longest total first.",
         (
             Column("Time", "ratio", "share of the time of all kernels"),
             Column("Total Time", "dur", "sum of the durations"),
@@ -133,6 +138,8 @@ RULES = [
             Argument(
                 "filled", "show grids that fill less than so many percent", 75, low=1, high=100
             ),
+            # more than its share no kernel can gain
+            Argument("share", "leave out less than so many percent of the kernels' time", 5, low=0),
         ),
         needs=(
             KERNELS,

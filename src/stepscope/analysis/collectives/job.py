@@ -1,0 +1,97 @@
+"""Everything about the communication of a job; each part is made when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.analysis.collectives.calls import Participant
+from stepscope.analysis.collectives.exposure import Parts, parts, windows
+from stepscope.analysis.collectives.facts import Facts, facts
+from stepscope.analysis.collectives.late import Lateness, lateness
+from stepscope.analysis.collectives.match import match
+from stepscope.analysis.collectives.pace import Pace, pace
+from stepscope.analysis.collectives.parallel import Guess, guesses
+from stepscope.analysis.collectives.result import Matched
+from stepscope.analysis.collectives.work import Work, work
+from stepscope.analysis.explain import Explanation
+from stepscope.trace.frame import IntArray
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The communication of a job.
+
+    Attributes:
+        participants: the devices, by rank.
+        explained: their explanations, in the same order.
+        matched: which operations belong together, waiting apart from transferring.
+    """
+
+    participants: list[Participant]
+    explained: list[Explanation]
+    matched: Matched
+
+    @cached_property
+    def windows_ns(self) -> tuple[IntArray, IntArray]:
+        """Begin and end of the steady steps that all devices share, on the job's clock."""
+        return windows(self.explained, self.matched)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Where each device's time goes in these windows."""
+        return parts(self.explained, self.matched, *self.windows_ns)
+
+    @cached_property
+    def work(self) -> Work:
+        """What each device was given to do in these windows."""
+        return work(self.participants, self.matched, *self.windows_ns)
+
+    @cached_property
+    def paces(self) -> list[Pace]:
+        """What each device's host needs for a step."""
+        return [pace(p, e) for p, e in zip(self.participants, self.explained, strict=True)]
+
+    @cached_property
+    def lateness(self) -> Lateness | None:
+        """Which rank the others wait for; None where nobody waits."""
+        return lateness(self.parts, self.work, self.paces)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Every matched operation of every device."""
+        return facts(self)
+
+    @cached_property
+    def groups(self) -> list[Guess]:
+        """What the communicators are likely for."""
+        return guesses(self.explained, self.matched, *self.windows_ns)
+
+    def step_of(self, time_ns: IntArray) -> IntArray:
+        """Which shared step each time (of the job's clock) lies in; -1 outside."""
+        begin, end = self.windows_ns
+        if not len(begin):
+            return np.full(len(time_ns), -1, np.int64)
+        at = np.searchsorted(begin, time_ns, side="right") - 1
+        return np.where((at >= 0) & (time_ns < end[np.maximum(at, 0)]), at, -1)
+
+    @property
+    def alone(self) -> bool:
+        """Whether only one device is there, so that waiting cannot be told from transferring."""
+        return len(self.participants) == 1
+
+    @property
+    def step_ns(self) -> float:
+        """Mean length of the shared windows, ns; 0 where there are none."""
+        begin, end = self.windows_ns
+        return float(np.mean(end - begin)) if len(begin) else 0.0
+
+
+def collectives(
+    participants: list[Participant], explained: list[Explanation]
+) -> Collectives | None:
+    """The communication of some devices; None where they do not communicate."""
+    matched = match(participants)
+    return None if matched is None else Collectives(participants, explained, matched)

@@ -1,0 +1,153 @@
+"""How the job is parallel, as far as its communication tells: likely, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis.collectives import kinds
+from stepscope.analysis.collectives.result import Matched
+from stepscope.analysis.explain import Explanation
+from stepscope.intervals import coverage, overlap_per_window
+from stepscope.trace.frame import IntArray
+
+_AFTER_FORWARD: Final = 0.2
+"""The forward pass is a third of forward and backward (two of three matrix products are in the
+backward pass). Gradients are communicated after it, activations from the first layer on."""
+
+_HIDDEN: Final = 0.25
+"""Work on the compute path cannot run under compute that needs its result: of it, hardly any is
+hidden."""
+
+_SMALL_BYTES: Final = 1 << 16
+_SMALL_NS: Final = 100_000
+_MANY: Final = 4
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a communicator is likely for.
+
+    Attributes:
+        channel: number of the communicator.
+        id: ``data_parallel``, ``sharded_data_parallel``, ``tensor_parallel``,
+            ``pipeline_parallel``, ``expert_parallel``, ``scalars`` or ``unknown``.
+        says: the evidence, in one sentence.
+    """
+
+    channel: int
+    id: str
+    says: str
+
+
+LABELS: Final = {
+    "data_parallel": "data parallel (DDP)",
+    "sharded_data_parallel": "sharded data parallel (FSDP, ZeRO)",
+    "tensor_parallel": "tensor parallel",
+    "pipeline_parallel": "pipeline parallel",
+    "expert_parallel": "expert parallel",
+    "scalars": "single numbers (loss, gradient norm)",
+    "unknown": "unknown",
+}
+"""What the ids mean."""
+
+
+def guesses(
+    explained: list[Explanation], matched: Matched, begin_ns: IntArray, end_ns: IntArray
+) -> list[Guess]:
+    """One for each communicator that is used in the given windows of the job's clock."""
+    return [
+        guess
+        for number in range(len(matched.channels))
+        if (guess := _guess(number, explained, matched, begin_ns, end_ns)) is not None
+    ]
+
+
+def _guess(
+    number: int,
+    explained: list[Explanation],
+    matched: Matched,
+    begin_ns: IntArray,
+    end_ns: IntArray,
+) -> Guess | None:
+    device = matched.channels[number].members[0][0]
+    e, rank = explained[device], matched.ranks[device]
+    begin, end = rank.clock.back(begin_ns), rank.clock.back(end_ns)
+    instances = matched.instances
+    start = e.lane.ops["start_ns"][rank.op]
+    window = np.searchsorted(begin, start, side="right") - 1
+    inside = (window >= 0) & (start < end[np.maximum(window, 0)]) if len(begin) else window < 0
+    mine = inside & (instances.channel[rank.instance] == number)
+    if not mine.any():
+        return None
+    kind = instances.kind[rank.instance[mine]]
+    share = np.bincount(kind, minlength=len(kinds.KINDS)) / len(begin)
+    stop = e.lane.ops["end_ns"][rank.op][mine]
+    compute = e.lane.union_of(e.lane.is_compute)
+    length = np.maximum(stop - start[mine], 1)
+    hidden = float(overlap_per_window(compute, start[mine], stop).sum() / length.sum())
+    moving = stop - start[mine] - rank.waiting_ns[mine]
+    done = coverage(compute, start[mine]) - coverage(compute, begin[window[mine]])
+    whole = coverage(compute, end) - coverage(compute, begin)
+    place = done / np.maximum(whole[window[mine]], 1)
+
+    def first(code: str) -> float:
+        """Median over the windows of how much of the compute is done before the first of a kind."""
+        rows = kind == kinds.CODE[code]
+        if not rows.any():
+            return 1.0
+        earliest = np.full(len(begin), np.inf)
+        np.minimum.at(earliest, window[mine][rows], place[rows])
+        return float(np.median(earliest[np.isfinite(earliest)]))
+
+    per_step = {name: float(share[kinds.CODE[name]]) for name in kinds.KINDS}
+    size = instances.bytes[rank.instance[mine]]
+    tiny = (size >= 0) & (size <= _SMALL_BYTES) | (size < 0) & (moving <= _SMALL_NS)
+    point_to_point = matched.channels[number].point_to_point
+    id_, says = _reading(per_step, first, hidden, bool(tiny.all()), point_to_point)
+    return Guess(number, id_, f"{says}; {100 * hidden:.0f} % of its time is under compute")
+
+
+def _reading(
+    per_step: dict[str, float],
+    first: Callable[[str], float],
+    hidden: float,
+    tiny: bool,
+    point_to_point: bool,
+) -> tuple[str, str]:
+    """(what it is likely for, why).
+
+    Args:
+        per_step: operations a step by kind.
+        first: how much of a step's compute is done before the first operation of a kind.
+        hidden: share of the transfer under compute.
+        tiny: whether all messages are small.
+        point_to_point: whether it connects two ranks for sends and receives.
+    """
+    reductions = per_step["all_reduce"]
+    if point_to_point:
+        count = f"{per_step['send_recv']:.1f} sends and receives a step between two ranks"
+        return "pipeline_parallel", count
+    if per_step["all_to_all"] >= 1:
+        return "expert_parallel", f"{per_step['all_to_all']:.1f} all-to-alls a step"
+    if per_step["reduce_scatter"] >= 1 and per_step["all_gather"] >= 1:
+        at = first("reduce_scatter")
+        counts = (
+            f"{per_step['all_gather']:.1f} all-gathers and {per_step['reduce_scatter']:.1f} "
+            f"reduce-scatters a step, the first of these after {100 * at:.0f} % of the compute"
+        )
+        return ("sharded_data_parallel" if at >= _AFTER_FORWARD else "tensor_parallel"), counts
+    if reductions:
+        at = first("all_reduce")
+        counts = (
+            f"{reductions:.1f} all-reduces a step, the first after {100 * at:.0f} % of the compute"
+        )
+        if tiny and reductions <= _MANY:
+            return "scalars", counts
+        early = at < _AFTER_FORWARD and hidden < _HIDDEN and reductions >= _MANY
+        return ("tensor_parallel" if early else "data_parallel"), counts
+    used = ", ".join(f"{n:.1f} {name} a step" for name, n in per_step.items() if n)
+    return "unknown", used

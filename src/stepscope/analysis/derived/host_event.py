@@ -1,0 +1,83 @@
+"""The ``host_event`` table: what owns the host's time for a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.explain import Explanation
+from stepscope.analysis.gil import GIL_EVIDENCE
+from stepscope.analysis.job import JobView
+from stepscope.analysis.stalls import STALL_EVIDENCE
+from stepscope.intervals import overlap_per_window, union
+from stepscope.trace.frame import IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = {
+    "rank": "rank",
+    "process_id": "operating-system process id",
+    "device": "CUDA device ordinal inside the process",
+    "step": "number of the step that the host was in when it began",
+    "start_ns": "begin on the host, ns since the origin",
+    "end_ns": "end on the host, ns since the origin",
+    "cause": "checkpoint_stall, compilation_or_warmup or gil_contention",
+    "evidence": "what tells it; null where calls or names do",
+    "reads": "copies from the device to the host in it",
+    "read_bytes": "bytes of these copies",
+    "exposed_copy_ns": "checkpoint_stall: device time with copies and no kernels, ns",
+    "idle_ns": "idle time of the device inside it that is charged to its cause, ns",
+}
+
+
+def event_table(job: JobView) -> pa.Table:
+    """The ``host_event`` table of a job."""
+    import pyarrow as pa
+
+    parts = []
+    for device in job.devices:
+        rank, e = device.rank, device.explanation
+        for cause, (start, end) in e.events.items():
+            n = len(start)
+            none = np.zeros(n, np.int64)
+            reads, size, copy = none, none, none
+            evidence: list[str | None] = [None] * n
+            if cause == "checkpoint_stall":
+                reads, size, copy = e.stalls.copies, e.stalls.bytes, e.stalls.copy_ns
+                evidence = [STALL_EVIDENCE[code] for code in e.stalls.evidence.tolist()]
+            elif cause == "gil_contention" and n:
+                evidence = [GIL_EVIDENCE[e.gil.evidence]] * n
+            rows = e.segments_of(cause)
+            idle = union(e.gaps.segments["start_ns"][rows], e.gaps.segments["end_ns"][rows])
+            columns: dict[str, Any] = {
+                "rank": np.full(n, rank),
+                "process_id": np.full(n, e.lane.process_id),
+                "device": np.full(n, e.lane.device),
+                "step": _host_step(e, start),
+                "start_ns": start,
+                "end_ns": end,
+                "cause": pa.array([cause] * n, pa.string()),
+                "evidence": pa.array(evidence, pa.string()),
+                "reads": reads,
+                "read_bytes": size,
+                "exposed_copy_ns": copy,
+                "idle_ns": overlap_per_window(idle, start, end),
+            }
+            parts.append(pa.table(columns))
+    return pa.concat_tables(parts)
+
+
+def _host_step(e: Explanation, at: IntArray) -> IntArray:
+    return np.maximum(np.searchsorted(e.steps.begin_ns, at, side="right") - 1, 0)
+
+
+TABLE = DerivedTable(
+    "host_event",
+    "One event of the steady steps that owns the host's time: a checkpoint, a compilation, a wait "
+    "for Python's lock.",
+    COLUMNS,
+    event_table,
+)

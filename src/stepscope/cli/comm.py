@@ -1,0 +1,44 @@
+"""``stepscope comm``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@options.paths
+@options.formats(*options.TABLE_FORMATS)
+@click.option(
+    "--by",
+    type=click.Choice(("operation", "rank")),
+    default="operation",
+    show_default=True,
+    help="What a row of --format csv is; the other formats show both.",
+)
+@options.again
+def command(paths: tuple[str, ...], format_: str, by: str, again: bool) -> None:
+    """Show the communication of a job: waiting, transferring, bandwidth, late ranks.
+
+    Give the captures of all ranks together. Only then the time that a rank waits inside a
+    collective for the last one to join can be told from the time in which data moves. Figures are
+    about the steady steps that all ranks share.
+
+    Bandwidths count the transfer only, as nccl-tests defines them. They need message sizes, which
+    torch.profiler records and Nsight Systems does not.
+    """
+    from stepscope.render import comm
+    from stepscope.session import Session
+
+    session = Session(paths, again=again)
+    found = session.communication()
+    if format_ == "csv":
+        options.write(comm.as_csv(found, by))
+    elif format_ == "json":
+        options.write(comm.as_json(found))
+    elif format_ == "markdown":
+        options.write(comm.as_markdown(found))
+    else:
+        options.write(comm.as_columns(found))
+    options.warn_of_problems(session)

@@ -1,0 +1,102 @@
+"""Training stops while the program saves its state."""
+
+from __future__ import annotations
+
+from stepscope.analysis.stalls import NAMED, STALL_EVIDENCE
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+
+_ID = "checkpoint_stall"
+_OF_STALLS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+
+
+def detect(case: Case) -> Detection | None:
+    """Idle time and exposed copies while the state is read back and written."""
+    e = case.explanation
+    stalls = e.stalls
+    if not len(stalls):
+        return None
+    copies = float(stalls.copy_ns.sum()) / e.n_steady
+    repeated = len(stalls) > 1
+    figures = [
+        idle_figure(_ID),
+        Figure("stalls", "count", f"SELECT count(*) {_OF_STALLS}"),
+        Figure(
+            "stall_ns",
+            "ns",
+            f"SELECT median(idle_ns + exposed_copy_ns)::BIGINT {_OF_STALLS}",
+        ),
+        Figure("state_bytes", "bytes", f"SELECT median(read_bytes)::BIGINT {_OF_STALLS}"),
+        Figure("reads", "count", f"SELECT median(reads)::BIGINT {_OF_STALLS}"),
+        Figure(
+            "stall_copies_ns",
+            "ns",
+            f"SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT {_OF_STALLS}",
+        ),
+    ]
+    if repeated:
+        figures.append(
+            Figure(
+                "steps_between",
+                "count",
+                "SELECT ((max(step) - min(step)) / (count(*) - 1))::BIGINT " + _OF_STALLS,
+            )
+        )
+    read_back = int(stalls.copies.max()) > 0
+    says = "training stops for {stall_ns} "
+    says += "every {steps_between} steps" if repeated else "once"
+    says += " while the program saves its state"
+    if read_back:
+        says += " ({state_bytes} in {reads} copies to the host, then it is written)"
+    says += f"; {STALL_EVIDENCE[int(stalls.evidence.min())]}"
+    return Detection(
+        time_ns=case.idle_ns(_ID) + copies,
+        direct_ns=case.direct_ns(_ID) + copies,
+        time_sql=(
+            "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
+            f"WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"+ (SELECT sum(exposed_copy_ns) {_OF_STALLS})) / count(*))::BIGINT "
+            "FROM step WHERE steady AND {lane}"
+        ),
+        says=says,
+        do=[
+            "save in the background: torch.distributed.checkpoint.async_save, or copy the state "
+            "once to pinned host buffers (non_blocking=True) and let a thread or another process "
+            "serialise and write it",
+            "keep the pinned buffers from one checkpoint to the next, so that only the copy stops "
+            "the step",
+            "write to a local disk first and upload from there",
+            "save less often, and not what can be made again",
+        ],
+        figures=figures,
+        where=case.place(_ID),
+        next_capture=(
+            None
+            if NAMED in stalls.evidence
+            else "nsys profile -t cuda,nvtx,osrt python train.py, with the saving annotated by "
+            "torch.cuda.nvtx.range('checkpoint')"
+        ),
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Checkpoint stall",
+    definition=(
+        "The training loop itself saves the state: it copies every tensor to the host, serialises "
+        "and writes them, and enqueues the next step only afterwards. A few steps become very "
+        "long; the figures are spread over all steps."
+    ),
+    look_alikes=(
+        "blocking_copy reads back in every step alike. step_jitter is a long step without anything "
+        "that says saving: many tensors read back in a row, an annotation, a Python function, or "
+        "files being written. An evaluation every few steps launches kernels, which saving does "
+        "not. Activation checkpointing shares the name only."
+    ),
+    prediction=(
+        "the mean step without the idle time and the exposed copies of the stalls, as when a "
+        "background thread did it"
+    ),
+    reference="PyTorch documentation: torch.distributed.checkpoint, asynchronous saving",
+    min_share=0.03,
+    detect=detect,
+)

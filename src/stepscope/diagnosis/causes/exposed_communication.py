@@ -1,0 +1,149 @@
+"""Data moves between the GPUs while none of them computes."""
+
+from __future__ import annotations
+
+from stepscope.analysis.collectives.job import Collectives
+from stepscope.analysis.simulation import OverlapCommunication
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.collective_figures import (
+    PACE,
+    bandwidth_figure,
+    busiest_use,
+    position,
+)
+
+_ID = "exposed_communication"
+
+# What every device transfers at least without cover, and what this one waits for its neighbours in
+# the pipeline. The least of all devices counts: on one that has to wait anyway, a transfer that
+# nothing covers costs nothing.
+_TIME_SQL = f"SELECT (SELECT min(blocking_ns) FROM rank_pace) + bubble_ns FROM {PACE}"
+
+_ADVICE = {
+    "data_parallel": [
+        "let the all-reduce begin while the backward pass still computes: smaller buckets "
+        "(DistributedDataParallel(bucket_cap_mb=25), the default), static_graph=True, "
+        "gradient_as_bucket_view=True, and no all-reduce of one's own behind backward()",
+        "send less: gradients in bf16 (a DDP communication hook), or accumulate gradients over "
+        "several batches under no_sync()",
+    ],
+    "sharded_data_parallel": [
+        "prefetch: fully_shard every layer and set_modules_to_forward_prefetch and "
+        "set_modules_to_backward_prefetch (FSDP1: backward_prefetch=BACKWARD_PRE, "
+        "forward_prefetch=True)",
+        "gather less often: reshard_after_forward=False where memory allows, larger batches, or "
+        "shard inside a machine only (HSDP)",
+    ],
+    "tensor_parallel": [
+        "its all-reduces stand on the compute path: use fewer ranks in the tensor-parallel group, "
+        "or sequence parallelism, which halves what stands there",
+        "overlap it with the matrix products (asynchronous tensor parallelism in torch.compile, "
+        "symmetric memory), and keep the group inside one NVLink domain",
+    ],
+    "pipeline_parallel": [
+        "use more and smaller micro-batches: the bubble is (stages - 1) of (micro-batches + "
+        "stages - 1)",
+        "use another schedule (interleaved, zero-bubble) and make the stages take equal time",
+    ],
+    "expert_parallel": [
+        "overlap the all-to-all with the shared experts or the other half of the batch",
+        "limit the tokens an expert may get, and keep the groups inside one NVLink domain",
+    ],
+}
+_OTHERWISE = [
+    "let communication begin as soon as its data is ready, on its own stream, and wait for it only "
+    "where the result is used",
+    "send less or in larger pieces, and compare the bus bandwidth with what nccl-tests reaches on "
+    "the same machines",
+]
+
+
+def detect(case: Case) -> Detection | None:
+    """Transfers that no compute covers although other work was ready, and pipeline bubbles."""
+    c = case.job.view.collectives
+    me = position(case)
+    if c is None or c.alone or not len(c.parts):
+        return None
+    blocking = float(c.parts.blocking.mean(axis=0).min())
+    bubble = float(c.parts.bubble.mean(axis=0)[me])
+    time = blocking + bubble
+    # where a rank is missing, what is not likely to be waiting for it may still be
+    if not time or float(c.parts.absent.mean(axis=0).max()) > time:
+        return None
+    use = busiest_use(c)
+    alone = float(c.parts.alone.mean(axis=0)[me])
+    if bubble > blocking:
+        says = (
+            "the stages of the pipeline wait for each other inside sends and receives, "
+            "{bubble_ns} a step on this rank"
+        )
+    else:
+        says = (
+            "of {communication_ns} a step in which data moves, {blocking_ns} has no compute beside "
+            "it although work was ready; {alone_ns} of compute a step runs without communication "
+            "beside it"
+        )
+    figures = _figures()
+    bandwidth = bandwidth_figure(c)
+    if bandwidth is not None:
+        figures.append(bandwidth)
+        says += "; the bus bandwidth is {bus_bandwidth}"
+    return Detection(
+        time_ns=time,
+        direct_ns=min(time, alone),
+        says=says,
+        do=_ADVICE.get(use, _OTHERWISE),
+        figures=figures,
+        floor_ns=case.explanation.steady_total("compute_ns") / case.explanation.n_steady,
+        next_capture=_next(c, sized=bandwidth is not None),
+        time_sql=_TIME_SQL,
+        # the bubbles of a pipeline shrink with the schedule, not by overlap
+        change=OverlapCommunication() if blocking >= bubble else None,
+    )
+
+
+def _figures() -> list[Figure]:
+    waits = "FROM collective_wait WHERE step IS NOT NULL AND {lane}"
+    return [
+        Figure(
+            "communication_ns",
+            "ns_per_step",
+            f"SELECT round(sum(transfer_ns) / (SELECT steps FROM {PACE}))::BIGINT {waits}",
+        ),
+        Figure("blocking_ns", "ns_per_step", "SELECT min(blocking_ns) FROM rank_pace"),
+        Figure("bubble_ns", "ns_per_step", f"SELECT bubble_ns FROM {PACE}"),
+        Figure("alone_ns", "ns_per_step", f"SELECT alone_ns FROM {PACE}"),
+        Figure("waiting_ns", "ns_per_step", f"SELECT waiting_ns FROM {PACE}"),
+        Figure("collectives", "count", f"SELECT count(*) {waits}"),
+    ]
+
+
+def _next(c: Collectives, *, sized: bool) -> str | None:
+    if not c.matched.complete:
+        return "the same capture of the ranks that are missing"
+    return None if sized else "torch.profiler, which records message sizes, for the bandwidth"
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Exposed communication",
+    definition=(
+        "Collectives move data while the device has nothing else to compute, although other work "
+        "was ready to follow. Only the transfer counts, from the moment the last rank has joined; "
+        "in a pipeline also the stages' waiting for each other in sends and receives."
+    ),
+    look_alikes=(
+        "straggler and load_imbalance make GPUs wait inside collectives, which looks the same on "
+        "one rank: only the matched captures of the ranks tell waiting from transferring. Where "
+        "the host is late anyway (launch_bound), a transfer costs nothing and does not count. The "
+        "last bucket of a data-parallel step cannot be hidden; it is below the threshold."
+    ),
+    prediction=(
+        "the step without the exposed transfer, at best by as much as there is compute without "
+        "communication beside it"
+    ),
+    reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
+    # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step
+    min_share=0.03,
+    detect=detect,
+)

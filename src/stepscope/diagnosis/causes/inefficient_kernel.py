@@ -1,0 +1,77 @@
+"""One kernel takes far longer than its work requires."""
+
+from __future__ import annotations
+
+import re
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "inefficient_kernel"
+
+
+def detect(case: Case) -> Detection | None:
+    """A product far below its ceiling, or a long kernel with hardly any blocks."""
+    found = case.explanation.inside_kernels.inefficient
+    if found is None:
+        return None
+    # for the regular expression that ncu takes; nothing of the trace may reach a shell
+    plain = re.split(r"[^A-Za-z0-9_]", found.label)[0] or "KERNEL"
+    reason = (
+        "its grid has {median_blocks} blocks, far fewer than the device has multiprocessors, so "
+        "most of the device stands idle while it runs"
+        if found.by_grid
+        else "it takes {kernels_ns_per_step} a step, many times what its shape requires"
+    )
+    sizes = (
+        "give it more to do at once: larger batches, or dimensions that are split into more blocks"
+        if found.by_grid
+        else "pad dimensions to multiples of eight (sixteen for FP8), and avoid tall, thin shapes"
+    )
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=f"the kernel {{kernel}} is far below what the device can do: {reason}",
+        texts={"kernel": plain},
+        do=[
+            sizes,
+            "examine it with the command under next_capture: the limiter is in its first section",
+            "try another implementation: torch.compile(mode='max-autotune'), "
+            "torch.backends.cudnn.benchmark = True, or a newer library",
+        ],
+        figures=[
+            Figure(
+                "median_blocks",
+                "count",
+                "SELECT coalesce(median(blocks), 0)::BIGINT FROM kernel_family WHERE gpu_op_id IN "
+                f"(SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}) "
+                "AND {lane}",
+            ),
+        ],
+        next_capture=f"ncu --set full -k regex:{plain} -c 5 -o kernel python train.py",
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Inefficient kernel",
+    definition=(
+        "One kernel takes a noticeable part of the step and reaches a small part of what its work "
+        "allows: a matrix product whose shape gives a far shorter time at the device's peaks, or a "
+        "long kernel with fewer blocks than multiprocessors."
+    ),
+    look_alikes=(
+        "low_precision_unused is the wrong kind of cores, memory_bound_kernels the limit of the "
+        "memory. Short kernels end before they fill the device and are not judged. Kernels that "
+        "bring as many blocks as fit and keep them (cuBLAS, fused attention) are not judged by "
+        "their grid."
+    ),
+    prediction=(
+        "the step with the kernel at half of its ceiling, or with twice the time that its blocks "
+        "would need if they filled the device"
+    ),
+    reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
+    min_share=0.10,
+    detect=detect,
+)

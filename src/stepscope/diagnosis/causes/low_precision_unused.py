@@ -1,0 +1,69 @@
+"""Matrix products run in single precision without tensor cores."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "low_precision_unused"
+
+
+def detect(case: Case) -> Detection | None:
+    """Single-precision products on the general cores of a device with tensor cores."""
+    found = case.explanation.inside_kernels.precision
+    if found is None:
+        return None
+    tf32 = (
+        ["torch.set_float32_matmul_precision('high'): TF32 on tensor cores, one line, same types "
+         "(convolutions: torch.backends.cudnn.allow_tf32 = True)"]
+        if found.peaks.tf32
+        else []
+    )  # fmt: skip
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=(
+            "matrix products run in single precision on the general cores for "
+            "{single_precision_share} of the kernel time, while the tensor cores, which would need "
+            "{repaired_ns_per_step} instead of {kernels_ns_per_step}, stand idle"
+        ),
+        do=[
+            *tf32,
+            "train in BF16: with torch.autocast('cuda', dtype=torch.bfloat16): around forward and "
+            "loss",
+            "keep in single precision only what needs it (losses, norms, small reductions)",
+        ],
+        figures=[
+            Figure(
+                "single_precision_share",
+                "share",
+                "SELECT sum(end_ns - start_ns) FILTER (math = 'fp32') / sum(end_ns - start_ns) "
+                "FROM kernel_family WHERE steady AND {lane}",
+            ),
+        ],
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Tensor cores unused",
+    definition=(
+        "Matrix products or convolutions take kernels that multiply in single precision on the "
+        "general cores (sgemm, simt, ffma), although the device has tensor cores. PyTorch "
+        "multiplies so by default when inputs are float32."
+    ),
+    look_alikes=(
+        "inefficient_kernel is a product that uses the right cores badly. Double precision and "
+        "products on tensor cores (TF32, BF16, FP8) are not counted."
+    ),
+    prediction=(
+        "the step with these products faster by the ratio of the data-sheet peaks (TF32 over "
+        "single precision), times the shares of the peaks that are attained; the range goes from "
+        "half that ratio to BF16's. What else then limits the step is not followed"
+    ),
+    reference="PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in "
+    "analysis/kernels/peaks.py",
+    min_share=0.05,
+    detect=detect,
+)

@@ -1,0 +1,70 @@
+"""The step is made of kernels that wait for the device's memory."""
+
+from __future__ import annotations
+
+from stepscope.analysis.kernels.chains import WAITING
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "memory_bound_kernels"
+
+
+def detect(case: Case) -> Detection | None:
+    """Memory-bound families dominate, and their known traffic is near the memory's speed."""
+    found = case.explanation.inside_kernels.memory
+    if found is None:
+        return None
+    families = ", ".join(f"'{family}'" for family in WAITING)
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=(
+            "{memory_bound_share} of the kernel time goes to kernels that wait for the memory "
+            "(elementwise, copies, normalisation, softmax), at {known_bytes_per_s} where the "
+            "traffic is known"
+        ),
+        do=[
+            "train in BF16, which halves the bytes: torch.autocast('cuda', dtype=torch.bfloat16)",
+            "torch.compile the model, so that neighbours share one pass over memory",
+            "for convolutional networks: model.to(memory_format=torch.channels_last)",
+            "check that shapes are large enough for the matrix products to matter",
+        ],
+        figures=[
+            Figure(
+                "memory_bound_share",
+                "share",
+                f"SELECT sum(end_ns - start_ns) FILTER (family IN ({families})) / "
+                "sum(end_ns - start_ns) FROM kernel_family WHERE steady AND {lane}",
+            ),
+            Figure(
+                "known_bytes_per_s",
+                "bytes_per_s",
+                "SELECT sum(moved_bytes) * 1e9 / sum(end_ns - start_ns) FROM kernel_family WHERE "
+                "moved_bytes IS NOT NULL AND gpu_op_id IN (SELECT gpu_op_id FROM kernel_repair "
+                f"WHERE cause = '{_ID}' AND {{lane}}) AND {{lane}}",
+            ),
+        ],
+        next_capture="ncu --set full -k KERNEL -c 5 python train.py, for the heaviest kernels",
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Memory-bound kernels",
+    definition=(
+        "Elementwise operations, copies, normalisation, softmax and reductions do next to no "
+        "arithmetic for each byte. Where they make up most of the step and run near the memory's "
+        "bandwidth, only fewer bytes help."
+    ),
+    look_alikes=(
+        "A transformer spends a fifth to two fifths of its time in such kernels, a convolutional "
+        "network half: that is ordinary. fusion_opportunity names chains that can be merged. "
+        "Kernels that are short rather than memory-bound do not come near the bandwidth: then it "
+        "is launch_bound or small_kernels."
+    ),
+    prediction="the step with half of these kernels' traffic; a quarter less or more either way",
+    reference="Williams et al., Roofline (CACM 2009)",
+    min_share=0.15,
+    detect=detect,
+)

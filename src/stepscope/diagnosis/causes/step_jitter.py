@@ -1,0 +1,218 @@
+"""Some steps take far longer than the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.explain import Explanation
+from stepscope.analysis.outliers import PARTS, Outliers
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.result import Location
+
+_ID = "step_jitter"
+_LATE = ("launch_bound", "small_kernels", "unexplained")
+_MOST = 0.5  # what takes this share of the excess is what makes the steps odd
+_NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no cause of the others
+
+_ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {lane})"
+
+
+def detect(case: Case) -> Detection | None:
+    """What odd steps take longer than a normal one, where no more specific cause explains it."""
+    e = case.explanation
+    odd = e.outliers
+    if not len(odd):
+        return None
+    rows = odd.parts["excess_ns"]
+    excess = int(rows.sum())
+    rest = int(rows[~odd.is_specific].sum())
+    # as with launch_bound: late launches that twice the cost of recording would explain
+    doubt = min(max(odd.excess_ns("idle", "launch_bound"), 0), _recording_ns(e, len(odd)))
+    if rest - doubt < _MOST * excess:
+        return None
+    time = rest / e.n_steady
+    kind, name, where = _what(case, odd)
+    place = " in {range}" if where.range else " at {source}" if where.source else ""
+    return Detection(
+        time_ns=time,
+        direct_ns=time,
+        time_sql=(
+            "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
+            "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+        ),
+        says="{odd_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
+        + _SAYS[kind].format(place=place),
+        texts=where.texts() | ({"name": repr(name)} if name else {}),
+        do=_DO[kind],
+        figures=[
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
+            Figure("odd_steps", "count", f"SELECT count(*) FROM {_ODD}"),
+            Figure("odd_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT FROM {_ODD}"),
+            Figure(
+                "normal_step_ns",
+                "ns",
+                f"SELECT median(wall_ns - step_excess_ns)::BIGINT FROM {_ODD}",
+            ),
+            Figure("excess_ns", "ns", f"SELECT sum(step_excess_ns)::BIGINT FROM {_ODD}"),
+            *(
+                Figure(
+                    f"excess_{part}_ns",
+                    "ns",
+                    "SELECT coalesce(sum(excess_ns), 0)::BIGINT FROM step_outlier "
+                    f"WHERE part = '{part}' AND {{lane}}",
+                )
+                for part in ("idle", "compute", "copy")
+            ),
+            Figure(
+                "more_operations",
+                "count",
+                "SELECT coalesce(sum(more), 0)::BIGINT FROM step_outlier WHERE {lane}",
+            ),
+        ],
+        where=where,
+        absorbs=_absorbed(case, odd),
+        next_capture=_NEXT.get(kind),
+    )
+
+
+_SAYS = {
+    "evaluation": "they also run an evaluation{place}, most of all {{name}}",
+    "extra": "they run further kernels{place}, most of all {{name}}",
+    "slower": "the same kernels run slower, most of all {{name}}; the GPU's clocks were lowered, "
+    "or another program used it",
+    "host": "the training thread does something else in them{place}",
+    "silence": "the training thread pauses in them, and nothing in the capture says why",
+    "launch": "their launches come later",
+}
+_DO = {
+    "evaluation": [
+        "evaluate less often, on fewer batches, or in another process from a saved state",
+        "leave evaluation steps out when the speed of training is compared",
+    ],
+    "extra": [
+        "look at what these kernels belong to (stepscope query, table step_outlier) and do it less "
+        "often or outside the loop",
+    ],
+    "slower": [
+        "watch clocks, temperature and power: nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+        "check that no other process uses the GPU (nvidia-smi pmon), and that no power limit holds",
+    ],
+    "host": [
+        "do the work less often, in another thread or process, or after the next step was enqueued",
+    ],
+    "silence": [
+        "rule out Python's garbage collector: gc.freeze() after warm-up, gc.disable() and "
+        "gc.collect() at a chosen step",
+        "check the machine: other processes on its cores, CPU limits of the container, swapping",
+    ],
+    "launch": [
+        "check the machine: other processes on its cores, CPU limits of the container",
+        "launch with a larger lead: fewer synchronisations, CUDA graphs",
+    ],
+}
+_NEXT = {
+    "silence": "nsys profile -t cuda,nvtx,osrt --sample=process-tree --cpuctxsw=process-tree "
+    "python train.py",
+    "slower": "nsys profile -t cuda,nvtx --gpu-metrics-devices=all python train.py",
+    "launch": "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py",
+}
+
+
+def _recording_ns(e: Explanation, steps: int) -> float:
+    """Estimated cost of recording in so many steps."""
+    return e.recording_ns / e.n_steady * steps
+
+
+def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
+    """What makes the steps odd, the operation that does most of it, and where in the program."""
+    part, ns, more = (odd.parts[c] for c in ("part", "excess_ns", "more"))
+    compute = part == PARTS.index("compute")
+    amounts = {
+        "extra": int(ns[compute & (more > 0)].sum()),
+        "slower": int(ns[compute & (more <= 0)].sum()),
+        "host": odd.excess_ns("idle", "host_compute"),
+        "launch": sum(odd.excess_ns("idle", cause) for cause in _LATE),
+    }
+    kind = max(amounts, key=amounts.__getitem__)
+    if kind == "launch":
+        return kind, "", Location()
+    if kind == "host":
+        where = _where_idle(case, odd)
+        return "host" if where.range or where.source else "silence", "", where
+    rows = np.flatnonzero(compute & ((more > 0) == (kind == "extra")))
+    sums = np.bincount(odd.parts["name"][rows], weights=ns[rows])
+    name = odd.names[int(np.argmax(sums))]
+    if kind == "slower":
+        return kind, name, Location()
+    where = _where_launched(case, odd, {odd.names[i] for i in odd.parts["name"][rows].tolist()})
+    named = bool(where.range and words.EVALUATION_RANGE.search(where.range))
+    return "evaluation" if named or _forward_only(case, odd) else "extra", name, where
+
+
+def _forward_only(case: Case, odd: Outliers) -> bool:
+    """Whether the further kernels are those of normal steps again, the optimizer's left out."""
+    lane, normal = case.explanation.lane, odd.reference
+    bounds = case.explanation.bounds_ns
+    start = lane.ops["start_ns"]
+    usual = np.unique(lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])])
+    known = {lane.ops.texts["name"][code] for code in usual.tolist()}
+    rows = (odd.parts["part"] == PARTS.index("compute")) & (odd.parts["more"] > 0)
+    more = odd.parts["more"][rows]
+    names = [odd.names[code] for code in odd.parts["name"][rows].tolist()]
+    again = sum(int(m) for m, name in zip(more, names, strict=True) if name in known)
+    optimizer = any(words.OPTIMIZER_KERNEL.search(name) for name in names)
+    return again >= _NEARLY_ALL * int(more.sum()) and not optimizer
+
+
+def _where_idle(case: Case, odd: Outliers) -> Location:
+    """Where the pauses of the odd steps are."""
+    e = case.explanation
+    segments = e.gaps.segments
+    step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
+    rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
+    where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
+    return Location(where.range, where.operator, where.source)
+
+
+def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
+    """Where the odd steps launch the kernels of some names."""
+    e = case.explanation
+    ops = e.lane.ops
+    step = np.searchsorted(e.bounds_ns, ops["start_ns"], side="right") - 1
+    rows = np.flatnonzero(np.isin(step, odd.steps) & ops.that("name", names.__contains__))
+    at = e.lane.enqueue_begin_ns[rows]
+    rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
+    where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
+    return Location(where.range, where.operator, where.source)
+
+
+def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:
+    """Causes whose time lies in the odd steps nearly all: they say less than the odd steps do."""
+    e = case.explanation
+    return frozenset(
+        (cause, case.rank)
+        for cause in ("host_compute", "launch_bound", "small_kernels")
+        if odd.excess_ns("idle", cause) >= _NEARLY_ALL * e.idle_by_cause_ns.get(cause, 1)
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Step jitter",
+    definition=(
+        "A few steps take far longer than a normal one: longer than the median by more than a "
+        "fifth and by more than three and a half standard deviations, estimated robustly. Each is "
+        "compared with a normal step, part by part; the parts add up to the difference."
+    ),
+    look_alikes=(
+        "It is reported only where most of the excess has no more specific cause: long steps that "
+        "wait for input are input_starvation, those that save state checkpoint_stall, those that "
+        "allocate allocator_churn, those that compile compilation_or_warmup. A slow beginning is "
+        "warm-up and set aside. Steps that all differ a little are noise."
+    ),
+    prediction="the mean step with the odd steps as long as the normal one",
+    reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
+    min_share=0.05,
+    detect=detect,
+)

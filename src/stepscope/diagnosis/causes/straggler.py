@@ -1,0 +1,155 @@
+"""The ranks wait for one that is late."""
+
+from __future__ import annotations
+
+from stepscope.analysis.collectives.job import Collectives
+from stepscope.analysis.collectives.late import Lateness
+from stepscope.analysis.simulation import RankLike
+from stepscope.diagnosis.cause import Case, Cause, Detection, causes
+from stepscope.diagnosis.collective_figures import (
+    IMPOSED_SQL,
+    late_figures,
+    late_text,
+    mostly_bubbles,
+    position,
+    recording_text,
+    surplus_figure,
+)
+from stepscope.diagnosis.result import Location
+
+_ID = "straggler"
+_WHY = {
+    "input_starvation": "getting the next batch takes it longer",
+    "host_compute": "its training thread works on the CPU for longer",
+    "host_sync": "its host waits for the device more often or for longer",
+    "launch_bound": "its host launches more slowly",
+    "blocking_copy": "its copies block for longer",
+    "allocator_churn": "it allocates memory for longer",
+    "compilation_or_warmup": "it loads or compiles code for longer",
+    "small_kernels": "its device loses more time between kernels",
+}
+
+
+def detect(case: Case) -> Detection | None:
+    """A rank that needs longer for the same work than the others, which wait inside collectives."""
+    c = case.job.view.collectives
+    late = c.lateness if c is not None else None
+    me = position(case)
+    if c is None or late is None or late.common or me not in late.devices:
+        return None
+    if late.mechanism == "work" or (late.mechanism == "mixed" and mostly_bubbles(c)):
+        return None
+    # the cost of recording is known to a factor of two: what that much more of it would explain
+    # is not claimed
+    doubt = max(pace.recording_ns for pace in c.paces)
+    if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:
+        return None
+    because = late.idle_cause
+    own = causes()[because].detect(case) if because in causes() else None
+    where = own.where if own is not None else Location()
+    others = "another rank at a time is late" if late.in_turn else "the other ranks wait for {late}"
+    says = (
+        f"{others}, {{others_wait_ns}} a step inside collectives with nothing to cover it: "
+        f"{_reason(late)}"
+    )
+    inside = " in {range}" if where.range else ""
+    figures = late_figures()
+    part = _part(late)
+    if part is not None:
+        says += f", by {{surplus_ns}} a step{inside}"
+        figures.append(surplus_figure(part))
+    if late.mechanism == "rate":
+        says += " (as much work: {kernels} kernels a step, {others_kernels} on the others)"
+    says += recording_text(c, late)
+    return Detection(
+        time_ns=late.imposed_ns,
+        direct_ns=min(late.imposed_ns - doubt, late.others_wait_ns),
+        unsure_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
+        says=says,
+        texts={"late": late_text(c, late)} | where.texts(),
+        do=_advice(late, own),
+        figures=figures,
+        where=where,
+        next_capture=own.next_capture if own is not None else _next(late, c),
+        time_sql=IMPOSED_SQL,
+        change=RankLike(case.rank) if len(late.devices) == 1 and not late.in_turn else None,
+        because=because if because in causes() else None,
+        absorbs=_symptoms(c, late),
+    )
+
+
+def _reason(late: Lateness) -> str:
+    if late.mechanism == "rate":
+        return "the same kernels take longer on it"
+    if late.mechanism == "copy":
+        return "its copies take longer"
+    if late.mechanism == "idle" and late.idle_cause in _WHY:
+        return _WHY[late.idle_cause]
+    return "no single part of its time explains it"
+
+
+def _part(late: Lateness) -> str | None:
+    """The part of its time in which the late rank takes longer."""
+    if late.mechanism == "idle":
+        return f"idle {late.idle_cause}"
+    return {"rate": "compute", "copy": "copy"}.get(late.mechanism)
+
+
+def _symptoms(c: Collectives, late: Lateness) -> frozenset[tuple[str, int]]:
+    """The late ranks' own findings of the cause behind it."""
+    if late.idle_cause is None:
+        return frozenset()
+    return frozenset((late.idle_cause, c.participants[d].rank) for d in late.devices)
+
+
+def _advice(late: Lateness, own: Detection | None) -> list[str]:
+    if own is not None:
+        first = (
+            "repair this on every rank, each is late in turn"
+            if late.in_turn
+            else "repair the late rank only, the others are in time:"
+        )
+        return [first, *own.do]
+    if late.mechanism == "rate":
+        return [
+            "compare the GPUs while they train: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,ECC "
+            "(a lower clock, a throttle reason or another process shows there)",
+            "exchange the late rank's GPU: when the lateness moves with it, take the GPU out of "
+            "service; when it stays, look for what else runs on that rank",
+        ]
+    return [
+        "compare the late rank with another one in the timeline, between two collectives",
+        "bind every rank to the CPU cores and memory next to its GPU (numactl, or the launcher's "
+        "binding), and let nothing else run there",
+    ]
+
+
+def _next(late: Lateness, c: Collectives) -> str | None:
+    if late.mechanism == "rate":
+        return "nsys profile --gpu-metrics-devices=all -t cuda,nvtx python train.py"
+    return None if c.matched.complete else "the same capture of the ranks that are missing"
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Straggler",
+    definition=(
+        "One rank (or the ranks of one machine) needs longer for its part of the step than the "
+        "others. These wait for it inside the next collective, where their GPUs look busy. The "
+        "lateness counts until the next rank would be late, by what its device and host need "
+        "without waiting."
+    ),
+    look_alikes=(
+        "exposed_communication is data that moves without compute beside it: waiting for a late "
+        "rank is no part of it. load_imbalance is a rank that was given more work; a straggler "
+        "takes longer for the same. What all ranks suffer from (launch_bound, input_starvation) is "
+        "reported as such, even where one of them happens to be last. A rank that only the "
+        "recording slows is none."
+    ),
+    prediction=(
+        "the step without the late ranks' surplus over what the next rank needs on its own account"
+    ),
+    reference="docs/how-it-works.md, several ranks",
+    min_share=0.05,
+    detect=detect,
+)

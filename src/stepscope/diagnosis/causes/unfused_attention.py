@@ -1,0 +1,84 @@
+"""Attention is computed step by step, with the scores written to memory each time."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "unfused_attention"
+
+
+def detect(case: Case) -> Detection | None:
+    """Softmax kernels between matrix products, with scale, mask and dropout in between."""
+    found = case.explanation.inside_kernels.attention
+    if found is None:
+        return None
+    operators = case.explanation.kernels.attribution.operators.texts.get("name", [])
+    falls_back = any("scaled_dot_product_attention_math" in name for name in operators)
+    members = f"SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}"
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=(
+            "attention runs as {kernels_per_step} separate kernels a step (product, scale, mask, "
+            "softmax, product), each of which writes the whole matrix of scores to memory for the "
+            "next one to read; that takes {kernels_ns_per_step}, fused some "
+            "{repaired_ns_per_step}"
+        ),
+        do=[
+            *(
+                [
+                    "scaled_dot_product_attention falls back to separate kernels here: "
+                    "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says why (type, "
+                    "mask, head size)"
+                ]
+                if falls_back
+                else []
+            ),
+            "call torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), "
+            "instead of the products, the mask and the softmax",
+            "in Hugging Face models: from_pretrained(..., attn_implementation='sdpa') or "
+            "'flash_attention_2'",
+            "for masks and biases that it does not take: "
+            "torch.nn.attention.flex_attention, compiled",
+        ],
+        figures=[
+            Figure(
+                "softmax_kernels",
+                "count",
+                "SELECT count(*) FROM kernel_family WHERE family = 'softmax' AND {lane} AND "
+                f"{{window}} AND gpu_op_id IN ({members})",
+            ),
+            Figure(
+                "attention_products_ns",
+                "ns",
+                "SELECT sum(end_ns - start_ns)::BIGINT FROM kernel_family WHERE family = 'matmul' "
+                f"AND {{lane}} AND {{window}} AND gpu_op_id IN ({members})",
+            ),
+        ],
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Unfused attention",
+    definition=(
+        "Scores of all pairs of positions are computed by one kernel, and scaled, masked, "
+        "normalised and multiplied with the values by others. Each writes and reads a matrix that "
+        "grows with the square of the sequence. A fused kernel keeps it on the chip."
+    ),
+    look_alikes=(
+        "fusion_opportunity is about other chains of elementwise kernels. A classifier's softmax "
+        "(no product follows), a router's (top-k and indexing follow) and the loss's log-softmax "
+        "are no attention."
+    ),
+    prediction=(
+        "the step without everything between the products, and with the products at the share of "
+        "their time that fused attention takes (point and range in "
+        "analysis/kernels/attention.py)"
+    ),
+    reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
+    min_share=0.05,
+    detect=detect,
+)

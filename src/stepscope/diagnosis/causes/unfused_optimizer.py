@@ -1,0 +1,70 @@
+"""The optimizer launches several small kernels for every parameter."""
+
+from __future__ import annotations
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.diagnosis.inside_kernels import detection
+
+_ID = "unfused_optimizer"
+
+
+def detect(case: Case) -> Detection | None:
+    """A loop of elementwise kernels over the parameters, and the idle time between them."""
+    found = case.explanation.inside_kernels.optimizer
+    if found is None:
+        return None
+    symptoms = frozenset({("launch_bound", case.rank)} if found.behind_launch_bound else ())
+    # what else is late may be late because of the loop: it is folded into this finding
+    other = max(
+        case.idle_ns("launch_bound") - found.repair.total_idle_ns / case.explanation.n_steady, 0
+    )
+    late = (
+        f"SELECT round(sum(idle_ns) / {STEADY_STEPS})::BIGINT FROM kernel_repair "
+        f"WHERE cause = '{_ID}' AND {{lane}}"
+    )
+    return detection(
+        case,
+        _ID,
+        found.repair,
+        says=(
+            "the optimizer updates one parameter after the other, with {kernels_per_step} small "
+            "kernels a step, which run for {kernels_ns_per_step} where a fused update would take "
+            "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
+            "launches"
+        ),
+        do=[
+            "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
+            "where there is no fused one, foreach=True updates many parameters in one kernel",
+            "torch.compile the optimizer's step() where neither exists",
+        ],
+        figures=[Figure("late_launches_ns_per_step", "ns_per_step", late)],
+        unsure_ns=other if symptoms else 0.0,
+        absorbs=symptoms,
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="Unfused optimizer",
+    definition=(
+        "The optimizer's step loops over the parameters and launches each operation of the update "
+        "(multiply, lerp, addcmul, sqrt, divide, addcdiv) for each of them: thousands of kernels "
+        "that read and write every tensor again, launched one by one. A fused optimizer does the "
+        "whole update of many parameters in one kernel. Multi-tensor kernels (foreach) count as "
+        "repaired."
+    ),
+    look_alikes=(
+        "launch_bound is the same waiting all over the step: where the rest of the step waits for "
+        "launches as much, it stays first. fusion_opportunity is about chains of elementwise "
+        "kernels in the model."
+    ),
+    prediction=(
+        "the step without the loop's kernels, the launch-late idle time between them and the lead "
+        "that the host lost in it, plus a fused update: each tensor moved once, at the memory's "
+        "speed. The upper end is what multi-tensor kernels take"
+    ),
+    reference="PyTorch: torch.optim, the parameters fused and foreach",
+    min_share=0.05,
+    detect=detect,
+)

@@ -1,0 +1,120 @@
+"""What the causes inside kernels share: from a repair to a detection with its evidence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stepscope.analysis.kernels.repair import Repair
+from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.diagnosis.cause import Case, Detection, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.diagnosis.result import Location
+
+Bound = Literal["low", "expected", "high"]
+
+STACKS = "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True, with_stack=True)"
+"""The capture that names operators, shapes and lines."""
+
+
+def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
+    """The repair of a cause on every device of the job, as the simulator replays it.
+
+    Args:
+        case: one of the devices.
+        cause: public id.
+        bound: whether the estimate of the repaired time is taken, its least, or its most.
+    """
+    cases = case.job.cases
+    found: list[Change] = []
+    for each in cases:
+        repair = each.explanation.inside_kernels.repairs.get(cause)
+        if repair is None:
+            continue
+        total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
+        ids = each.explanation.lane.ops["id"][repair.rows]
+        rank = each.rank if len(cases) > 1 else None
+        if repair.replaced:
+            a_step = total // each.explanation.n_steady
+            found.append(FuseOps(tuple(ids.tolist()), a_step, rank))
+            continue
+        kept = ~repair.merged
+        if repair.merged.any():
+            found.append(RemoveOps(tuple(ids[repair.merged].tolist()), rank))
+        if kept.any():
+            factor = total / max(int(repair.old_ns[kept].sum()), 1)
+            found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+    return found
+
+
+def repair_figures(cause: str) -> list[Figure]:
+    """Kernels that a repair changes: how many, their time, and the time they are left with."""
+    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    return [
+        Figure(
+            "kernels_per_step",
+            "per_step",
+            f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}",
+        ),
+        Figure(
+            "kernels_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
+        Figure(
+            "repaired_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(repaired_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
+    ]
+
+
+def detection(
+    case: Case,
+    cause: str,
+    repair: Repair,
+    *,
+    says: str,
+    do: list[str],
+    figures: list[Figure] | None = None,
+    texts: dict[str, str] | None = None,
+    next_capture: str | None = None,
+    unsure_ns: float = 0.0,
+    absorbs: frozenset[tuple[str, int]] = frozenset(),
+) -> Detection:
+    """A detection whose time is what the repair saves.
+
+    Args:
+        case: the device.
+        cause: public id.
+        repair: the repair.
+        says: the sentence's predicate, a template.
+        do: what to change, most effective first.
+        figures: evidence beyond the repair itself.
+        texts: names that the sentence uses.
+        next_capture: a command that would sharpen the finding; by default the capture that names
+            the line, where the trace has no lines.
+        unsure_ns: further time that may belong to it, ns a step.
+        absorbs: (cause, rank) of findings that are symptoms of this one.
+    """
+    kernels = case.explanation.kernels
+    saved = kernels.per_step(repair.saved_ns)
+    least, most = (kernels.per_step(ns) for ns in repair.saved_bounds_ns)
+    time = (
+        "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
+        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    )
+    range_, operator, source = kernels.attribution.heaviest(repair.rows)
+    return Detection(
+        time_ns=saved,
+        direct_ns=min(least, saved),
+        unsure_ns=max(most - saved, 0.0) + unsure_ns,
+        says=says,
+        do=do,
+        figures=[*repair_figures(cause), *(figures or [])],
+        where=Location(range_, operator, source),
+        texts=texts or {},
+        time_sql=time,
+        next_capture=next_capture or (None if source else STACKS),
+        repair=repair,
+        absorbs=absorbs,
+    )

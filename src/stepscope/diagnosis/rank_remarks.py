@@ -1,0 +1,96 @@
+"""What a diagnosis remarks about the communication of its ranks, beside the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stepscope.analysis.collectives.job import Collectives
+from stepscope.diagnosis.cause import Figure
+from stepscope.diagnosis.result import Evidence, Finding
+from stepscope.trace.units import percent, shown
+
+_NOTABLE = 0.1
+_NEARLY_ALWAYS = 0.9
+_ABOUT_RANKS = {"straggler", "load_imbalance"}
+
+
+def rank_figures(c: Collectives | None) -> list[Figure]:
+    """Figures that the remarks use."""
+    if c is None or not len(c.parts):
+        return []
+    last = _mostly_last(c)
+    share = "SELECT sum({}) / sum(step_ns) FROM rank_pace"
+    figures = [
+        Figure("waiting_share", "share", share.format("waiting_ns")),
+        Figure("transfer_share", "share", share.format("transfer_ns + absent_ns")),
+    ]
+    if last is not None:
+        rank = f"FROM rank_pace WHERE rank = {c.participants[last].rank}"
+        figures += [
+            Figure("joined_last", "count", f"SELECT sum(joined_last)::BIGINT {rank}"),
+            Figure("operations", "count", f"SELECT sum(operations)::BIGINT {rank}"),
+            Figure(
+                "waiting_for_it_ns",
+                "ns_per_step",
+                "SELECT median(waiting_ns)::BIGINT FROM rank_pace WHERE rank <> "
+                f"{c.participants[last].rank}",
+            ),
+        ]
+    return figures
+
+
+def rank_remarks(
+    c: Collectives | None, findings: Sequence[Finding], about: Mapping[str, Evidence]
+) -> list[str]:
+    """Sentences about waiting, transferring and who is last."""
+    if c is None or not len(c.parts):
+        return [] if c is None else list(c.matched.says)
+    waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
+    remarks = []
+    if c.alone and transfer > _NOTABLE:
+        remarks.append(
+            f"communication runs uncovered for {percent(transfer)} of the time; the capture of one "
+            "rank cannot tell moving data from waiting for a late rank, so give the captures of "
+            "all ranks together"
+        )
+    elif waiting + transfer > _NOTABLE:
+        remarks.append(
+            f"GPUs wait inside collectives for another rank, busy only in appearance, for "
+            f"{percent(waiting)} of the time of all ranks, and move data with nothing to cover it "
+            f"for {percent(transfer)}"
+        )
+    last = _mostly_last(c)
+    if last is not None and not _ABOUT_RANKS & {finding.cause for finding in findings}:
+        joined, operations, others = (
+            shown(about[name].value, about[name].unit)
+            for name in ("joined_last", "operations", "waiting_for_it_ns")
+        )
+        remarks.append(
+            f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
+            f"the others wait {others} a step for it, {_because(c)}"
+        )
+    return [*remarks, *c.matched.says]
+
+
+def _because(c: Collectives) -> str:
+    late = c.lateness
+    if any(pace.recording_ns for pace in c.paces):
+        return "which recording explains: it slows the hosts, and not all of them alike"
+    if late is not None and late.common:
+        return "but need as long themselves, so that it is not this rank's fault"
+    return "too little to report"
+
+
+def _mostly_last(c: Collectives) -> int | None:
+    """The device that is last nearly always, where that costs the others time."""
+    instances = c.matched.instances
+    several = (c.step_of(instances.last_start_ns) >= 0) & (instances.members > 1)
+    if c.alone or not several.any():
+        return None
+    counts = np.bincount(instances.last[several], minlength=len(c.participants))
+    device = int(np.argmax(counts))
+    others = np.delete(c.parts.waiting.mean(axis=0), device)
+    costs = float(np.median(others)) > 0.5 * _NOTABLE * c.step_ns
+    return device if costs and counts[device] >= _NEARLY_ALWAYS * several.sum() else None

@@ -1,0 +1,138 @@
+"""The communication of a job as columns, CSV, JSON and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stepscope.render import tables
+from stepscope.render.text import clean, milliseconds, plural
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.analysis.collectives.summary import Communication
+
+_LONGEST_LINE = 400
+
+
+def as_json(found: Communication) -> str:
+    """The contract ``stepscope.comm/1``."""
+    return msgspec.json.encode(found).decode() + "\n"
+
+
+def as_csv(found: Communication, by: str) -> str:
+    """All fields of the operations, or of the ranks, as they are in JSON."""
+    from stepscope.analysis.collectives.summary import Operations, RankArrival
+
+    rows, kind = (
+        (found.operations, Operations) if by == "operation" else (found.arrivals, RankArrival)
+    )
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    return tables.as_csv(_table({name: [getattr(row, name) for row in rows] for name in names}))
+
+
+def as_columns(found: Communication) -> str:
+    """Two tables for the terminal: by operation, by rank; times are ms a step."""
+    blocks = [_title(found) + "\n"]
+    if found.operations:
+        blocks.append(tables.as_columns(_operations(found)))
+        blocks.append(tables.as_columns(_ranks(found)))
+    lines = [clean(line, _LONGEST_LINE) for line in _notes(found)]
+    if lines:
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def as_markdown(found: Communication) -> str:
+    """The same tables as Markdown."""
+    from stepscope.render.markdown import escape
+
+    blocks = [_title(found) + "\n"]
+    if found.operations:
+        blocks.append(tables.as_markdown(_operations(found)))
+        blocks.append(tables.as_markdown(_ranks(found)))
+    notes = [f"- {escape(clean(line, _LONGEST_LINE))}" for line in _notes(found)]
+    if notes:
+        blocks.append("\n".join(notes) + "\n")
+    return "\n".join(blocks)
+
+
+def _title(found: Communication) -> str:
+    steps = f"{plural(found.steps, 'shared steady step')} of {milliseconds(found.step_ns)}"
+    return f"{plural(found.ranks, 'rank')}, {steps}; times in ms a step"
+
+
+def _notes(found: Communication) -> list[str]:
+    likely = [f"ranks {use.group}: likely {use.label} ({use.says})" for use in found.groups]
+    return [*likely, *found.remarks]
+
+
+def _operations(found: Communication) -> pa.Table:
+    rows = found.operations
+
+    def a_step(name: str) -> list[str]:
+        return _ms([getattr(row, name) for row in rows], found.steps)
+
+    return _table(
+        {
+            "operation": [row.kind for row in rows],
+            "ranks": [row.group for row in rows],
+            "count": [row.count for row in rows],
+            "MB": [_scaled(row.message_bytes, row.count * 1e6) for row in rows],
+            "time": a_step("time_ns"),
+            "waiting": a_step("waiting_ns"),
+            "exposed waiting": a_step("exposed_waiting_ns"),
+            "transfer": a_step("transfer_ns"),
+            "exposed transfer": a_step("exposed_transfer_ns"),
+            **_absent(found, a_step),
+            "algorithm GB/s": [_scaled(row.algorithm_bandwidth, 1e9) for row in rows],
+            "bus GB/s": [_scaled(row.bus_bandwidth, 1e9) for row in rows],
+        }
+    )
+
+
+def _ranks(found: Communication) -> pa.Table:
+    rows = found.arrivals
+
+    def a_step(name: str) -> list[str]:
+        return _ms([getattr(row, name) for row in rows], found.steps)
+
+    return _table(
+        {
+            "rank": [row.rank for row in rows],
+            "device": [row.device for row in rows],
+            "operations": [row.operations for row in rows],
+            "joined last": [row.last for row in rows],
+            "typically late": _ms([row.lateness_ns for row in rows], 1),
+            "waiting": a_step("waiting_ns"),
+            "exposed waiting": a_step("exposed_waiting_ns"),
+            "transfer": a_step("transfer_ns"),
+            "exposed transfer": a_step("exposed_transfer_ns"),
+            **_absent(found, a_step),
+            "unmatched": [row.unmatched for row in rows],
+        }
+    )
+
+
+def _absent(found: Communication, a_step: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """The waiting for ranks that are not there, where any are missing."""
+    if any(row.absent_ns for row in found.arrivals):
+        return {"waiting for absent ranks": a_step("absent_ns")}
+    return {}
+
+
+def _ms(values: Sequence[int], steps: int) -> list[str]:
+    return [f"{value / max(steps, 1) / 1e6:.3f}" for value in values]
+
+
+def _scaled(value: int | None, unit: float) -> str:
+    return "" if value is None else f"{value / unit:.1f}"
+
+
+def _table(columns: Mapping[str, Sequence[object]]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({name: pa.array(values) for name, values in columns.items()})

@@ -1,0 +1,74 @@
+"""``stepscope kernels`` and ``stepscope operators`` on bundled captures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import Stepscope
+from tests.support.captures import DATA, unpack
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(DATA / "nsys/gpt1024_healthy.sqlite.xz", tmp_path_factory.mktemp("views"))
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    packed = DATA / "kineto/gpt1024_unfused_attention.json.xz"
+    return unpack(packed, tmp_path_factory.mktemp("views"))
+
+
+def test_kernels_sum_to_all_device_time(stepscope: Stepscope, healthy: Path) -> None:
+    table = rows(stepscope("kernels", healthy, "--format", "csv").stdout)
+    times = [int(row["time_ns"]) for row in table]
+    assert times == sorted(times, reverse=True)
+    total = rows(
+        stepscope(
+            "query",
+            healthy,
+            "SELECT sum(end_ns - start_ns)::BIGINT AS ns, count(*) AS n FROM gpu_op "
+            "WHERE start_ns >= (SELECT min(start_ns) FROM step WHERE steady) "
+            "AND start_ns < (SELECT max(end_ns) FROM step WHERE steady)",
+            "--format",
+            "csv",
+        ).stdout
+    )[0]
+    assert sum(times) == int(total["ns"])
+    assert sum(int(row["calls"]) for row in table) == int(total["n"])
+    families = {row["family"] for row in table}
+    assert {"matmul", "attention", "elementwise", "normalisation", "optimizer"} <= families
+    assert "other" not in families
+
+
+def test_operators_have_forward_and_backward(stepscope: Stepscope, attention: Path) -> None:
+    table = rows(stepscope("operators", attention, "--format", "csv").stdout)
+    by_name = {row["operator"]: row for row in table}
+    assert by_name["AddmmBackward0"]["phase"] == "backward"
+    assert by_name["aten::linear"]["phase"] == "forward"
+    assert float(by_name["SoftmaxBackward0"]["kernels_per_step"]) == 16
+
+
+def test_without_operators_ranges_answer(stepscope: Stepscope, healthy: Path) -> None:
+    table = rows(stepscope("operators", healthy, "--format", "csv").stdout)
+    names = [row["range"] for row in table]
+    assert names[:3] == ["backward", "forward", "optimizer"]
+    assert [row["phase"] for row in table[:3]] == names[:3]
+
+
+@pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "family"])
+def test_every_grouping_keeps_the_time(stepscope: Stepscope, attention: Path, by: str) -> None:
+    document: dict[str, Any] = stepscope.json("operators", attention, "--by", by)
+    assert document["schema"] == "stepscope.operators/1"
+    place = document["columns"].index("time_ns")
+    kernels: dict[str, Any] = stepscope.json("kernels", attention)
+    there = kernels["columns"].index("time_ns")
+    assert sum(row[place] for row in document["rows"]) == sum(r[there] for r in kernels["rows"])

@@ -1,0 +1,340 @@
+"""Causes inside the kernels: on hand-made steps, and their nearest look-alikes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.build import AUTOGRAD, MAIN, Build
+
+from stepscope.analysis.kernels.attention import FUSED_SHARE
+from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.session import Session
+
+STEPS = 6
+CAST = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>"
+BF16 = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
+FP32 = "ampere_sgemm_128x128_nn"
+NORM = "void at::native::vectorized_layer_norm_kernel<float, float>(int)"
+SOFTMAX = "void softmax_warp_forward<float, float, float, 9, false, false>(int)"
+SOFTMAX_BACKWARD = "void softmax_warp_backward<float, float, float, 9, false, false>(int)"
+LOG_SOFTMAX = "void softmax_warp_forward<float, float, float, 9, true, false>(int)"
+TOP_K = "void at::native::sbtopk::gatherTopK<float>(int)"
+SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(int)"
+
+
+def elementwise(operation: str, tensors: int = 2) -> str:
+    return (
+        f"void at::native::vectorized_elementwise_kernel<4, at::native::{operation}_cuda_kernel("
+        f"float), std::array<char*, {tensors}ul> >(int)"
+    )
+
+
+ADAM = [
+    elementwise("mul"), elementwise("lerp", 3), elementwise("mul"), elementwise("addcmul", 4),
+    elementwise("sqrt"), elementwise("div"), elementwise("add"), elementwise("addcdiv", 4),
+]  # fmt: skip
+Work = Sequence[tuple[str, float]]
+
+
+class Steps:
+    """Steps of kernels, launched 2 us apart, well ahead of the device unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.build = Build()
+        self.build.gpu("NVIDIA H200")
+        self.host = self.device = 0.0
+
+    def step(self, number: int, *parts: tuple[str, Work]) -> None:
+        """One step; each part is a range (empty for none) and (kernel, us) pairs."""
+        begin = self.host
+        for name, work in parts:
+            part = self.host
+            for kernel, length in work:
+                self.launch(kernel, length)
+            if name:
+                self.build.range(part, self.host, name)
+            self.host += 1
+        self.build.range(begin, self.host, f"step_{number}")
+
+    def launch(self, kernel: str, length: float, *, every: float = 2.0, thread: int = MAIN,
+               blocks: int = 1000) -> None:  # fmt: skip
+        self.device = max(self.device, self.host + 3)
+        self.build.kernel(self.device, self.device + length, call=(self.host, self.host + 1),
+                          name=kernel, thread=thread, grid_x=blocks, grid_y=1, grid_z=1,
+                          block_x=128, block_y=1, block_z=1)  # fmt: skip
+        self.host += every
+        self.device += length
+
+    def diagnose(self, folder: Path) -> tuple[Diagnosis, Session]:
+        session = Session([self.build.trace(folder).folder])
+        return session.diagnose(), session
+
+
+def only(diagnosis: Diagnosis, cause: str) -> Finding:
+    found = [f for f in diagnosis.findings if f.cause == cause]
+    assert len(found) == 1, diagnosis.findings
+    return found[0]
+
+
+def layers(n: int = 4) -> Work:
+    return [
+        (CAST, 10.0),
+        (BF16, 100.0),
+        (elementwise("gelu"), 20.0),
+        (BF16, 100.0),
+        (NORM, 20.0),
+    ] * n
+
+
+def check_evidence(diagnosis: Diagnosis, session: Session) -> None:
+    for finding in diagnosis.findings:
+        for evidence in finding.evidence:
+            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+
+
+def test_an_ordinary_mix_is_healthy(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", layers()), ("optimizer", [("multi_tensor_apply_kernel<A>", 80)]))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert diagnosis.findings == []
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        update = [(kernel, 9.0) for _ in range(20) for kernel in ADAM]
+        steps.step(i, ("forward" if annotated else "", layers()),
+                   ("optimizer" if annotated else "", update))  # fmt: skip
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_optimizer")
+    assert diagnosis.verdict == "unfused_optimizer"
+    # 21 passes over 20 parameters at 8 us of traffic a kernel; a fused Adam needs 7
+    loop, fused = 160 * 9_000, 160 * 8_000 * 7 / 21
+    assert finding.time_ns_per_step == pytest.approx(loop - fused, rel=0.02)
+    assert finding.predicted_step_ns < finding.prediction_high_ns
+    assert finding.where.range == ("optimizer" if annotated else None)
+    assert {e.figure: e.value for e in finding.evidence}["kernels_per_step"] == 160
+    check_evidence(diagnosis, session)
+
+
+def test_a_step_inside_the_optimizers_closure_is_no_loop(tmp_path: Path) -> None:
+    steps = Steps()
+    layer = [(BF16, 50.0), (elementwise("gelu"), 9.0), (NORM, 9.0)]
+    for i in range(STEPS):
+        fused = [("multi_tensor_apply_kernel<A>", 80.0)]
+        steps.step(i, ("Optimizer.step#AdamW.step", [*layer * 50, *fused]))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert diagnosis.findings == []
+
+
+def test_late_launches_inside_the_loop_are_the_loops(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        steps.build.range(begin, begin + 4_000, f"step_{i}")
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        part = steps.host = steps.device - 5
+        for kernel in ADAM * 20:
+            steps.launch(kernel, 2.0, every=15.0)
+        steps.build.range(part, steps.host, "optimizer")
+        steps.host = max(steps.host, begin + 4_000)
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_optimizer")
+    assert diagnosis.verdict == "unfused_optimizer"
+    assert "launch_bound" not in [f.cause for f in diagnosis.findings]
+    assert finding.time_ns_per_step == pytest.approx(159 * 15_000, rel=0.05)
+    check_evidence(diagnosis, session)
+
+
+def test_where_all_launches_are_late_the_loop_is_only_a_part(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, _ in layers(10):
+            steps.launch(kernel, 2.0, every=20.0)
+        for kernel in ADAM * 6:
+            steps.launch(kernel, 2.0, every=20.0)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert diagnosis.verdict == "launch_bound"
+    assert [f.cause for f in diagnosis.findings] == ["launch_bound", "unfused_optimizer"]
+
+
+def attention(softmax: str = SOFTMAX, between: Work = ()) -> Work:
+    return [
+        (BF16, 50.0), (elementwise("div"), 60.0), (elementwise("masked_fill"), 60.0),
+        (softmax, 90.0), *between, (CAST, 40.0), (BF16, 50.0),
+    ]  # fmt: skip
+
+
+def test_attention_written_out(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [*layers(2), *attention(), *layers(1)]))
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_attention")
+    expected = 60 + 60 + 90 + 40 + (1 - FUSED_SHARE) * 100
+    assert finding.time_ns_per_step == pytest.approx(expected * 1000)
+    assert {e.figure: e.value for e in finding.evidence}["softmax_kernels"] == STEPS
+    check_evidence(diagnosis, session)
+
+
+def test_its_gradient_has_two_products_on_either_side(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers(2):
+            steps.launch(kernel, length)
+        for kernel in (NORM, BF16, BF16, CAST, SOFTMAX_BACKWARD, CAST, BF16, BF16, NORM):
+            steps.launch(kernel, 50.0, thread=AUTOGRAD)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_attention")
+    assert finding.time_ns_per_step == pytest.approx((150 + (1 - FUSED_SHARE) * 200) * 1000)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param(attention(LOG_SOFTMAX), id="log-softmax of a loss"),
+        pytest.param(attention(between=[(TOP_K, 5.0)]), id="a router's choice"),
+        pytest.param(attention()[:-1], id="a classifier's probabilities"),
+        pytest.param(attention(between=[(CAST, 3.0)] * 20), id="too much in between"),
+    ],
+)
+def test_other_softmaxes_are_no_attention(tmp_path: Path, chain: Work) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [*layers(2), *chain, (NORM, 5.0), *layers(1)]))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert "unfused_attention" not in [f.cause for f in diagnosis.findings]
+
+
+def test_products_without_tensor_cores(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [(FP32, 500.0), (NORM, 50.0)] * 4))
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "low_precision_unused")
+    # data sheet of the H200: 67 TFLOP/s against 494, of which 0.8 and 0.55 are attained
+    ratio = 494 / 67 * 0.55 / 0.8
+    assert finding.time_ns_per_step == pytest.approx(2_000_000 * (1 - 1 / ratio), rel=1e-3)
+    assert finding.prediction_low_ns < finding.predicted_step_ns < finding.prediction_high_ns
+    assert "set_float32_matmul_precision" in finding.do[0]
+    shares = {e.figure: e.value for e in finding.evidence}
+    assert shares["single_precision_share"] == pytest.approx(2_000 / 2_200)
+    check_evidence(diagnosis, session)
+
+
+@pytest.mark.parametrize(
+    ("product", "kernel"),
+    [
+        ("Tesla P100", FP32),
+        ("an unknown device", FP32),
+        ("NVIDIA H200", BF16),
+        ("NVIDIA H200", "cutlass_80_tensorop_s1688tf32gemm_256x128"),
+        ("NVIDIA H200", "ampere_dgemm_128x64_nn"),
+    ],
+)
+def test_no_better_cores_or_already_used(tmp_path: Path, product: str, kernel: str) -> None:
+    steps = Steps()
+    steps.build.rows["device"] = []
+    steps.build.gpu(product)
+    for i in range(STEPS):
+        steps.step(i, ("forward", [(kernel, 500.0), (NORM, 50.0)] * 4))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert "low_precision_unused" not in [f.cause for f in diagnosis.findings]
+
+
+def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
+    spelled = [elementwise("pow"), SUM, elementwise("add"), elementwise("rsqrt"),
+               elementwise("mul"), elementwise("mul")]  # fmt: skip
+    steps = Steps()
+    for i in range(STEPS):
+        chain = [(kernel, 30.0 + k) for k, kernel in enumerate(spelled)]
+        steps.step(i, ("forward", [(BF16, 100.0), *chain] * 4))
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "fusion_opportunity")
+    assert finding.time_ns_per_step == pytest.approx(4 * (30 + 31 + 32 + 33 + 34) * 1000)
+    check_evidence(diagnosis, session)
+
+
+def test_memory_bound_kernels_dominate(tmp_path: Path) -> None:
+    steps = Steps()
+    # 1000 blocks of 128 threads of 8 floats in two tensors: 8.2 MB in 2.5 us, 3.3 TB/s
+    work = [(elementwise("gelu"), 2.5), (NORM, 2.5), (CAST, 2.5), (BF16, 1.0)] * 20
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in work:
+            steps.launch(kernel, length, every=1.2)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "memory_bound_kernels")
+    figures = {e.figure: e.value for e in finding.evidence}
+    assert figures["memory_bound_share"] == pytest.approx(150 / 170)
+    assert figures["known_bytes_per_s"] == pytest.approx(1000 * 128 * 8 * 8 / 2.5e-6, rel=1e-3)
+    assert finding.time_ns_per_step == pytest.approx(75_000, rel=0.02)
+    check_evidence(diagnosis, session)
+
+
+def test_slow_small_kernels_are_not_memory_bound(tmp_path: Path) -> None:
+    steps = Steps()
+    work = [(elementwise("gelu"), 60.0), (NORM, 60.0), (CAST, 60.0)] * 20 + [(BF16, 20.0)]
+    for i in range(STEPS):
+        steps.step(i, ("forward", work))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert "memory_bound_kernels" not in [f.cause for f in diagnosis.findings]
+
+
+def test_a_long_kernel_with_few_blocks(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        steps.launch(SUM, 900.0, blocks=4)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, session = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "inefficient_kernel")
+    assert finding.time_ns_per_step == pytest.approx(900_000 * (1 - 2 * 4 / 132), rel=1e-3)
+    assert finding.next_capture is not None
+    assert "ncu" in finding.next_capture
+    assert "reduce_kernel" in finding.next_capture
+    assert {e.figure: e.value for e in finding.evidence}["median_blocks"] == 4
+    check_evidence(diagnosis, session)
+
+
+def test_a_product_far_below_what_its_shape_allows(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        shapes = "[[4096,4096],[4096,4096]]"
+        steps.build.operator(steps.host - 0.5, steps.host + 1.5, "aten::mm", input_shapes=shapes,
+                             input_types='["c10::BFloat16","c10::BFloat16"]')  # fmt: skip
+        steps.launch(BF16, 2_000.0)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "inefficient_kernel")
+    ceiling = 2 * 4096**3 / 989e12 * 1e9
+    assert finding.time_ns_per_step == pytest.approx(2_000_000 - 2 * ceiling, rel=1e-3)
+    assert finding.where.operator == "aten::mm"
+
+
+def test_names_of_kernels_cannot_smuggle_a_command(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers(2):
+            steps.launch(kernel, length)
+        steps.launch("x'; rm -rf / #(int)", 900.0, blocks=4)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "inefficient_kernel")
+    assert "rm" not in f"{finding.next_capture} {finding.says}"

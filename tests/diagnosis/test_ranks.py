@@ -1,0 +1,271 @@
+"""Causes that need several ranks, on hand-made jobs whose truth is known to the microsecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.build import Build
+from tests.support.ranks import ALL_REDUCE
+
+from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.session import Session
+
+STEPS = 10
+KERNELS = 8
+OPTIMIZER = 400.0  # us
+MS = 1_000_000
+
+Times = Callable[[int, int], float]
+"""(rank, step) -> us."""
+
+
+def job(
+    folder: Path,
+    ranks: Sequence[int],
+    *,
+    of: int | None = None,
+    load: Times = lambda rank, step: 100.0,
+    work: Times = lambda rank, step: 8_000.0,
+    grid: Times = lambda rank, step: 64.0,
+    transfer: float = 200.0,
+    buckets: int = 1,
+) -> Session:
+    """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
+
+    Args:
+        folder: where the traces are written.
+        ranks: the ranks that are captured.
+        of: ranks that take part; those captured by default.
+        load: how long each rank gets its batch.
+        work: how long its kernels run.
+        grid: how many blocks they are launched with.
+        transfer: how long data moves once the last rank has joined, a bucket.
+        buckets: all-reduces a step. All but the last run beside the compute.
+    """
+    everyone = range(of if of is not None else len(ranks))
+    builds = {rank: Build() for rank in ranks}
+    begin = 0.0
+    for step in range(STEPS):
+        ready = {}
+        for rank in everyone:
+            ready[rank] = begin + load(rank, step) + 40 + work(rank, step)
+        last = max(ready.values())
+        end = last + transfer
+        after = end + 5 + OPTIMIZER + 20
+        for rank, build in builds.items():
+            loaded = begin + load(rank, step)
+            build.range(begin, after - 1, f"step {step}")
+            build.range(begin, loaded, "dataload")
+            at, call = loaded + 40, loaded
+            length = work(rank, step) / KERNELS
+
+            def launch(call: float) -> tuple[float, float]:
+                return call, call + 2
+
+            for k in range(KERNELS):
+                build.kernel(at + k * length, at + (k + 1) * length - 1, call=launch(call),
+                             grid=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
+                call += 3
+            for bucket in range(1, buckets):
+                place = bucket / buckets
+                started = max(b + place * (r - b) for b, r in
+                              ((begin + load(x, step), ready[x]) for x in everyone))  # fmt: skip
+                own = loaded + place * (ready[rank] - loaded)
+                build.kernel(own, started + transfer, call=launch(call), name=ALL_REDUCE,
+                             stream=20, grid=24)  # fmt: skip
+                call += 3
+            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid=24)
+            call += 3
+            build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid=64)
+            build.api(call + 3, after - 2, "cudaDeviceSynchronize")
+        begin = after
+    for rank, build in builds.items():
+        place = folder / f"rank{rank}"
+        place.mkdir()
+        build.trace(place, rank=rank, rank_source="test", origin_epoch_ns=10**18,
+                    world_size=len(everyone))  # fmt: skip
+    return Session([folder / f"rank{rank}" / "built.stepscope" for rank in ranks])
+
+
+def only(diagnosis: Diagnosis) -> Finding:
+    (finding,) = diagnosis.findings
+    assert diagnosis.verdict == finding.cause
+    return finding
+
+
+def agrees(session: Session, diagnosis: Diagnosis) -> None:
+    """Every figure is what its statement gives."""
+    verification = session.verify(msgspec.json.encode(diagnosis))
+    assert verification.verified, verification.differences
+    assert verification.checked > 10
+
+
+def test_a_balanced_job_has_no_finding(tmp_path: Path) -> None:
+    session = job(tmp_path, range(4))
+    diagnosis = session.diagnose()
+    assert diagnosis.verdict == "gpu_bound_healthy"
+
+
+def test_a_late_loader_is_a_straggler(tmp_path: Path) -> None:
+    session = job(tmp_path, range(4), load=lambda r, i: 5_100 if r == 2 else 100)
+    diagnosis = session.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.because, finding.ranks) == ("straggler", "input_starvation", [2])
+    assert finding.where.range == "dataload"
+    assert finding.time_ns_per_step == pytest.approx(5 * MS, rel=0.01)
+    assert finding.predicted_step_ns == pytest.approx(8.765 * MS, rel=0.02)
+    assert "rank 2" in finding.says
+    agrees(session, diagnosis)
+
+
+def test_what_all_ranks_suffer_from_is_no_straggler(tmp_path: Path) -> None:
+    session = job(tmp_path, range(4), load=lambda r, i: 5_300 if r == 2 else 5_100)
+    finding = only(session.diagnose())
+    assert finding.cause == "input_starvation"
+    assert finding.ranks == [0, 1, 2, 3]
+
+
+def test_two_late_ranks_of_four_are_both_named(tmp_path: Path) -> None:
+    session = job(tmp_path, range(4), load=lambda r, i: 4_100 if r in (1, 3) else 100)
+    finding = only(session.diagnose())
+    assert (finding.cause, finding.ranks) == ("straggler", [1, 3])
+
+
+def test_more_work_is_an_imbalance(tmp_path: Path) -> None:
+    session = job(
+        tmp_path,
+        range(4),
+        work=lambda r, i: 14_000 if r == 1 else 8_000,
+        grid=lambda r, i: 112 if r == 1 else 64,
+    )
+    diagnosis = session.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
+    assert finding.time_ns_per_step == pytest.approx(6 * MS, rel=0.01)
+    # eight kernels of 112 blocks and the optimizer of 64, against eight of 64 and the same
+    assert "1.67 times the threads" in finding.says
+    agrees(session, diagnosis)
+
+
+def test_the_same_work_on_a_slow_device_is_a_straggler(tmp_path: Path) -> None:
+    session = job(tmp_path, range(4), work=lambda r, i: 11_000 if r == 3 else 8_000)
+    finding = only(session.diagnose())
+    assert (finding.cause, finding.because, finding.ranks) == ("straggler", None, [3])
+    assert "the same kernels take longer" in finding.says
+    assert any("nvidia-smi" in advice for advice in finding.do)
+
+
+def test_ranks_that_take_turns_with_more_work(tmp_path: Path) -> None:
+    session = job(
+        tmp_path,
+        range(3),
+        work=lambda r, i: 12_000 if i % 3 == r else 8_000,
+        grid=lambda r, i: 96 if i % 3 == r else 64,
+    )
+    diagnosis = session.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [0, 1, 2])
+    assert "from step to step" in finding.says
+    agrees(session, diagnosis)
+
+
+def test_communication_behind_the_compute_is_exposed(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=2_000)
+    diagnosis = session.diagnose()
+    finding = only(diagnosis)
+    assert finding.cause == "exposed_communication"
+    assert finding.time_ns_per_step == pytest.approx(2 * MS, rel=0.01)
+    agrees(session, diagnosis)
+
+
+def test_communication_beside_the_compute_is_not(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=200, buckets=8)
+    assert session.diagnose().verdict == "gpu_bound_healthy"
+
+
+def test_waiting_for_a_late_rank_is_not_exposed_communication(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), load=lambda r, i: 8_100 if r == 1 else 100)
+    diagnosis = session.diagnose()
+    assert [finding.cause for finding in diagnosis.findings] == ["straggler"]
+    assert any("busy only in appearance" in remark for remark in diagnosis.remarks)
+
+
+def test_the_late_rank_is_missing(tmp_path: Path) -> None:
+    session = job(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 9_100 if r == 2 and i % 2 else 100)
+    diagnosis = session.diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "rank that is not there" in diagnosis.findings[0].says
+    assert any("rank 2 is not there" in remark for remark in diagnosis.remarks)
+
+
+def test_another_rank_is_missing(tmp_path: Path) -> None:
+    session = job(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 5_100 if r == 3 else 100)
+    finding = only(session.diagnose())
+    assert (finding.cause, finding.ranks) == ("straggler", [3])
+
+
+def test_one_rank_alone_cannot_tell(tmp_path: Path) -> None:
+    session = job(tmp_path, [0], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
+    diagnosis = session.diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "one rank" in diagnosis.findings[0].says
+
+
+def test_one_rank_alone_with_a_cause_of_its_own(tmp_path: Path) -> None:
+    session = job(tmp_path, [2], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
+    assert session.diagnose().verdict == "input_starvation"
+
+
+def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) -> None:
+    """Both halves wait a lot, but at other times: nothing matches and nobody is blamed."""
+    for name, seed in (("a", 0), ("b", 1)):
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def late(rank: int, step: int, seed: int = seed) -> float:
+            return 100 + (rank == 1) * (9_000 + 977 * ((step * (3 + seed) + seed) % 7))
+
+        job(folder, [seed], of=2, load=late if seed == 0 else lambda rank, step: 100.0 + 5_003 * (
+            rank == 0) * (step % 3), transfer=150 + 4_000 * seed)  # fmt: skip
+    paths = [tmp_path / "a" / "rank0", tmp_path / "b" / "rank1"]
+    for number, path in enumerate(paths):
+        meta = path / "built.stepscope" / "meta.json"
+        known = msgspec.json.decode(meta.read_bytes())
+        known["origin_epoch_ns"] += number * 3_600 * 10**9
+        meta.write_bytes(msgspec.json.encode(known))
+    diagnosis = Session([path / "built.stepscope" for path in paths]).diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "different runs" in diagnosis.findings[0].says
+    assert any("no counterpart" in remark for remark in diagnosis.remarks)
+
+
+def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:
+    session = job(tmp_path, range(3), load=lambda r, i: 100 + 700 * ((r + i) % 3), buckets=3)
+    wrong = session.query(
+        "SELECT count(*) FROM (SELECT rank, step, sum(time_ns) AS total FROM rank_time "
+        "WHERE part NOT IN ('alone', 'blocking', 'bubble') GROUP BY rank, step) "
+        "JOIN (SELECT rank AS r, step AS s, min(start_ns) AS begin FROM rank_time GROUP BY ALL) "
+        "ON r = rank AND s = step JOIN (SELECT rank AS q, step - 1 AS t, min(start_ns) AS stop "
+        "FROM rank_time GROUP BY ALL) ON q = rank AND t = step WHERE total <> stop - begin"
+    )
+    assert wrong.column(0)[0].as_py() == 0
+    assert session.query("SELECT count(*) FROM rank_time").column(0)[0].as_py() > 0
+
+
+def test_the_communication_view(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), load=lambda r, i: 1_100 if r == 1 else 100, transfer=300)
+    found = session.communication()
+    (row,) = found.operations
+    assert (row.kind, row.group, row.count, found.steps) == ("all_reduce", "0,1", STEPS, STEPS)
+    assert row.message_bytes is None
+    assert row.bus_bandwidth is None
+    assert row.transfer_ns == STEPS * 300_000
+    assert row.waiting_ns == STEPS * 1_000_000 // 2  # a mean over the ranks: one of them waits
+    first, second = found.arrivals
+    assert (first.last, second.last) == (0, STEPS)
+    assert (first.lateness_ns, second.lateness_ns) == (0, MS)
+    assert first.exposed_waiting_ns == STEPS * MS
+    assert any("message sizes" in remark for remark in found.remarks)

@@ -1,0 +1,165 @@
+"""Causes that show in time and on the host: verdicts, sentences and figures on hand-made traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.analysis.test_events import STATE, contended, save, saving, silent, step
+from tests.support.build import Build
+
+from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.diagnosis.sentence import unsupported
+from stepscope.session import Session
+
+STEPS = 12
+
+
+def diagnosed(build: Build, folder: Path) -> Diagnosis:
+    session = Session([build.trace(folder).folder])
+    diagnosis = session.diagnose()
+    for finding in diagnosis.findings:
+        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
+        for evidence in finding.evidence:
+            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+    return diagnosis
+
+
+def figures(finding: Finding) -> dict[str, float | int]:
+    return {evidence.figure: evidence.value for evidence in finding.evidence}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_checkpoint(tmp_path: Path, named: bool) -> None:
+    build = Build()
+    saving(build, every=4, named=named, ranges="checkpoint" if named else "")
+    found = diagnosed(build, tmp_path)
+    assert [f.cause for f in found.findings] == ["checkpoint_stall"]
+    first = found.findings[0]
+    known = figures(first)
+    assert known["stalls"] == 3
+    assert known["steps_between"] == 4
+    assert known["state_bytes"] == 20 * STATE
+    assert known["reads"] == 20
+    # 10 ms of copies and 30 ms of writing each
+    assert known["stall_ns"] == pytest.approx(40e6, rel=0.05)
+    assert (first.next_capture is None) == named
+    assert first.predicted_step_ns < 25e6
+
+
+def test_a_single_checkpoint(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        at = step(build, at) + 5
+        if i == 6:
+            at = save(build, at, write=90_000)
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "checkpoint_stall"
+    assert figures(found.findings[0])["stalls"] == 1
+    assert "once" in found.findings[0].says
+
+
+def test_a_checkpoint_beside_blocking_copies(tmp_path: Path) -> None:
+    """What is read back in each step stays a blocking copy; only the state is the checkpoint's."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = step(build, at, kernels=10) + 5
+        build.copy(at + 10, at + 4_000, call=(at, at + 4_010), kind="DtoH", size=8 * STATE,
+                   src="device", dst="pageable")  # fmt: skip
+        at = step(build, at + 4_020, kernels=10) + 5
+        if i % 4 == 3:
+            at = save(build, at, copies=60)
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    by_cause = {f.cause: f for f in found.findings}
+    assert set(by_cause) == {"checkpoint_stall", "blocking_copy"}
+    assert figures(by_cause["checkpoint_stall"])["reads"] == 60
+    assert by_cause["blocking_copy"].time_ns_per_step == pytest.approx(4e6, rel=0.1)
+
+
+def test_gil(tmp_path: Path) -> None:
+    build = Build()
+    waits = contended(build)
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "gil_contention"
+    assert figures(found.findings[0])["waits"] == waits
+    assert figures(found.findings[0])["on_interval"] > 0.9
+    assert "py-spy" in (found.findings[0].next_capture or "")
+
+
+def test_an_emptied_cache(tmp_path: Path) -> None:
+    """Releases wait for the device; the allocations that follow hold the launches up."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for k in range(20):
+            build.api(at, at + 200, "cudaMalloc")
+            build.kernel(at + 230, at + 530, call=(at + 205, at + 215), name=f"k{k}")
+            at += 220
+        done = begin + 230 + 20 * 300
+        build.api(at, done + 10, "cudaFree")
+        at = done + 11
+        for _ in range(19):
+            build.api(at, at + 100, "cudaFree")
+            at += 101
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "allocator_churn"
+    assert "host_sync" not in [f.cause for f in found.findings]
+    known = figures(found.findings[0])
+    assert known["allocations"] == known["releases"] == 20 * STEPS
+    assert "empty_cache" in found.findings[0].says
+
+
+def test_compiling_again_and_again(tmp_path: Path) -> None:
+    build = Build()
+    for begin in silent(build):
+        build.api(begin + 7_800, begin + 7_900, "cuModuleLoadData", api="driver")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "compilation_or_warmup"
+    assert figures(found.findings[0])["compilations"] == 4
+    assert figures(found.findings[0])["steps_with_compilation"] == 4
+
+
+def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        if i < 2:
+            build.api(at + 90_000, at + 90_500, "cuModuleLoadData", api="driver")
+            at += 91_000
+        for k in range(30):
+            build.kernel(at + 20, at + 169, call=(at, at + 10), name=f"k{k}")
+            at += 150
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert found.findings == []
+    assert any("first 2 steps set aside as warm-up" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("range_name", "thread_name", "figure", "value"),
+    [
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", None, "times_workers", 3),
+        ("dataload", "pt_data_pin", "times_workers", 3),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", None, "workers_needed", 2),
+    ],
+)
+def test_how_many_workers_would_keep_up(
+    tmp_path: Path, range_name: str, thread_name: str | None, figure: str, value: int
+) -> None:
+    """The batch takes 9 ms longer than the 6 ms that the device needs."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        build.range(at, at + 15_000, f"step {i}")
+        build.range(at, at + 9_000, range_name)
+        for k in range(2):
+            begin = at + 9_010 + 2_995 * k
+            build.kernel(begin, begin + 2_995, call=(at + 9_001 + 4 * k, at + 9_004 + 4 * k))
+        at += 15_000
+    if thread_name:
+        build.rows["thread"] = [{"process_id": 100, "thread_id": 7, "name": thread_name}]
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "input_starvation"
+    assert figures(found.findings[0])[figure] == value
