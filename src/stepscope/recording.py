@@ -47,10 +47,15 @@ class Captured:
     traces: list[Path]
     results: list[Path]
 
-    def diagnose(self) -> int:
-        """Diagnose it in a process of its own, on this process's output; returns its code."""
+    def diagnose(self, format_: str = "terminal") -> int:
+        """Diagnose it in a process of its own, on this process's output; returns its code.
+
+        Args:
+            format_: as of ``stepscope diagnose``.
+        """
         paths = self.traces or self.results
-        command = [sys.executable, "-m", "stepscope", "diagnose", *map(str, paths)]
+        command = [sys.executable, "-m", "stepscope", "diagnose", "--format", format_]
+        command += map(str, paths)
         return subprocess.run(command, check=False).returncode
 
 

@@ -180,6 +180,12 @@ def test_dry_run_prints_a_command_that_works_as_it_stands(
         "NVTX_INJECTION64_PATH",
     }
     assert not (tmp_path / "o").exists()
+    printed = stepscope(
+        *("run", "--dry-run", "--format", "json", "-o", tmp_path / "o", "--", "true")
+    ).stdout
+    document = json.loads(printed)
+    assert document["schema"] == "stepscope.plan/1"
+    assert document["command"].endswith(" true")
     shell = subprocess.run(["sh", "-c", done.stdout], capture_output=True, text=True, check=False)
     assert shell.stdout == "a b\n"
 
@@ -214,6 +220,9 @@ def test_run_captures_and_diagnoses(stepscope: Stepscope, program: Program) -> N
     assert f"read it again with: stepscope diagnose {whole}" in done.stderr
     assert {path.name for path in whole.iterdir()} == {"rank0.stepscope", ".raw"}
     diagnosis = stepscope.json("diagnose", whole)
+    arguments = ("run", "-o", program.folder / "json", "--format", "json", "--")
+    printed = stepscope(*arguments, sys.executable, script).stdout
+    assert json.loads(printed[printed.index("{") :])["schema"] == diagnosis["schema"]
     assert diagnosis["trace"]["source"] == "stepscope"
     assert diagnosis["trace"]["steps"] == 12
     assert stepscope.json("diagnose", whole / ".raw")["findings"] == diagnosis["findings"]

@@ -93,6 +93,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option("--stop-program", is_flag=True, help="End the program when recording has ended.")
 @click.option("--keep-raw", is_flag=True, help="Keep the raw files after they were read.")
 @click.option("--no-diagnose", is_flag=True, help="Only capture.")
+@options.formats("terminal", "json", "markdown")
 @click.option("--dry-run", is_flag=True, help="Print the exact command, and do nothing.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)
 def command(
@@ -106,6 +107,7 @@ def command(
     ring: float,
     no_diagnose: bool,
     dry_run: bool,
+    format_: str,
     steps: int,
     **rest: object,
 ) -> int:
@@ -131,6 +133,12 @@ def command(
     )
     if dry_run:
         why, text = planned_command(wanted)
+        if format_ == "json":
+            import msgspec
+
+            document = {"schema": "stepscope.plan/1", "backend": why, "command": text}
+            options.write(msgspec.json.encode(document).decode() + "\n")
+            return 0
         _say(f"back-end {why}")
         options.write(text + "\n")
         return 0
@@ -142,7 +150,7 @@ def command(
         )
     if captured and not no_diagnose:
         sys.stdout.flush()
-        outcome.diagnose()
+        outcome.diagnose(format_)
     return outcome.exit_code or (0 if captured else 2)
 
 

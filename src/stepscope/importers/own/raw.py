@@ -71,7 +71,8 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
     raw = Raw(name)
     parts: dict[int, list[AnyArray]] = defaultdict(list)
     chunks: Sequences = {}
-    for path in sorted(folder.glob(f"{name}*.raw")):
+    segments = sorted(folder.glob(f"{name}.*.raw"))  # of a ring
+    for path in (folder / f"{name}.raw", *segments):
         for header, payload in _blocks(path, problems):
             kind = int(header["kind"])
             raw.last_ns = max(raw.last_ns, int(header["time_ns"]))

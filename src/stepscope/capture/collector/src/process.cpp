@@ -1,17 +1,16 @@
 #include "process.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <sys/utsname.h>
 
 #include <new>
 
 #include "activity.h"
+#include "describe.h"
 
 extern "C" void stepscope_range(const char*, const char*, uint64_t, uint64_t);
 
@@ -22,11 +21,6 @@ enum Life : int { kFresh, kLiving, kEnding, kDead };
 
 constexpr uint64_t kPollNs = 50000000;           // control word, limits
 constexpr uint64_t kClockNs = 60000000000ull;    // clock tuples for aligning machines
-constexpr const char* kVariables[] = {
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_PROCID",
-    "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
-    "PMIX_RANK", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"};
-
 alignas(Process) uint8_t g_storage[sizeof(Process)];
 Process& g_process = *reinterpret_cast<Process*>(g_storage);
 int g_life = kFresh;  // atomic
@@ -51,108 +45,9 @@ void sleep_ms(long ms) {
   nanosleep(&pause, nullptr);
 }
 
-void write_clock(Process& p) {
-  Rows<ClockRow> rows;
-  ClockRow* row = rows.add();
-  row->monotonic = now_ns();
-  row->realtime = clock_ns(CLOCK_REALTIME);
-  row->raw = clock_ns(CLOCK_MONOTONIC_RAW);
-  row->monotonic += (now_ns() - row->monotonic) / 2;
-  p.sink.write(kClock, rows);
-}
-
 void write_state(Process& p, bool recording, StateReason reason) {
   StateRow row{now_ns(), recording, reason};
   p.sink.write(kState, sizeof row, 1, &row, sizeof row);
-}
-
-void add_environment(Text& json) {
-  json.add("\"environment\":{");
-  bool first = true;
-  for (const char* name : kVariables)
-    if (const char* value = getenv(name)) {
-      if (!first) json.add(",");
-      json.quote(name);
-      json.add(":");
-      json.quote(value);
-      first = false;
-    }
-  json.add("}");
-}
-
-void add_command(Text& json) {
-  static char line[16384];
-  int file = ::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-  ssize_t length = file < 0 ? 0 : ::read(file, line, sizeof line - 1);
-  if (file >= 0) ::close(file);
-  json.add("\"command\":[");
-  for (ssize_t at = 0; at < length;) {
-    size_t part = strnlen(line + at, static_cast<size_t>(length - at));
-    if (at) json.add(",");
-    json.quote(line + at, part);
-    at += static_cast<ssize_t>(part) + 1;
-  }
-  json.add("]");
-}
-
-// Names of the threads that live now; at the end most of those that mattered still do.
-void write_threads(Process& p) {
-  DIR* folder = opendir("/proc/self/task");
-  if (!folder) return;
-  Text json;
-  json.add("{\"type\":\"threads\",\"names\":{");
-  bool first = true;
-  while (dirent* entry = readdir(folder)) {
-    char path[320], name[64];
-    snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
-    int file = entry->d_name[0] == '.' ? -1 : ::open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? 0 : ::read(file, name, sizeof name);
-    if (file >= 0) ::close(file);
-    if (length <= 1) continue;
-    json.add(first ? "" : ",");
-    first = false;
-    json.quote(entry->d_name);
-    json.add(":");
-    json.quote(name, static_cast<size_t>(length - 1));
-  }
-  closedir(folder);
-  json.add("}}");
-  p.sink.json(json);
-  json.clear();
-}
-
-void write_meta(Process& p) {
-  utsname system{};
-  uname(&system);
-  Text json;
-  json.format("{\"type\":\"process\",\"format\":%u,\"pid\":%d,\"parent\":%d,\"born_ns\":%llu,",
-              kFormatVersion, getpid(), getppid(), static_cast<unsigned long long>(p.born_ns));
-  json.add("\"host\":");
-  json.quote(system.nodename);
-  json.add(",\"pool\":");
-  json.quote(p.chunks.path());
-  json.add(",");
-  add_environment(json);
-  json.add(",");
-  add_command(json);
-  json.add("}");
-  p.sink.json(json);
-  json.clear();
-}
-
-void write_end(Process& p) {
-  Text json;
-  json.format("{\"type\":\"end\",\"how\":\"%s\",\"time_ns\":%llu,\"dropped_blocks\":%llu,"
-              "\"dropped_texts\":%llu,\"dropped_nvtx\":%llu,",
-              g_how, static_cast<unsigned long long>(now_ns()),
-              static_cast<unsigned long long>(p.sink.dropped_blocks()),
-              static_cast<unsigned long long>(p.strings.dropped()),
-              static_cast<unsigned long long>(__atomic_load_n(&p.nvtx_dropped, __ATOMIC_RELAXED)));
-  activity::describe(json);
-  add_environment(json);  // again: programs set their rank after they have begun
-  json.add("}");
-  p.sink.json(json);
-  json.clear();
 }
 
 // The launcher's control file holds two numbers: 1 record, 2 do not, and a count of orders.
@@ -230,7 +125,7 @@ void* write_all(void*) {
   p.chunks.drain(p.sink, true);
   write_clock(p);
   write_threads(p);
-  write_end(p);
+  write_end(p, g_how);
   p.sink.close();
   p.chunks.remove();
   __atomic_store_n(&g_finished, 1, __ATOMIC_RELEASE);
