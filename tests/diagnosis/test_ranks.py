@@ -67,7 +67,7 @@ def job(
 
             for k in range(KERNELS):
                 build.kernel(at + k * length, at + (k + 1) * length - 1, call=launch(call),
-                             grid=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
+                             grid_x=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
                 call += 3
             for bucket in range(1, buckets):
                 place = bucket / buckets
@@ -75,11 +75,11 @@ def job(
                               ((begin + load(x, step), ready[x]) for x in everyone))  # fmt: skip
                 own = loaded + place * (ready[rank] - loaded)
                 build.kernel(own, started + transfer, call=launch(call), name=ALL_REDUCE,
-                             stream=20, grid=24)  # fmt: skip
+                             stream=20, grid_x=24)  # fmt: skip
                 call += 3
-            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid=24)
+            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid_x=24)
             call += 3
-            build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid=64)
+            build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid_x=64)
             build.api(call + 3, after - 2, "cudaDeviceSynchronize")
         begin = after
     for rank, build in builds.items():
