@@ -208,6 +208,12 @@ def test_graph_nodes_on_request(program: Program) -> None:
     assert trace.meta.capture_options["graph"] == "node"
 
 
+def test_graphs_alone_are_gpu_work(program: Program) -> None:
+    outcome = program.record("cuda.fake_rest()")
+    assert outcome.remarks == []
+    assert texts(read(outcome.raw[0]), "gpu_op", "kind") == ["graph"]
+
+
 def test_what_a_capture_says_of_itself(program: Program) -> None:
     trace = program.trace("launch(3)")
     meta = trace.meta

@@ -177,8 +177,8 @@ def test_a_pool_and_its_written_chunks_are_one(program: Program) -> None:
 
 
 def test_ranks_and_workers_are_grouped() -> None:
-    def one(process: int, parent: int, rank: int | None = None, kernels: int = 0):  # type: ignore[no-untyped-def]
-        return rawfiles.Recorded(f"p{process}", process, parent, rank, kernels=kernels)
+    def one(process: int, parent: int, rank: int | None = None, work: int = 0):  # type: ignore[no-untyped-def]
+        return rawfiles.Recorded(f"p{process}", process, parent, rank, work=work)
 
     found = rawfiles.group(
         [one(10, 1, 0, 5), one(11, 10), one(12, 11), one(20, 1, 3, 5), one(21, 20, 3), one(5, 1)]
@@ -186,7 +186,7 @@ def test_ranks_and_workers_are_grouped() -> None:
     names = {name: {r.process for r in members} for name, members in found.items()}
     assert names == {"rank0": {10, 11, 12, 5}, "rank3": {20, 21}}
     # without ranks: processes with GPU work, in order of their ids
-    found = rawfiles.group([one(30, 1, kernels=1), one(25, 1, kernels=1), one(31, 30)])
+    found = rawfiles.group([one(30, 1, work=1), one(25, 1, work=1), one(31, 30)])
     names = {name: {r.process for r in members} for name, members in found.items()}
     assert names == {"rank0": {25}, "rank1": {30, 31}}
     assert rawfiles.group([one(1, 0)]).keys() == {"rank0"}

@@ -250,10 +250,12 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
         )
     if not found:
         outcome.remarks.append(
-            "the program used neither CUDA nor NVTX in a way that could be recorded: was it the "
-            "right program, and is its CUDA library loaded by the driver's own libcuda?"
+            "the program used neither CUDA nor NVTX, so nothing was recorded; was it the right "
+            "program, and do its children keep its environment?"
         )
-    elif not any(one.kernels for one in found) and not said:
+    elif not said and all(one.device is None for one in found):
+        outcome.remarks.append("the program did not use CUDA; only NVTX ranges were recorded")
+    elif not any(one.work for one in found) and not said:
         outcome.remarks.append("no GPU work was recorded" + _hint(options))
 
 

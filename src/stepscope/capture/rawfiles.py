@@ -15,7 +15,8 @@ from typing import Any
 
 _HEADER = struct.Struct("<IHHIIIIQQ")
 _MAGIC = 0x31425353
-_META, _KERNEL = 1, 4
+_META = 1
+_GPU_WORK = (4, 5, 6, 10)  # kernels, copies, memory sets, graphs
 _RANKS = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -38,7 +39,7 @@ class Recorded:
         parent: parent's process id.
         rank: rank, where its environment told.
         device: first GPU it had; None without GPU.
-        kernels: number of blocks with kernels.
+        work: number of blocks with GPU work.
         finished: whether it closed its capture.
         kept: whether what it held in memory survives its end.
         remarks: what went wrong, in its own words.
@@ -49,7 +50,7 @@ class Recorded:
     parent: int = 0
     rank: int | None = None
     device: str | None = None
-    kernels: int = 0
+    work: int = 0
     finished: bool = False
     kept: bool = True
     remarks: list[str] = field(default_factory=list)
@@ -109,7 +110,7 @@ def group(found: list[Recorded]) -> dict[str, list[Recorded]]:
     ranked = [one for one in found if one.rank is not None]
     # processes with a GPU but without a rank are counted in the order of their ids
     others = sorted(
-        (one for one in found if one.rank is None and one.kernels), key=lambda one: one.process
+        (one for one in found if one.rank is None and one.work), key=lambda one: one.process
     )
     free = iter(n for n in range(len(found) + 1) if n not in {one.rank for one in ranked})
     for one in (*ranked, *others):
@@ -118,7 +119,7 @@ def group(found: list[Recorded]) -> dict[str, list[Recorded]]:
         owner[one.process] = name
     parents = {one.process: one.parent for one in found}
     for one in found:
-        if one.rank is not None or one.kernels:
+        if one.rank is not None or one.work:
             continue
         process, seen = one.parent, {one.process}
         while process and process not in owner and process not in seen:
@@ -133,8 +134,8 @@ def _examine(path: Path) -> Recorded:
     one = Recorded(path.stem)
     environment: dict[str, Any] = {}
     for kind, content in _blocks(path):
-        if kind == _KERNEL:
-            one.kernels += 1
+        if kind in _GPU_WORK:
+            one.work += 1
         said = content or {}
         match said.get("type"):
             case "process":
