@@ -1,7 +1,7 @@
 """The collector's own declarations against CUPTI's published headers and libraries.
 
 The headers are neither part of this repository nor of any package: they are fetched for this test
-from the wheels of NVIDIA on PyPI, with ``pip download``, and skipped, loudly, where that fails.
+from NVIDIA's wheels, with ``pip download``, and skipped, loudly, where that fails.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ WHEELS = (
     "nvidia-cuda-cupti-cu12==12.8.57",
     "nvidia-cuda-cupti==13.0.85",
 )
+PLATFORMS = ("manylinux2014", "manylinux1", "manylinux_2_25")
 FIELD = re.compile(r"^FIELD\((\w+), (\w+), ([^,]+), (\d+)\)$", re.MULTILINE)
 TAIL = re.compile(r"^TAIL\((\w+), (\w+), ([^,]+), (\d+), (\d+)\)$", re.MULTILINE)
 TABLE = (SOURCES / "cupti_fields.def").read_text(encoding="utf-8")
@@ -75,33 +78,45 @@ typedef enum { CU_GRAPH_NODE_TYPE_KERNEL } CUgraphNodeType_;
 """
 
 
-@pytest.fixture(scope="session")
-def download(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(own) / "stepscope-test-wheels"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return tmp_path_factory.mktemp("wheels")
-    return folder
+@pytest.fixture(scope="module")
+def fetch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function from a requirement to its unpacked wheel.
+
+    CUPTI_WHEELS names a folder that has the wheels already.
+    """
+    folder = Path(os.environ.get("CUPTI_WHEELS") or tmp_path_factory.mktemp("wheels"))
+
+    @cache
+    def found(requirement: str) -> Path | None:
+        name, version = requirement.split("==")
+        pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+        if not any(folder.glob(pattern)):
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+            command += ["--only-binary=:all:", "--retries=1", "--timeout=15"]
+            command += [f"--platform={platform}_x86_64" for platform in PLATFORMS]
+            command += ["-d", str(folder), requirement]
+            subprocess.run(command, capture_output=True, timeout=240, check=False)
+        wheel = next(folder.glob(pattern), None)
+        if wheel is None:
+            return None
+        target = tmp_path_factory.mktemp("unpacked")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
+        return target
+
+    def get(requirement: str) -> Path:
+        target = found(requirement)
+        if target is None:
+            pytest.skip(f"NOT CHECKED: {requirement} cannot be fetched from the package index")
+        return target
+
+    return get
 
 
 @pytest.fixture(params=WHEELS)
-def cupti(request: pytest.FixtureRequest, download: Path, tmp_path: Path) -> Path:
+def cupti(request: pytest.FixtureRequest, fetch: Callable[[str], Path]) -> Path:
     """An unpacked wheel."""
-    name, version = request.param.split("==")
-    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
-    if not any(download.glob(pattern)):
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-        command += ["--only-binary=:all:", "--platform=manylinux2014_x86_64"]
-        command += ["--platform=manylinux1_x86_64", "--platform=manylinux_2_25_x86_64"]
-        command += ["-d", str(download), request.param]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode:
-            pytest.skip(f"NOT CHECKED: {request.param} cannot be fetched from PyPI")
-    with zipfile.ZipFile(next(download.glob(pattern))) as wheel:
-        wheel.extractall(tmp_path)
-    return tmp_path
+    return fetch(request.param)
 
 
 def compiled(cupti: Path, source: str) -> subprocess.CompletedProcess[str]:
