@@ -47,9 +47,11 @@ ARROWS: dict[str, set[str]] = {
     "export": {"trace", "analysis", "diagnosis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
-        *("diagnosis", "recipes", "compare", "render", "export", "capture", "data"),
+        *("diagnosis", "recipes", "compare", "render", "export", "data"),
     },
-    "cli": {"session", "render", "trace.errors"},
+    # The facade of captures, as session is that of traces.
+    "recording": {"capture", "importers", "trace.errors"},
+    "cli": {"session", "recording", "render", "trace.errors"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.

@@ -43,6 +43,7 @@ from stepscope.docs.markdown import (
     table,
     text_constants,
 )
+from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
 from stepscope.importers.registry import importers
 from stepscope.trace.meta import Absent
@@ -63,6 +64,10 @@ ENVIRONMENT = {
         "folders"
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
+    "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
+    "STEPSCOPE_CAPTURE": (
+        "set by `stepscope run` for the program: the collector's configuration. Not for users"
+    ),
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
 """What the environment variables do; they have no registry, so the scan below guards this one."""
@@ -320,7 +325,7 @@ def importers_page() -> str:
         ),
     ]
     for importer in importers():
-        module = importlib.import_module(f"stepscope.importers.{importer.name}")
+        module = importlib.import_module(importer.read.__module__)
         parts += [
             f"## {importer.name}",
             " ".join(prose(p) for p in summary(module).split("\n\n")),
@@ -365,6 +370,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "problems.md": problems_page,
     "importers.md": importers_page,
     "environment.md": environment_page,
+    "raw-format.md": lambda: _page(raw_format_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 
@@ -453,6 +459,10 @@ def _absent(importer: str) -> list[Absent]:
         from stepscope.importers.nsys.absent import absent_tables as nsys
 
         return nsys({}, set())
+    if importer == "stepscope":
+        from stepscope.importers.own.absent import absent_tables as own
+
+        return own({})
     if importer == "kineto":
         from stepscope.importers.kineto.absent import absent_tables as kineto
 
