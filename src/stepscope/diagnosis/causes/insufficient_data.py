@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 
 _MANY = 20
@@ -29,13 +30,10 @@ def detect(case: Case) -> Detection | None:
             "most GPU operations have no recorded launching call, so idle time cannot be "
             "attributed to what the host did"
         )
-        capture = (
-            "nsys profile -t cuda,nvtx python train.py, or torch.profiler with "
-            "ProfilerActivity.CPU as well"
-        )
+        capture = captures.PLAIN
     elif case.idle_ns("unexplained") > _TOO_MUCH * case.step_ns:
         reason = "the device waits for something that the capture does not show"
-        capture = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node python train.py"
+        capture = captures.WAITS_AND_NODES
     elif said := _hidden_in_communication(case):
         reason, capture = said
     if reason is None:
