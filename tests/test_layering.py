@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "recipes": {"analysis", "reports"},
     "compare": {"analysis", "diagnosis"},
     # These two know results only: nothing that opens or reads a capture.
-    "render": {"trace", "analysis", "diagnosis"},
+    "render": {"trace", "analysis", "kernels", "diagnosis"},
     "export": {"trace", "analysis", "diagnosis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
+    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
+    from stepscope.kernels.result import Against as KernelsAgainst
+    from stepscope.kernels.result import Explanation as KernelExplanation
+    from stepscope.kernels.result import KernelTable
+    from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
@@ -231,6 +236,16 @@ class Session:
             known = any(trace.rows("operator") for trace in self.job.traces)
             by = "operator" if known else "range"
         return self.query(operators_view(by))
+
+    def operator_rooflines(self) -> OperatorRooflines:
+        """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.operator_roofline import operator_rooflines
+
+        return operator_rooflines(self._view, self.paths)
 
     def diagnose(self) -> Diagnosis:
         """Name the causes of the job's step time."""
@@ -535,3 +550,90 @@ def _is_capture(path: Path) -> bool:
     if path.is_dir():
         return is_trace_folder(path) or detect(path) is not None
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
+
+
+def is_kernel_report(path: str | Path) -> bool:
+    """Whether a path is an Nsight Compute report (``.ncu-rep`` or CSV) rather than a trace."""
+    from stepscope.kernels.reading import is_report
+
+    return is_report(Path(path))
+
+
+def kernel_report(path: str | Path) -> KernelTable:
+    """The kernels of an Nsight Compute report, each with what limits it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from stepscope.kernels.explain import kernel_table
+    from stepscope.kernels.reading import read_report
+
+    return kernel_table(read_report(Path(path)))
+
+
+def explain_kernel(path: str | Path, kernel: str) -> KernelExplanation:
+    """Explain one launch of an Nsight Compute report.
+
+    Args:
+        path: the report.
+        kernel: its number in the report, its name, or a regular expression; of several launches
+            the longest is explained.
+
+    Raises:
+        InputError: the report cannot be read.
+        UsageError: it has no such kernel.
+    """
+    from stepscope.kernels.choose import open_for
+    from stepscope.kernels.explain import explanation
+
+    report, launch = open_for(Path(path), kernel)
+    return explanation(report, launch)
+
+
+def compare_kernel_reports(path: str | Path, other: str | Path) -> KernelsAgainst:
+    """Compare two Nsight Compute reports metric by metric.
+
+    Args:
+        path: before.
+        other: after.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    from stepscope.kernels.against import against
+    from stepscope.kernels.reading import read_report
+
+    return against(read_report(Path(path)), read_report(Path(other)))
+
+
+def kernel_rooflines(
+    path: str | Path, kernel: str = "", other: str | Path = ""
+) -> list[tuple[str, Roofline, Roofline | None]]:
+    """(name, roofline, roofline in the other report) of launches, for drawing.
+
+    Args:
+        path: the report.
+        kernel: as for :func:`explain_kernel`; all launches by default.
+        other: a report after a change, matched by name.
+
+    Raises:
+        InputError: a report cannot be read.
+        UsageError: there is no such kernel.
+    """
+    from stepscope.kernels.choose import chosen
+    from stepscope.kernels.reading import read_report
+    from stepscope.kernels.roofline import roofline_of
+
+    launches = read_report(Path(path)).launches
+    if other:
+        pairs = compare_kernel_reports(path, other).pairs
+        wanted = chosen(launches, kernel)[0].name if kernel else ""
+        return [
+            (pair.name, pair.roofline_before, pair.roofline_after)
+            for pair in pairs
+            if pair.roofline_before is not None and wanted in ("", pair.name)
+        ]
+    if kernel:
+        launches = [chosen(launches, kernel)[0]]
+    found = ((launch.function, roofline_of(launch)) for launch in launches)
+    return [(name, roofline, None) for name, roofline in found if roofline is not None]
