@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
-    from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.result import Diagnosis, InsideKernel
     from stepscope.diagnosis.verify import Verification
+    from stepscope.kernels.model import Report as KernelReport
     from stepscope.kernels.result import Against as KernelsAgainst
     from stepscope.kernels.result import Explanation as KernelExplanation
     from stepscope.kernels.result import KernelTable
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+
+_INSIDE = ("inefficient_kernel", "memory_bound_kernels")  # findings that a report can go on from
+_INSIDE_KERNELS = 5  # kernels of a finding that are looked up, the heaviest first
 
 __all__ = ["Session", "bundled_capture", "expand", "open_cache", "remove_leftovers"]
 
@@ -247,11 +251,20 @@ class Session:
 
         return operator_rooflines(self._view, self.paths)
 
-    def diagnose(self) -> Diagnosis:
-        """Name the causes of the job's step time."""
+    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+        """Name the causes of the job's step time.
+
+        Args:
+            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
+                cause inside them.
+
+        Raises:
+            InputError: a report cannot be read.
+        """
         from stepscope.diagnosis.engine import diagnose
 
-        return diagnose(
+        reports = [(str(path), _read_report(path)) for path in ncu]
+        found = diagnose(
             self._cases,
             self._ranked,
             self.figure,
@@ -260,6 +273,67 @@ class Session:
             remarks=self.job.remarks,
             problems=self.problems,
         )
+        return self._with_insides(found, reports) if reports else found
+
+    def _with_insides(
+        self, diagnosis: Diagnosis, reports: Sequence[tuple[str, KernelReport]]
+    ) -> Diagnosis:
+        """The same with what the reports say of the kernels that findings are about."""
+        import msgspec
+
+        findings, unmatched = [], 0
+        for finding in diagnosis.findings:
+            inside: list[InsideKernel] = []
+            if finding.cause in _INSIDE:
+                inside = self._insides(finding.cause, reports)
+                unmatched += not inside
+            findings.append(msgspec.structs.replace(finding, inside=inside))
+        remarks = list(diagnosis.remarks)
+        if unmatched:
+            remarks.append(
+                "the Nsight Compute reports hold none of the kernels that a finding is about; "
+                "capture them with the command that the finding names"
+            )
+        return msgspec.structs.replace(diagnosis, findings=findings, remarks=remarks)
+
+    def _insides(
+        self, cause: str, reports: Sequence[tuple[str, KernelReport]]
+    ) -> list[InsideKernel]:
+        """The heaviest kernels of a cause that the reports hold."""
+        from stepscope.diagnosis.result import InsideKernel
+        from stepscope.kernels.limiters import limiter_of
+        from stepscope.kernels.match import matched
+
+        rows = self.query(
+            "SELECT g.name AS name, g.grid_x AS x, g.grid_y AS y, g.grid_z AS z, "
+            "sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r JOIN gpu_op g "
+            f"ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause = '{cause}' "
+            "GROUP BY ALL ORDER BY ns DESC, name, x, y, z"
+        ).to_pylist()
+        total = sum(row["ns"] for row in rows)
+        found: list[InsideKernel] = []
+        for row in rows[:_INSIDE_KERNELS]:
+            grid = (row["x"], row["y"], row["z"]) if row["x"] else None
+            for path, report in reports:
+                match = matched(report.launches, row["name"] or "", grid)
+                if match is None:
+                    continue
+                says = limiter_of(match.launch)
+                found.append(
+                    InsideKernel(
+                        kernel=row["name"],
+                        report=path,
+                        launch=match.launch.number,
+                        same_grid=match.same_grid,
+                        share=row["ns"] / total if total else 0.0,
+                        limiter=says.limiter.id,
+                        says=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
+                        + "; ".join(says.because),
+                        do=list(says.limiter.advice),
+                    )
+                )
+                break
+        return found
 
     def figure(self, sql: str) -> float | int:
         """The only cell of a statement's answer; 0 for null.
@@ -550,6 +624,12 @@ def _is_capture(path: Path) -> bool:
     if path.is_dir():
         return is_trace_folder(path) or detect(path) is not None
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
+
+
+def _read_report(path: str | Path) -> KernelReport:
+    from stepscope.kernels.reading import read_report
+
+    return read_report(Path(path))
 
 
 def is_kernel_report(path: str | Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,10 +14,14 @@ from stepscope.trace.errors import StorageError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 
 @click.command()
 @options.paths
-@click.option("--kernel", "-k", default="", help="Explain this kernel of a report: ID, name, regex.")
+@click.option(
+    "--kernel", "-k", default="", help="Explain this kernel of a report: ID, name, regex."
+)
 @click.option(
     "--against",
     "other",
@@ -76,16 +81,10 @@ def _trace(paths: tuple[str, ...], *, roofline: bool, format_: str, again: bool)
 
     session = Session(paths, again=again)
     if roofline:
-        found = session.operator_rooflines()
-        if format_ == "json":
-            _write_json(found)
-        else:
-            from stepscope.render import operator_roofline
+        from stepscope.render import operator_roofline as render
 
-            if format_ == "column":
-                options.write(operator_roofline.rooflines_text(found))
-            else:
-                _write_rows(operator_roofline.rooflines_table(found), format_)
+        found = session.operator_rooflines()
+        _write(found, format_, render.rooflines_text, render.rooflines_table)
     else:
         options.write_table(session.kernels(), format_, "stepscope.kernels/1")
     options.warn_of_problems(session)
@@ -99,28 +98,26 @@ def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None
         _draw(path, kernel, other, plot)
     if other:
         compared = session.compare_kernel_reports(path, other)
-        if format_ == "json":
-            _write_json(compared)
-        elif format_ == "column":
-            options.write(ncu.against_text(compared))
-        else:
-            _write_rows(ncu.against_rows(compared), format_)
+        _write(compared, format_, ncu.against_text, ncu.against_rows)
     elif kernel:
         explained = session.explain_kernel(path, kernel)
-        if format_ == "json":
-            _write_json(explained)
-        elif format_ == "column":
-            options.write(ncu.explanation_text(explained))
-        else:
-            _write_rows(ncu.explanation_rows(explained), format_)
+        _write(explained, format_, ncu.explanation_text, ncu.explanation_rows)
     else:
-        table = session.kernel_report(path)
-        if format_ == "json":
-            _write_json(table)
-        elif format_ == "column":
-            options.write(ncu.kernels_text(table))
-        else:
-            _write_rows(ncu.kernels_table(table), format_)
+        _write(session.kernel_report(path), format_, ncu.kernels_text, ncu.kernels_table)
+
+
+def _write(
+    result: T, format_: str, text: Callable[[T], str], rows: Callable[[T], pa.Table]
+) -> None:
+    """Print a result: JSON of all of it, text for people, or its rows."""
+    if format_ == "json":
+        import msgspec
+
+        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    elif format_ == "column":
+        options.write(text(result))
+    else:
+        options.write_table(rows(result), format_, "")
 
 
 def _draw(path: str, kernel: str, other: str, plot: str) -> None:
@@ -136,13 +133,3 @@ def _draw(path: str, kernel: str, other: str, plot: str) -> None:
     except OSError as error:
         raise StorageError(f"cannot write {plot}: {error.strerror}") from error
     click.echo(f"drawn: {plot}", err=True)
-
-
-def _write_json(result: object) -> None:
-    import msgspec
-
-    options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
-
-
-def _write_rows(table: pa.Table, format_: str) -> None:
-    options.write_table(table, format_, "")

@@ -80,12 +80,17 @@ def _pair(name: str, before: Sequence[Launch], after: Sequence[Launch]) -> Pair:
             changes.append(_change(label, metric.names[0], metric.unit, was, now))
     first, second = _longest(before), _longest(after)
     stalls_before, stalls_after = stall_cycles(first), stall_cycles(second)
-    for key in stalls_before:
-        if key in stalls_after and (stalls_before[key] or stalls_after[key]):
-            changes.append(
-                _change(f"Stall {STALLS[key].title}", STALLS_METRIC.format(STALLS[key].names[0]),
-                        "cycle", stalls_before[key], stalls_after[key])
-            )  # fmt: skip
+    changes += [
+        _change(
+            f"Stall {STALLS[key].title}",
+            STALLS_METRIC.format(STALLS[key].names[0]),
+            "cycle",
+            cycles,
+            stalls_after[key],
+        )
+        for key, cycles in stalls_before.items()
+        if key in stalls_after and (cycles or stalls_after[key])
+    ]
     return Pair(
         name=name,
         before=len(before),
@@ -111,7 +116,7 @@ def _remarks(before: Sequence[Launch], after: Sequence[Launch]) -> list[str]:
     clocks = [_mean(side, "sm_frequency") for side in (before, after)]
     if clocks[0] and clocks[1] and abs(clocks[1] / clocks[0] - 1) > CLOCK_TOLERANCE:
         said.append(
-            f"the clocks differ ({clocks[0] / 1e9:.2f} and {clocks[1] / 1e9:.2f} GHz), so times do, "
-            "too: profile both with ncu --clock-control base"
+            f"the clocks differ ({clocks[0] / 1e9:.2f} and {clocks[1] / 1e9:.2f} GHz), so do "
+            "times: profile both with ncu --clock-control base"
         )
     return said

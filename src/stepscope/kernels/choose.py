@@ -51,9 +51,9 @@ def chosen(launches: Sequence[Launch], kernel: str) -> tuple[Launch, int]:
         try:
             pattern = re.compile(kernel)
         except re.error as error:
-            raise UsageError(f"{kernel!r} is no kernel of the report and no pattern: {error}") from (
-                error
-            )
+            raise UsageError(
+                f"{kernel!r} is no kernel of the report and no pattern: {error}"
+            ) from (error)
         found = [launch for launch in launches if pattern.search(launch.name)]
     if not found:
         names = list(dict.fromkeys(launch.function for launch in launches))

@@ -221,7 +221,6 @@ def _also(facts: Facts, found: Finding) -> list[str]:
     return said
 
 
-
 def _hot(lines: Sequence[Line], launch: Launch) -> list[HotLine]:
     total = launch.values.get("smsp__pcsamp_sample_count") or sum(
         value for name, value in launch.values.items()

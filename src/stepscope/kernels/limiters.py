@@ -57,6 +57,10 @@ ENOUGH_WARPS = 4.0
 """Warps a scheduler that hide the latency of arithmetic, four cycles. With fewer, waits are not
 proof of a congested memory."""
 
+TAIL = 1 / 3
+"""Share of the time that an uneven last wave must cost to be the limiter: a grid that fits would
+be half again as fast. Two waves lose half at most, three a third."""
+
 SHORT_NS = 5_000
 """Time within which starting and ending a grid, 2 to 3 us, is a main part."""
 
@@ -113,7 +117,7 @@ LIMITERS: Final = dict(
            "unit is busy.",
            "fuse it with its neighbours (torch.compile)", "capture the step as a CUDA graph"),
         _l("tail_effect", "uneven last wave", "launch",
-           "The last wave of blocks leaves half of the device's time unused, and no unit is busy.",
+           "The last wave of blocks leaves a third of the device's time unused, and no unit is busy.",
            "a number of blocks that is a multiple of what fits at once", "smaller blocks"),
         _l("tensor_bound", "tensor cores", "compute",
            "The tensor cores are busy more than half of the time.",
@@ -244,10 +248,13 @@ class Facts:
             level = next((level for stem, level in _LEVELS if best[0].startswith(stem)), "")
             if level:
                 return level, best[1]
+        # the memory throughput is the highest of its parts; a level's own throughput may count
+        # more than these parts, so the level that fits it is meant, not the highest
+        mem = self.mem or 0.0
         levels = {
             level: self.launch.get(f"{level}_throughput") or 0.0 for level in ("dram", "l2", "l1")
         }
-        level = max(levels, key=lambda key: levels[key])
+        level = min(levels, key=lambda key: abs(levels[key] - mem))
         return level, levels[level]
 
     @cached_property
@@ -347,12 +354,12 @@ def _busy_compute(facts: Facts) -> Finding | None:
     if pipe == "pipe_tensor" and percent >= BUSY:
         return _found("tensor_bound", said, busiest)
     if facts.top_wait == "barrier" and percent < BUSY:
-        return _found(
-            "barriers", said, _wait_said(facts), f"busiest arithmetic pipe: {busiest}"
-        )
+        return _found("barriers", said, _wait_said(facts), f"busiest arithmetic pipe: {busiest}")
     threads = facts.launch.get("threads_per_instruction")
     if threads is not None and threads < FEW_THREADS:
-        return _found("divergence", said, f"{threads:.1f} of 32 threads take part in an instruction")
+        return _found(
+            "divergence", said, f"{threads:.1f} of 32 threads take part in an instruction"
+        )
     return _found("compute_bound", said, busiest)
 
 
@@ -392,7 +399,8 @@ def _waiting(facts: Facts) -> Finding | None:
         limits = ", ".join(LIMITS[key][0] for key in occupancy.limited_by)
         return _found(
             "low_occupancy",
-            f"theoretical occupancy {theoretical:.1%}" + (f", limited by {limits}" if limits else ""),
+            f"theoretical occupancy {theoretical:.1%}"
+            + (f", limited by {limits}" if limits else ""),
             idle,
             wait,
         )
@@ -404,7 +412,7 @@ def _by_launch(facts: Facts, idle: str) -> Finding | None:
     if duration is not None and duration < SHORT_NS:
         return _found("short_kernel", f"it takes {duration / 1e3:.1f} us", idle)
     waves = facts.occupancy.waves
-    if tail is not None and tail >= FILLED and waves is not None and waves > 1:
+    if tail is not None and tail >= TAIL and waves is not None and waves > 1:
         return _found("tail_effect", f"{waves:.2f} waves: {tail:.0%} of the time is lost", idle)
     return None
 

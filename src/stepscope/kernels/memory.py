@@ -37,9 +37,7 @@ class Memory:
 
 def memory_of(launch: Launch, stalls: dict[str, float]) -> Memory:
     """The ratios of a launch."""
-    requests = {
-        op: launch.get(f"global_{op}_requests") for op in ("ld", "st", "red", "atom")
-    }
+    requests = {op: launch.get(f"global_{op}_requests") for op in ("ld", "st", "red", "atom")}
     sectors = {op: launch.get(f"global_{op}_sectors") for op in ("ld", "st")}
     every = sum(value or 0 for value in requests.values())
     atomics = (requests["red"] or 0) + (requests["atom"] or 0)

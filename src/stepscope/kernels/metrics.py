@@ -55,9 +55,9 @@ _DOUBLE = "SpeedOfLight_HierarchicalDoubleRooflineChart"
 _HALF = "SpeedOfLight_HierarchicalHalfRooflineChart"
 
 
-def _m(key: str, label: str, unit: str, *names: str, also: tuple[str, ...] = ()) -> tuple[
-    str, str, str, tuple[str, ...], tuple[str, ...]
-]:
+def _m(
+    key: str, label: str, unit: str, *names: str, also: tuple[str, ...] = ()
+) -> tuple[str, str, str, tuple[str, ...], tuple[str, ...]]:
     return key, label, unit, names, also
 
 
@@ -109,7 +109,8 @@ _ENTRIES: Final = {
         _m("achieved_warps", "Achieved Active Warps Per SM", "warp",
            "sm__warps_active.avg.per_cycle_active"),
         _m("limit_blocks", "Block Limit SM", "block", "launch__occupancy_limit_blocks"),
-        _m("limit_registers", "Block Limit Registers", "block", "launch__occupancy_limit_registers"),
+        _m("limit_registers", "Block Limit Registers", "block",
+           "launch__occupancy_limit_registers"),
         _m("limit_shared", "Block Limit Shared Mem", "block", "launch__occupancy_limit_shared_mem"),
         _m("limit_warps", "Block Limit Warps", "block", "launch__occupancy_limit_warps"),
         _m("limit_barriers", "Block Limit Barriers", "block", "launch__occupancy_limit_barriers"),
@@ -209,7 +210,8 @@ _ENTRIES: Final = {
            "smsp__inst_issued.avg"),
     ),
     "SourceCounters": (
-        _m("branch_instructions", "Branch Instructions", "inst", "smsp__inst_executed_op_branch.sum"),
+        _m("branch_instructions", "Branch Instructions", "inst",
+           "smsp__inst_executed_op_branch.sum"),
         _m("branch_ratio", "Branch Instructions Ratio", "%",
            "derived__smsp__inst_executed_op_branch_pct"),
         _m("branch_efficiency", "Branch Efficiency", "%",

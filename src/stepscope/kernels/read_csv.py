@@ -92,8 +92,10 @@ def _of_details(rows: list[Row]) -> list[Launch]:
         label, section = row["Metric Name"], row.get("Section Name", "")
         value = _number(row.get("Metric Value", ""))
         if label and value is not None:
-            name = label if "__" in label else (
-                labels.get((section, label)) or labels.get(("", label), "")
+            name = (
+                label
+                if "__" in label
+                else (labels.get((section, label)) or labels.get(("", label), ""))
             )
             if name:
                 launch.values.setdefault(name, value * factor(row.get("Metric Unit", "")))

@@ -62,7 +62,8 @@ STALLS: Final = {
         ("lg_throttle",),
     ),
     "tex_throttle": Stall(
-        "Tex Throttle", "room in the queue of the texture unit", "fewer texture and surface accesses",
+        "Tex Throttle", "room in the queue of the texture unit",
+        "fewer texture and surface accesses",
         ("tex_throttle",),
     ),
     "drain": Stall(
@@ -103,7 +104,8 @@ STALLS: Final = {
         ("no_instruction", "no_instructions"),
     ),
     "imc_miss": Stall(
-        "IMC Miss", "constants that the immediate cache lacks", "fewer or uniform constant accesses",
+        "IMC Miss", "constants that the immediate cache lacks",
+        "fewer or uniform constant accesses",
         ("imc_miss",),
     ),
     "sleeping": Stall("Sleeping", "the end of __nanosleep", "shorter sleeps", ("sleeping",)),

@@ -76,7 +76,7 @@ def kernels_text(table: KernelTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def explanation_text(found: Explanation, *, width: int = 60) -> str:
+def explanation_text(found: Explanation, width: int = 60) -> str:
     """One launch, explained, for a terminal."""
     row = found.kernel
     lines = [
@@ -135,7 +135,10 @@ def against_text(found: Against) -> str:
     """A comparison for a terminal: what changed by more than a twentieth."""
     lines: list[str] = []
     for pair in found.pairs:
-        lines += [clean(pair.name, 110), f"  launches: {pair.before:,} before, {pair.after:,} after"]
+        lines += [
+            clean(pair.name, 110),
+            f"  launches: {pair.before:,} before, {pair.after:,} after",
+        ]
         was, now = LIMITERS[pair.limiter_before].title, LIMITERS[pair.limiter_after].title
         lines.append(f"  limited by {was}" + (f", now by {now}" if was != now else ", as before"))
         changed = [c for c in pair.changes if _notable(c)]
@@ -186,10 +189,13 @@ def _stall_lines(stalls: Sequence[StallShare]) -> list[str]:
     if not stalls:
         return []
     lines = ["", "Why warps do not issue (cycles of a warp for each instruction)"]
-    for stall in stalls[:_STALLS]:
-        lines.append(f"  {stall.title:<20}{stall.cycles:>9.2f}  {stall.share:>6.1%}  "
-                     f"waits for {stall.waits_for}")  # fmt: skip
-    top = next((s for s in stalls if s.remedy != "none needed" and s.reason != "not_selected"), None)
+    lines += [
+        f"  {stall.title:<20}{stall.cycles:>9.2f}  {stall.share:>6.1%}  waits for {stall.waits_for}"
+        for stall in stalls[:_STALLS]
+    ]
+    top = next(
+        (s for s in stalls if s.remedy != "none needed" and s.reason != "not_selected"), None
+    )
     return [*lines, f"  {top.title}: {top.remedy}"] if top else lines
 
 
@@ -233,7 +239,9 @@ def _hot_lines(title: str, lines: Sequence[HotLine]) -> list[str]:
         extra = f"  [{line.stall}]" if line.stall else ""
         if line.excess_sectors:
             extra += f"  {line.excess_sectors:,} unused sectors"
-        found.append(f"  {weight}  {clean(line.where, 48)}  {clean(line.text, _LONGEST_TEXT)}{extra}")
+        found.append(
+            f"  {weight}  {clean(line.where, 48)}  {clean(line.text, _LONGEST_TEXT)}{extra}"
+        )
     return found
 
 

@@ -96,7 +96,9 @@ def _axes(scale: _Scale) -> list[str]:
         parts.append(f'<text x="{x:.1f}" y="{low + 18}" class="m">{_power(decade)}</text>')
     for decade in range(scale.bottom, scale.top + 1):
         y = scale.y(10.0**decade)
-        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" class="g"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" class="g"/>'
+        )
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="e">{_power(decade)}</text>')
     parts.append(f'<text x="{(_WIDTH + _LEFT) / 2}" y="{low + 40}" class="m">FLOP/byte</text>')
     parts.append(f'<text x="14" y="{_TOP - 8}">FLOP/s</text>')
@@ -155,13 +157,17 @@ def _marks(scale: _Scale, point: Point) -> list[str]:
             parts.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
                          f'stroke="{colour}" stroke-dasharray="3 3"/>')  # fmt: skip
             parts.append(_dot(x2, y2, colour, f"{point.name} after, {LEVELS[roof.level]}", then))
-        parts.append(_dot(x, y, colour, f"{point.name}, {LEVELS[roof.level]}", roof, hollow=bool(after)))
+        parts.append(
+            _dot(x, y, colour, f"{point.name}, {LEVELS[roof.level]}", roof, hollow=bool(after))
+        )
     return parts
 
 
 def _dot(x: float, y: float, colour: str, name: str, roof: Roof, *, hollow: bool = False) -> str:
     fill = "white" if hollow else colour
-    says = escape(clean(f"{name}: {roof.intensity:.3g} FLOP/byte, {roof.attained:.1%} of its roof", 200))
+    says = escape(
+        clean(f"{name}: {roof.intensity:.3g} FLOP/byte, {roof.attained:.1%} of its roof", 200)
+    )
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="{colour}">'
         f"<title>{says}</title></circle>"
@@ -170,7 +176,8 @@ def _dot(x: float, y: float, colour: str, name: str, roof: Roof, *, hollow: bool
 
 def _document(body: str) -> str:
     style = (
-        "text{font:12px sans-serif;fill:#222}.h{font-size:15px;font-weight:600}.m{text-anchor:middle}"
+        "text{font:12px sans-serif;fill:#222}.h{font-size:15px;font-weight:600}"
+        ".m{text-anchor:middle}"
         ".e{text-anchor:end}.s{font-size:11px;fill:#555}.g{stroke:#ddd}"
         ".c{stroke:#222;stroke-width:1.8}.d{stroke:#999;stroke-dasharray:5 4}"
     )

@@ -81,7 +81,9 @@ def _linear(call: _Call) -> Work:
     return call.work(2.0 * rows * a[-1] * weight[0], a, weight, [rows, weight[0]])
 
 
-def _convolution(stride: int, padding: int, dilation: int, transposed: int) -> Callable[[_Call], Work]:
+def _convolution(
+    stride: int, padding: int, dilation: int, transposed: int
+) -> Callable[[_Call], Work]:
     """Positions of the arguments; ``transposed`` is -1 where there is no such argument."""
 
     def work(call: _Call) -> Work:

@@ -19,7 +19,7 @@ from stepscope.analysis.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.analysis.kernels.flops import Work, work_of_call
 from stepscope.analysis.kernels.view import MATH_NAMES, Kernels
 from stepscope.analysis.lanes import Reader
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 SCHEMA: Final = "stepscope.operator_rooflines/1"
 
@@ -156,9 +156,7 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
     )
 
 
-def _groups(
-    kernels: Kernels, read: Reader
-) -> tuple[dict[tuple[str, str, str], _Group], AnyArray]:
+def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], _Group], AnyArray]:
     """Groups of one device by (operator, shapes, arithmetic), and which operations they cover."""
     who, ops = kernels.attribution, kernels.lane.ops
     table = who.operators
@@ -166,6 +164,7 @@ def _groups(
     if not len(table) or "input_shapes" not in table:
         return {}, covered
     works, kind = _works(kernels, read)
+    kind = np.where(_wrapping(kind, who.parents), -1, kind)
     # the nearest enclosing operator whose work is known
     at = who.operator.copy()
     while True:
@@ -204,6 +203,21 @@ def _groups(
             found = _Group(mean, total, before.time_ns + found.time_ns, math, before.kernel, rows_)
         groups[key] = found
     return groups, covered
+
+
+def _wrapping(kind: IntArray, parents: IntArray) -> BoolArray:
+    """Operators that hand their work to a known one inside: counted as well, it would be doubled.
+
+    ``aten::linear`` calls ``aten::addmm``, and casts its operands beside it.
+    """
+    wrapping = np.zeros(len(kind), bool)
+    at = np.unique(parents[kind >= 0])
+    at = at[at >= 0]
+    while len(at):
+        wrapping[at] = True
+        at = np.unique(parents[at])
+        at = at[at >= 0]
+    return wrapping
 
 
 def _works(kernels: Kernels, read: Reader) -> tuple[list[Work], IntArray]:
