@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.ncu import LIMITERS, Row, bundled, changed, written
+from tests.support.ncu import LIMITERS, Row, bundled, changed, printed, written
 
 from stepscope.kernels.explain import explanation, kernel_table
 from stepscope.kernels.limiters import LIMITERS as KNOWN
@@ -32,6 +32,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_ten_kernels_get_the_limiter_they_were_written_for(report: Path) -> None:
     rows = kernel_table(read_report(report)).kernels
     assert {row.function: row.limiter for row in rows} == LIMITERS
+
+
+def test_so_they_do_as_ncu_itself_printed_them(tmp_path: Path) -> None:
+    assert found(printed("raw", tmp_path)) == list(LIMITERS.values())
+
+
+def test_the_details_page_knows_less_and_says_so(tmp_path: Path) -> None:
+    table = kernel_table(read_report(printed("details", tmp_path)))
+    by_name = {row.function: row.limiter for row in table.kernels}
+    assert by_name["k_coalesced_copy"] == "dram_bound"
+    assert by_name["k_divergent"] == "divergence"
+    assert by_name["k_pointer_chase"] == "latency"
+    assert any("what warps wait for" in line and "--page raw" in line for line in table.missing)
 
 
 def test_names_do_not_matter(tmp_path: Path) -> None:

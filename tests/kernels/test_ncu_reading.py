@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import lzma
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.ncu import LIMITERS, bundled, written
+from tests.support.ncu import LIMITERS, bundled, printed, written
 
 from stepscope.kernels.explain import explanation, kernel_table
 from stepscope.kernels.limiters import limiter_of
@@ -105,6 +106,30 @@ def test_figures_of_an_explanation_are_those_of_the_report(tmp_path: Path) -> No
             assert figure.value == pytest.approx(
                 float(row[figure.metric]) * factor(units[figure.metric]), rel=1e-12
             )
+
+
+def test_figures_equal_what_ncu_prints(tmp_path: Path) -> None:
+    """Every figure that both show, against the details page of the real ncu, digit by digit."""
+    report = read_report(written(tmp_path / "k.csv", *bundled()))
+    mine = {
+        (str(launch.number), section.title, figure.label): figure.text
+        for launch in report.launches
+        for section in explanation(report, launch).sections
+        for figure in section.figures
+    }
+    with printed("details", tmp_path).open() as file:
+        theirs = {
+            (row["ID"], row["Section Name"], row["Metric Name"]): row["Metric Value"]
+            for row in csv.DictReader(file)
+        }
+    shared = mine.keys() & theirs.keys()
+    assert len(shared) > 500
+    wrong = {
+        key: (mine[key], theirs[key])
+        for key in shared
+        if float(mine[key].split()[0].replace(",", "")) != float(theirs[key])
+    }
+    assert wrong == {}
 
 
 def test_thousands_of_kernels_take_seconds(tmp_path: Path) -> None:

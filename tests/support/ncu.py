@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 PACKED = Path(__file__).parents[1] / "data" / "ncu" / "kernels.csv.xz"
+PRINTED = {page: PACKED.with_name(f"ncu-2024.1.1-{page}.csv.xz") for page in ("raw", "details")}
+"""The same report as Nsight Compute 2024.1.1 printed it: ``ncu --import ... --csv --page PAGE``."""
+
 LIMITERS = {
     "k_coalesced_copy": "dram_bound",
     "k_strided_copy": "uncoalesced",
@@ -31,6 +34,13 @@ def bundled() -> tuple[Row, list[Row]]:
     text = lzma.decompress(PACKED.read_bytes()).decode()
     units, *rows = csv.DictReader(io.StringIO(text))
     return units, rows
+
+
+def printed(page: str, folder: Path) -> Path:
+    """What ncu printed, unpacked."""
+    path = folder / f"{page}.csv"
+    path.write_bytes(lzma.decompress(PRINTED[page].read_bytes()))
+    return path
 
 
 def written(path: Path, units: Row, rows: list[Row], before: str = "") -> Path:

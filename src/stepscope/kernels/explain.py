@@ -22,7 +22,7 @@ from stepscope.kernels.result import (
     StallShare,
 )
 from stepscope.kernels.roofline import Roofline, roofline_of
-from stepscope.kernels.stalls import STALLS
+from stepscope.kernels.stalls import STALLS, stall_cycles
 from stepscope.kernels.units import shown
 
 TAIL_WORTH_SAYING = 0.2
@@ -54,7 +54,7 @@ def kernel_table(report: Report) -> KernelTable:
         path=report.path,
         device=_device(report.launches),
         kernels=[row_of(launch) for launch in report.launches],
-        missing=missing_from(report.launches),
+        missing=missing_from(report.launches, report.form),
         remarks=report.remarks,
     )
 
@@ -116,17 +116,27 @@ def explanation(report: Report, launch: Launch) -> Explanation:
                      r.speedup, r.local)
             for r in launch.rules
         ],
-        missing=missing_from([launch]),
+        missing=missing_from([launch], report.form),
     )  # fmt: skip
 
 
-def missing_from(launches: Sequence[Launch]) -> list[str]:
-    """What no launch holds, with the option of ncu that collects it."""
+def missing_from(launches: Sequence[Launch], form: str = "") -> list[str]:
+    """What no launch holds, with the option of ncu that collects it.
+
+    Args:
+        launches: of one report.
+        form: its form; the details page leaves out much of what was collected.
+    """
     found = []
     for section, what in _NEEDED.items():
         keys = [key for key, metric in METRICS.items() if metric.section == section]
-        if not any(launch.get(key) is not None for launch in launches for key in keys):
-            found.append(f"{what}: ncu --section {section}, or --set full")
+        if section == "WarpStateStats":
+            there = any(stall_cycles(launch) for launch in launches)
+        else:
+            there = any(launch.get(key) is not None for launch in launches for key in keys)
+        if not there:
+            page = "; once collected, ncu --page raw prints it" if form == "csv details" else ""
+            found.append(f"{what}: ncu --section {section}, or --set full{page}")
     return found
 
 

@@ -117,7 +117,7 @@ LIMITERS: Final = dict(
            "unit is busy.",
            "fuse it with its neighbours (torch.compile)", "capture the step as a CUDA graph"),
         _l("tail_effect", "uneven last wave", "launch",
-           "The last wave of blocks leaves a third of the device's time unused, and no unit is busy.",
+           "The last wave of blocks wastes a third of the device's time, and no unit is busy.",
            "a number of blocks that is a multiple of what fits at once", "smaller blocks"),
         _l("tensor_bound", "tensor cores", "compute",
            "The tensor cores are busy more than half of the time.",

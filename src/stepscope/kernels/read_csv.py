@@ -56,12 +56,18 @@ def _rows(text: str) -> Iterator[Row]:
     for cells in csv.reader(lines):
         if cells[0] == "ID" and "Kernel Name" in cells:
             header = cells
-        elif header and len(cells) == len(header):
-            yield dict(zip(header, cells, strict=True))
+        elif header and _least(header) <= len(cells) <= len(header):
+            # rows of metrics end before the columns about rules
+            yield dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
         elif header:
             raise csv.Error(
                 f"a line has {len(cells)} cells instead of {len(header)}, so the file is damaged"
             )
+
+
+def _least(header: list[str]) -> int:
+    """Cells that a line below this header must have."""
+    return header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
 
 
 def _of_raw(rows: list[Row]) -> list[Launch]:
