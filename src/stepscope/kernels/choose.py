@@ -19,7 +19,8 @@ def open_for(path: Path, kernel: str) -> tuple[Report, Launch]:
         InputError: the report cannot be read.
         UsageError: nothing in it is called so.
     """
-    report = read_report(path)
+    number = int(kernel) if kernel.isdecimal() and len(kernel) < 10 else -1
+    report = read_report(path, lambda at, _: at == number)
     launch, others = chosen(report.launches, kernel)
     if not launch.rules and report.form == "ncu-rep":
         number = launch.number

@@ -50,6 +50,8 @@ SECTIONS: Final = {
 
 _PCT = ".avg.pct_of_peak_sustained_elapsed"
 _ACTIVE = ".avg.pct_of_peak_sustained_active"
+_TENSOR = "sm__ops_path_tensor_src_"
+_TENSOR_OP = "sm__ops_path_tensor_op_"
 _SINGLE = "SpeedOfLight_HierarchicalSingleRooflineChart"
 _DOUBLE = "SpeedOfLight_HierarchicalDoubleRooflineChart"
 _HALF = "SpeedOfLight_HierarchicalHalfRooflineChart"
@@ -245,10 +247,12 @@ _ENTRIES: Final = {
         _m("l2_rate", "", "hz", "lts__cycles_elapsed.avg.per_second"),
         _m("l1_bandwidth", "", "byte/s",
            "derived__l1tex__lsu_writeback_bytes_mem_lgds.sum.per_second",
-           "derived__l1tex__lsu_writeback_bytes_mem_lg.sum.per_second"),
+           "derived__l1tex__lsu_writeback_bytes_mem_lg.sum.per_second",
+           "derived__l1tex__lsu_writeback_bytes.sum.per_second"),
         _m("l1_peak", "", "byte/cycle",
            "derived__l1tex__lsu_writeback_bytes_mem_lgds.sum.peak_sustained",
-           "derived__l1tex__lsu_writeback_bytes_mem_lg.sum.peak_sustained"),
+           "derived__l1tex__lsu_writeback_bytes_mem_lg.sum.peak_sustained",
+           "derived__l1tex__lsu_writeback_bytes.sum.peak_sustained"),
         _m("l1_rate", "", "hz", "l1tex__cycles_elapsed.avg.per_second"),
         _m("peak_flops32", "", "inst/cycle",
            "derived__sm__sass_thread_inst_executed_op_ffma_pred_on_x2"),
@@ -275,21 +279,29 @@ _ENTRIES: Final = {
         _m("peak_flops16", "", "inst/cycle",
            "derived__sm__sass_thread_inst_executed_op_hfma_pred_on_x4"),
     ),
-    "SpeedOfLight_HierarchicalTensorRooflineChart": tuple(
-        entry
-        for kind, name in (
-            ("fp16", "sm__ops_path_tensor_src_fp16"),
-            ("bf16", "sm__ops_path_tensor_src_bf16_dst_fp32"),
-            ("tf32", "sm__ops_path_tensor_src_tf32_dst_fp32"),
-            ("fp64", "sm__ops_path_tensor_src_fp64"),
-            ("fp8", "sm__ops_path_tensor_src_fp8_sparsity_off"),
-            ("int8", "sm__ops_path_tensor_src_int8"),
-        )
-        for entry in (
-            _m(f"tensor_{kind}", "", "op/s", f"{name}.sum.per_second"),
-            _m(f"tensor_{kind}_cycle", "", "op/cycle", f"{name}.sum.per_cycle_elapsed"),
-            _m(f"tensor_{kind}_peak", "", "op/cycle", f"{name}.sum.peak_sustained"),
-        )
+    "SpeedOfLight_HierarchicalTensorRooflineChart": (
+        # until 2024: one kind for all operands
+        _m("tensor_any_cycle", "", "op/cycle", "derived__smsp__inst_executed_pipe_tensor_x512"),
+        _m("tensor_any_peak", "", "op/cycle", "derived__sm__inst_executed_pipe_tensor_x512"),
+        *(
+            entry
+            for kind, name, dense in (
+                ("fp16", "fp16", ("hgmma_src_fp16", "hmma_src_fp16_dst_fp32")),
+                ("bf16", "bf16_dst_fp32", ("hgmma_src_bf16_dst_fp32", "hmma_src_bf16_dst_fp32")),
+                ("tf32", "tf32_dst_fp32", ("hgmma_src_tf32_dst_fp32", "hmma_src_tf32_dst_fp32")),
+                ("fp64", "fp64", ()),
+                ("fp8", "fp8_sparsity_off", ()),
+                ("int8", "int8", ("igmma_src_int8", "imma_src_int8")),
+            )
+            for entry in (
+                _m(f"tensor_{kind}", "", "op/s", f"{_TENSOR}{name}.sum.per_second"),
+                _m(f"tensor_{kind}_cycle", "", "op/cycle", f"{_TENSOR}{name}.sum.per_cycle_elapsed"),
+                # the peak of all paths together counts sparse products, which are rare
+                _m(f"tensor_{kind}_peak", "", "op/cycle",
+                   *(f"{_TENSOR_OP}{path}_sparsity_off.sum.peak_sustained" for path in dense),
+                   f"{_TENSOR}{name}.sum.peak_sustained"),
+            )
+        ),
     ),
 }  # fmt: skip
 

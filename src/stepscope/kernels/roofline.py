@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from stepscope.kernels.metrics import METRICS
 from stepscope.kernels.model import Launch
 
 LEVELS: Final = {"l1": "L1", "l2": "L2", "dram": "DRAM"}
@@ -26,6 +27,7 @@ PRECISIONS: Final = {
     "tensor_bf16": "BF16 tensor",
     "tensor_fp8": "FP8 tensor",
     "tensor_int8": "INT8 tensor",
+    "tensor_any": "tensor, operands not told",
 }
 """Kinds of arithmetic with a ceiling of their own."""
 
@@ -131,7 +133,7 @@ def _rates(launch: Launch) -> dict[str, float]:
             found[f"fp{width}"] = ((add + mul) * single + fma * fused) * clock
     for kind in PRECISIONS:
         if kind.startswith("tensor_"):
-            rate = launch.get(kind)
+            rate = launch.get(kind) if kind in METRICS else None
             cycle = launch.get(f"{kind}_cycle")
             if rate is None and cycle is not None and clock:
                 rate = cycle * clock

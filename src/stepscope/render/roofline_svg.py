@@ -44,7 +44,7 @@ def roofline_svg(points: Sequence[Point], title: str) -> str:
     if not drawn:
         note = "no launch does arithmetic that the report counts"
         return _document(heading + f'<text x="{_LEFT}" y="80">{note}</text>')
-    base = max(drawn, key=lambda p: p.roofline.peak_flop_per_s).roofline
+    base = max(drawn, key=lambda p: p.roofline.flop_per_s).roofline
     lines = [r for p in drawn for r in (p.roofline, p.after) if r is not None and r.flop_per_s]
     scale = _Scale(base, lines)
     parts = [heading, *_axes(scale), *_ceilings(scale, base)]
@@ -113,20 +113,30 @@ def _ceilings(scale: _Scale, base: Roofline) -> list[str]:
     parts = []
     right = 10.0**scale.right
     fastest = max((r.peak_bytes_per_s for r in base.roofs), default=0.0)
+    by_peak: dict[float, list[str]] = {}
     for kind, peak in sorted(base.ceilings_flop_per_s.items()):
-        if not fastest:
-            break
-        main = kind == base.precision
-        start = max(peak / fastest, 10.0**scale.left)
+        by_peak.setdefault(peak, []).append(kind)
+    for peak, kinds in by_peak.items():
+        start = max(peak / fastest, 10.0**scale.left) if fastest else right
         if start >= right:
             continue
         y = scale.y(peak)
-        name = PRECISIONS.get(kind, kind)
-        style = "c" if main else "d"
-        parts.append(f'<line x1="{scale.x(start):.1f}" y1="{y:.1f}" x2="{scale.x(right):.1f}" '
-                     f'y2="{y:.1f}" class="{style}"/>')  # fmt: skip
-        parts.append(f'<text x="{scale.x(right) - 4:.1f}" y="{y - 4:.1f}" class="e s">{name} '
-                     f"{peak / 1e12:,.1f} TFLOP/s</text>")  # fmt: skip
+        name = ", ".join(PRECISIONS.get(kind, kind) for kind in kinds)
+        style = "c" if base.precision in kinds else "d"
+        parts.append(
+            f'<line x1="{scale.x(start):.1f}" y1="{y:.1f}" x2="{scale.x(right):.1f}" '
+            f'y2="{y:.1f}" class="{style}"/>'
+        )
+        parts.append(
+            f'<text x="{scale.x(right) - 4:.1f}" y="{y - 4:.1f}" class="e s">{name} '
+            f"{peak / 1e12:,.1f} TFLOP/s</text>"
+        )
+    for at, roof in enumerate(base.roofs):
+        parts.append(
+            f'<text x="{_LEFT + 8}" y="{_TOP + 18 + 16 * at}" class="s" '
+            f'style="fill:{_COLOURS[roof.level]}">{LEVELS[roof.level]} '
+            f"{roof.peak_bytes_per_s / 1e12:.2f} TB/s</text>"
+        )
     top = max(base.ceilings_flop_per_s.values())
     for roof in base.roofs:
         start = max(10.0**scale.left, 10.0**scale.bottom / roof.peak_bytes_per_s)
