@@ -156,6 +156,13 @@ BUSY = {"grid_size": 10_000.0, "sm_count": 100.0, "theoretical_occupancy": 100.0
                     "local_ld_requests": 60, "local_st_requests": 30, "global_ld_requests": 10}),
         ("barriers", {"sm_throughput": 20, "memory_throughput": 10, "stall_barrier": 9,
                       "stall_wait": 1}),
+        ("low_occupancy", {"sm_throughput": 20, "memory_throughput": 10, "stall_wait": 9,
+                           "theoretical_occupancy": 25, "achieved_occupancy": 24}),
+        # more warps would wait at the same barrier; and a limit that is not reached is none
+        ("barriers", {"sm_throughput": 20, "memory_throughput": 10, "stall_barrier": 9,
+                      "theoretical_occupancy": 25, "achieved_occupancy": 24}),
+        ("dependencies", {"sm_throughput": 20, "memory_throughput": 10, "stall_wait": 9,
+                          "theoretical_occupancy": 25, "achieved_occupancy": 10}),
         ("instruction_fetch", {"sm_throughput": 20, "memory_throughput": 10,
                                "stall_no_instruction": 9, "stall_wait": 1}),
         ("dependencies", {"sm_throughput": 20, "memory_throughput": 10, "stall_wait": 9}),

@@ -219,6 +219,8 @@ def _also(facts: Facts, found: Finding) -> list[str]:
         said.append(f"only {occupancy.filled:.0%} of the multiprocessors have a block")
     if found.limiter.id != "uncoalesced" and (memory.excess_sectors or 0) > WASTE:
         said.append(f"{memory.excess_sectors:.0%} of the sectors moved are not used")
+    if found.limiter.id != "bank_conflicts" and (memory.bank_excess or 0) > WASTE:
+        said.append(f"{memory.bank_excess:.0%} of the passes through shared memory repeat others")
     if found.limiter.id != "spills" and (memory.spill_share or 0) > 0:
         said.append(f"{memory.spill_share:.1%} of the requests go to local memory (spills)")
     threads = launch.get("threads_per_instruction")

@@ -79,6 +79,9 @@ PIPES: Final = {
 _MATH_PIPES: Final = ("pipe_tensor", "pipe_fma", "pipe_alu", "pipe_fp64", "pipe_xu")
 _MEMORY_WAITS: Final = ("long_scoreboard", "lg_throttle", "drain", "membar", "tex_throttle")
 _SHARED_WAITS: Final = ("short_scoreboard", "mio_throttle")
+# more warps do not shorten these: they wait for one another, or for the code
+_NOT_HIDDEN: Final = ("barrier", "membar", "no_instruction", "branch_resolving", "imc_miss",
+                      "sleeping")  # fmt: skip
 _LEVELS: Final = (("dram__", "dram"), ("fbpa__", "dram"), ("lts__", "l2"), ("l1tex__", "l1"))
 
 
@@ -394,6 +397,7 @@ def _waiting(facts: Facts) -> Finding | None:
     if (
         theoretical is not None
         and theoretical <= LOW_OCCUPANCY
+        and facts.top_wait not in _NOT_HIDDEN
         and (achieved is None or achieved >= ATTAINED * theoretical)
     ):
         limits = ", ".join(LIMITS[key][0] for key in occupancy.limited_by)

@@ -295,7 +295,8 @@ _ENTRIES: Final = {
             )
             for entry in (
                 _m(f"tensor_{kind}", "", "op/s", f"{_TENSOR}{name}.sum.per_second"),
-                _m(f"tensor_{kind}_cycle", "", "op/cycle", f"{_TENSOR}{name}.sum.per_cycle_elapsed"),
+                _m(f"tensor_{kind}_cycle", "", "op/cycle",
+                   f"{_TENSOR}{name}.sum.per_cycle_elapsed"),
                 # the peak of all paths together counts sparse products, which are rare
                 _m(f"tensor_{kind}_peak", "", "op/cycle",
                    *(f"{_TENSOR_OP}{path}_sparsity_off.sum.peak_sustained" for path in dense),
