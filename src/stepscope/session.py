@@ -70,6 +70,12 @@ class Session:
         self._cache = cache or Cache()
         left_out: list[str] = []
         inputs = [found for path in paths for found in expand(Path(path), left_out)]
+        for path in inputs:
+            if path.suffix == ".ncu-rep":
+                raise InputError(
+                    f"{path} is an Nsight Compute report, not a trace; stepscope kernels explains "
+                    "it, and diagnose TRACE --ncu REPORT takes it beside a trace"
+                )
         self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
         if left_out:
             self.job.remarks.append(

@@ -109,6 +109,13 @@ def test_options_of_reports_are_refused_for_traces(stepscope: Stepscope, tmp_pat
     assert "Nsight Compute" in stepscope.refuses("kernels", trace, "-k", "x")
 
 
+def test_a_report_in_place_of_a_trace_is_explained(stepscope: Stepscope, tmp_path: Path) -> None:
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(b"NVR\0")
+    for command in ("diagnose", "steps", "operators"):
+        assert "stepscope kernels" in stepscope.refuses(command, path)
+
+
 def test_a_cut_csv_is_one_line(stepscope: Stepscope, report: Path, tmp_path: Path) -> None:
     whole = report.read_bytes()
     path = tmp_path / "cut.csv"
