@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
+    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
@@ -28,11 +29,19 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
-    from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.result import Diagnosis, InsideKernel
     from stepscope.diagnosis.verify import Verification
+    from stepscope.kernels.model import Report as KernelReport
+    from stepscope.kernels.result import Against as KernelsAgainst
+    from stepscope.kernels.result import Explanation as KernelExplanation
+    from stepscope.kernels.result import KernelTable
+    from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+
+_INSIDE = ("inefficient_kernel", "memory_bound_kernels")  # findings that a report can go on from
+_INSIDE_KERNELS = 5  # kernels of a finding that are looked up, the heaviest first
 
 __all__ = ["Session", "bundled_capture", "expand", "open_cache", "remove_leftovers"]
 
@@ -61,6 +70,12 @@ class Session:
         self._cache = cache or Cache()
         left_out: list[str] = []
         inputs = [found for path in paths for found in expand(Path(path), left_out)]
+        for path in inputs:
+            if path.suffix == ".ncu-rep":
+                raise InputError(
+                    f"{path} is an Nsight Compute report, not a trace; stepscope kernels explains "
+                    "it, and diagnose TRACE --ncu REPORT takes it beside a trace"
+                )
         self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
         if left_out:
             self.job.remarks.append(
@@ -232,11 +247,30 @@ class Session:
             by = "operator" if known else "range"
         return self.query(operators_view(by))
 
-    def diagnose(self) -> Diagnosis:
-        """Name the causes of the job's step time."""
+    def operator_rooflines(self) -> OperatorRooflines:
+        """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.operator_roofline import operator_rooflines
+
+        return operator_rooflines(self._view, self.paths)
+
+    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+        """Name the causes of the job's step time.
+
+        Args:
+            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
+                cause inside them.
+
+        Raises:
+            InputError: a report cannot be read.
+        """
         from stepscope.diagnosis.engine import diagnose
 
-        return diagnose(
+        reports = [(str(path), _read_report(path)) for path in ncu]
+        found = diagnose(
             self._cases,
             self._ranked,
             self.figure,
@@ -245,6 +279,67 @@ class Session:
             remarks=self.job.remarks,
             problems=self.problems,
         )
+        return self._with_insides(found, reports) if reports else found
+
+    def _with_insides(
+        self, diagnosis: Diagnosis, reports: Sequence[tuple[str, KernelReport]]
+    ) -> Diagnosis:
+        """The same with what the reports say of the kernels that findings are about."""
+        import msgspec
+
+        findings, unmatched = [], 0
+        for finding in diagnosis.findings:
+            inside: list[InsideKernel] = []
+            if finding.cause in _INSIDE:
+                inside = self._insides(finding.cause, reports)
+                unmatched += not inside
+            findings.append(msgspec.structs.replace(finding, inside=inside))
+        remarks = list(diagnosis.remarks)
+        if unmatched:
+            remarks.append(
+                "the Nsight Compute reports hold none of the kernels that a finding is about; "
+                "capture them with the command that the finding names"
+            )
+        return msgspec.structs.replace(diagnosis, findings=findings, remarks=remarks)
+
+    def _insides(
+        self, cause: str, reports: Sequence[tuple[str, KernelReport]]
+    ) -> list[InsideKernel]:
+        """The heaviest kernels of a cause that the reports hold."""
+        from stepscope.diagnosis.result import InsideKernel
+        from stepscope.kernels.limiters import limiter_of
+        from stepscope.kernels.match import matched
+
+        rows = self.query(
+            "SELECT g.name AS name, g.grid_x AS x, g.grid_y AS y, g.grid_z AS z, "
+            "sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r JOIN gpu_op g "
+            f"ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause = '{cause}' "
+            "GROUP BY ALL ORDER BY ns DESC, name, x, y, z"
+        ).to_pylist()
+        total = sum(row["ns"] for row in rows)
+        found: list[InsideKernel] = []
+        for row in rows[:_INSIDE_KERNELS]:
+            grid = (row["x"], row["y"], row["z"]) if row["x"] else None
+            for path, report in reports:
+                match = matched(report.launches, row["name"] or "", grid)
+                if match is None:
+                    continue
+                says = limiter_of(match.launch)
+                found.append(
+                    InsideKernel(
+                        kernel=row["name"],
+                        report=path,
+                        launch=match.launch.number,
+                        same_grid=match.same_grid,
+                        share=row["ns"] / total if total else 0.0,
+                        limiter=says.limiter.id,
+                        says=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
+                        + "; ".join(says.because),
+                        do=list(says.limiter.advice),
+                    )
+                )
+                break
+        return found
 
     def figure(self, sql: str) -> float | int:
         """The only cell of a statement's answer; 0 for null.
@@ -535,3 +630,96 @@ def _is_capture(path: Path) -> bool:
     if path.is_dir():
         return is_trace_folder(path) or detect(path) is not None
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
+
+
+def _read_report(path: str | Path) -> KernelReport:
+    from stepscope.kernels.reading import read_report
+
+    return read_report(Path(path))
+
+
+def is_kernel_report(path: str | Path) -> bool:
+    """Whether a path is an Nsight Compute report (``.ncu-rep`` or CSV) rather than a trace."""
+    from stepscope.kernels.reading import is_report
+
+    return is_report(Path(path))
+
+
+def kernel_report(path: str | Path) -> KernelTable:
+    """The kernels of an Nsight Compute report, each with what limits it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from stepscope.kernels.explain import kernel_table
+    from stepscope.kernels.reading import read_report
+
+    return kernel_table(read_report(Path(path)))
+
+
+def explain_kernel(path: str | Path, kernel: str) -> KernelExplanation:
+    """Explain one launch of an Nsight Compute report.
+
+    Args:
+        path: the report.
+        kernel: its number in the report, its name, or a regular expression; of several launches
+            the longest is explained.
+
+    Raises:
+        InputError: the report cannot be read.
+        UsageError: it has no such kernel.
+    """
+    from stepscope.kernels.choose import open_for
+    from stepscope.kernels.explain import explanation
+
+    report, launch = open_for(Path(path), kernel)
+    return explanation(report, launch)
+
+
+def compare_kernel_reports(path: str | Path, other: str | Path) -> KernelsAgainst:
+    """Compare two Nsight Compute reports metric by metric.
+
+    Args:
+        path: before.
+        other: after.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    from stepscope.kernels.against import against
+    from stepscope.kernels.reading import read_report
+
+    return against(read_report(Path(path)), read_report(Path(other)))
+
+
+def kernel_rooflines(
+    path: str | Path, kernel: str = "", other: str | Path = ""
+) -> list[tuple[str, Roofline, Roofline | None]]:
+    """(name, roofline, roofline in the other report) of launches, for drawing.
+
+    Args:
+        path: the report.
+        kernel: as for :func:`explain_kernel`; all launches by default.
+        other: a report after a change, matched by name.
+
+    Raises:
+        InputError: a report cannot be read.
+        UsageError: there is no such kernel.
+    """
+    from stepscope.kernels.choose import chosen
+    from stepscope.kernels.reading import read_report
+    from stepscope.kernels.roofline import roofline_of
+
+    launches = read_report(Path(path)).launches
+    if other:
+        pairs = compare_kernel_reports(path, other).pairs
+        wanted = chosen(launches, kernel)[0].name if kernel else ""
+        return [
+            (pair.name, pair.roofline_before, pair.roofline_after)
+            for pair in pairs
+            if pair.roofline_before is not None and wanted in ("", pair.name)
+        ]
+    if kernel:
+        launches = [chosen(launches, kernel)[0]]
+    found = ((launch.function, roofline_of(launch)) for launch in launches)
+    return [(name, roofline, None) for name, roofline in found if roofline is not None]

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -43,6 +44,7 @@ from stepscope.docs.markdown import (
     table,
     text_constants,
 )
+from stepscope.docs.ncu_pages import RESULTS, STRUCTS, limiters_page
 from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
 from stepscope.importers.registry import importers
@@ -352,11 +354,23 @@ def environment_page() -> str:
     return _page(["# Environment variables", table(("variable", "meaning"), rows)])
 
 
+def _result_page(stem: str) -> str:
+    what, commands, schema, structs = RESULTS[stem]
+    return _json_page(what, commands, schema, stem, structs)
+
+
+def _result_schema(stem: str) -> str:
+    return _json_schema(RESULTS[stem][3])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
     "idle-time.md": idle_page,
     "kernels.md": lambda: _page(kernels_page()),
+    "limiters.md": lambda: _page(limiters_page()),
+    **{f"{stem}-json.md": partial(_result_page, stem) for stem in RESULTS},
+    **{f"{stem}.schema.json": partial(_result_schema, stem) for stem in RESULTS},
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
@@ -416,6 +430,7 @@ def _structs() -> list[type[msgspec.Struct]]:
         result.StepTime,
         result.LaneAccounting,
         result.Finding,
+        result.InsideKernel,
         result.Location,
         result.Evidence,
         Problem,
@@ -440,7 +455,7 @@ def _json_type(hint: Any) -> str:
     names = {int: "integer", float: "number", str: "string", type(None): "null"}
     if hint in names:
         return names[hint]
-    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH]:
+    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *STRUCTS]:
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     parts: tuple[Any, ...] = getattr(hint, "__args__", ())
     origin = getattr(hint, "__origin__", None)
