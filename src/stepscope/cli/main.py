@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
+    "ui": "Show the timeline in the browser, with the diagnosis beside it.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "cache": "See and clear the cache of imported captures.",
