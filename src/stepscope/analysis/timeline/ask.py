@@ -17,6 +17,8 @@ from stepscope.trace.schema import TABLES
 
 MOST_HITS = 500
 MOST_ARROWS = 50
+LONGEST_SEARCHED = 2000
+"""A name of this many characters is searched no further: expressions can be slow on long texts."""
 _LINK = ("id", "process_id", "correlation_id", "start_ns")
 _CLASS_KEYS = list(CLASSES)
 
@@ -104,9 +106,8 @@ class Asker:
             rows = track.slices
             if not len(rows):
                 continue
-            texts = self.timeline.names.texts
             used = np.unique(rows.name)
-            wanted = used[[pattern.search(texts[n]) is not None for n in used.tolist()]]
+            wanted = used[[self._matches(pattern, n) for n in used.tolist()]]
             if not len(wanted):
                 continue
             at = np.flatnonzero(np.isin(rows.name, wanted))
@@ -134,6 +135,11 @@ class Asker:
                 for name, (count, ns, track, row) in names
             ],
         }
+
+    def _matches(self, pattern: re.Pattern[str], name: int) -> bool:
+        names = self.timeline.names
+        texts = [names.texts[name], *names.long.get(name, ())]
+        return any(pattern.search(text[:LONGEST_SEARCHED]) for text in texts)
 
     def _facts(self, track: Track, id_: int) -> list[tuple[str, Any]]:
         """Columns of the row that hold something, in the order of the schema."""

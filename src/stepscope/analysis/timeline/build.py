@@ -184,6 +184,10 @@ def _stream(source: Source, mask: BoolArray) -> Slices:
         for name, label in zip(ops.texts["name"], labels, strict=True)
     ]
     numbers = source.names.numbers(labels)
+    for number, name in zip(numbers.tolist(), ops.texts["name"], strict=False):
+        known = source.names.long.setdefault(number, [])
+        if name not in known:
+            known.append(name)
     return slices(
         ops["start_ns"] + source.offset_ns,
         ops["end_ns"] + source.offset_ns,

@@ -88,7 +88,7 @@ def instances(
                         if t.device == lane.device and t.table in ("idle_gap", "gpu_op")
                     ],
                     "thread": int(spans.thread[row]),
-                    "_tracks": [t for t in tracks if t.thread_id == spans.thread[row]],
+                    "_tracks": [t for t in tracks if 0 <= t.thread_id == spans.thread[row]],
                 }
             )
     found.sort(key=lambda item: -item["cost"])
@@ -112,15 +112,46 @@ def _spans(view: JobView, number: int, cause: str) -> list[Spans]:
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         none = np.full(len(rows), -1)
         return [Spans(number, start, end, end - start - repair.new_ns, none, "kernel")]
-    if cause in _COMMUNICATION and e.lane.is_communication.any():
-        mask = e.lane.is_communication
-        mask = mask & (e.lane.ops["start_ns"] >= e.begin_ns) & (e.lane.ops["start_ns"] < e.end_ns)
-        start, end = e.lane.ops["start_ns"][mask], e.lane.ops["end_ns"][mask]
-        none = np.full(len(start), -1)
-        return [Spans(number, start, end, end - start, none, "collective")]
+    if cause in _COMMUNICATION:
+        found = _collectives(view, number, cause)
+        if len(found.begin):
+            return [found]
     steps = slice(e.first, e.last + 1)
     start, end = e.bounds_ns[:-1][steps], e.bounds_ns[1:][steps]
     return [Spans(number, start, end, end - start, np.full(len(start), -1), "slow step")]
+
+
+def _collectives(view: JobView, number: int, cause: str) -> Spans:
+    """Collectives of a device by what they expose; for a late rank, by what the others wait for it.
+
+    For ``straggler`` and ``load_imbalance`` a span is the time in which others wait for this
+    device: it ends when this device's own kernel begins.
+    """
+    from stepscope.analysis.derived.collective_wait import TABLE
+
+    e = view.devices[number].explanation
+    rows = TABLE.build(view)
+
+    def column(name: str) -> IntArray:
+        return np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64)
+
+    own = (column("rank") == view.devices[number].rank) & (column("device") == e.lane.device)
+    own &= column("step") >= 0
+    start, end = column("start_ns"), column("end_ns")
+    main = e.lane.host.main_thread
+    if cause == "exposed_communication":
+        cost = (column("exposed_waiting_ns") + column("exposed_transfer_ns"))[own]
+        none = np.full(len(cost), -1)
+        return Spans(number, start[own], end[own], cost, none, "collective")
+    # how long others were exposed in each operation, added up
+    instance = column("instance")
+    waited = np.zeros(int(instance.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(waited, instance, column("exposed_waiting_ns"))
+    late = own & (column("last_rank") == view.devices[number].rank) & (waited[instance] > 0)
+    cost = waited[instance][late]
+    return Spans(
+        number, start[late] - cost, start[late], cost, np.full(len(cost), main), "wait of the others"
+    )
 
 
 def _gaps(e: Explanation, number: int, cause: str) -> Spans | None:

@@ -15,10 +15,16 @@ from stepscope.trace.frame import IntArray
 
 
 class Names:
-    """Distinct texts of all tracks, numbered."""
+    """Distinct texts of all tracks, numbered.
+
+    Attributes:
+        texts: what is drawn.
+        long: of a number, the full names that are drawn by that short text.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.long: dict[int, list[str]] = {}
         self._number: dict[str, int] = {}
 
     def number(self, text: str) -> int:

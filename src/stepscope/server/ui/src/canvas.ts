@@ -137,8 +137,8 @@ export class Painter {
       if (last > first) {
         const x = ((first - from) / (to - from)) * width;
         const wide = ((last - first) / (to - from)) * width;
-        const [from, to] = [shown * ROW_PX, shown * rowPx];
-        context.drawImage(lane.picture, first, 0, last - first, from, x, top, wide, to);
+        const [flat, high] = [shown * ROW_PX, shown * rowPx];
+        context.drawImage(lane.picture, first, 0, last - first, flat, x, top, wide, high);
       }
     }
     const least = LABELLED * tile.bucket;
@@ -317,9 +317,14 @@ export class Painter {
       const wide = Math.max(1, view.x(range.end, width) - x);
       context.fillStyle = "#0072b240";
       context.fillRect(x, 0, wide, AXIS_PX);
+      const text = time(range.end - range.begin);
+      const half = context.measureText(text).width / 2 + 6;
+      const middle = Math.min(Math.max(x + wide / 2, half), width - half);
+      context.fillStyle = this.theme.back;
+      context.fillRect(middle - half, 1, 2 * half, 16);
       context.fillStyle = this.theme.strong;
       context.textAlign = "center";
-      context.fillText(time(range.end - range.begin), x + wide / 2, 18);
+      context.fillText(text, middle, 9);
       context.textAlign = "left";
     }
     context.strokeStyle = this.theme.line;
