@@ -417,6 +417,33 @@ class Session:
 
         return instances(self.asker, self._view, cause, ranks)
 
+    def exported(self, kind: str) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+        """
+        from stepscope.export import chrome, perfetto, speedscope
+
+        writers = {"chrome": chrome, "perfetto": perfetto, "speedscope": speedscope}
+        return writers[kind].write(self.timeline)
+
+    def extract(self, window: str, step: int | None) -> dict[str, object]:
+        """A window of the timeline by itself.
+
+        Args:
+            window: ``[start]/[end]``, as for reports; empty for all.
+            step: number of the step to take instead; None for ``window``.
+
+        Raises:
+            UsageError: the window is written wrong, empty, or holds too much.
+            InputError: a step is asked for, and a trace holds no GPU work.
+        """
+        from stepscope.analysis.timeline.extract import chosen, extract
+
+        begin, end = chosen(self.timeline, window, step, self.explanations if step is not None else [])
+        return extract(self.timeline, begin, end)
+
     def whatif(self, changes: Sequence[Change]) -> WhatIf:
         """Predict the step with some changes, all together.
 

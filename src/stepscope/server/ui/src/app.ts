@@ -191,7 +191,7 @@ export class App {
     this.loader.want(this.view, width, near);
     this.painter.paint(this.view, this.tracks, scroll, this.marks);
     document.documentElement.dataset.idle = String(this.idle && near.every((lane) => lane.tile));
-    this.where.textContent = `${time(this.view.span)} shown, from ${time(this.view.begin - this.layout.begin)}`;
+    this.where.textContent = `${time(this.view.span)} shown, from ${time(this.view.begin)}`;
     this.remember();
   }
 

@@ -199,10 +199,10 @@ function figure(value: number, unit: string): string {
 }
 
 export function showDetails(parent: HTMLElement, details: Details, layout: Layout, actions: Actions): void {
-  const track = layout.tracks[details.track];
+  const track = layout.tracks.find(({ id }) => id === details.track)!;
   const { same } = details;
   const facts: [string, string][] = [
-    ["begins at", time(details.start - layout.begin)],
+    ["begins at", time(details.start)],
     ["takes", time(details.end - details.start)],
     ["track", `${track.group} · ${track.title}`],
     ...launch(details),
