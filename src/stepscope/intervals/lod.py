@@ -143,7 +143,7 @@ def levels(start: Ints, end: Ints, most: int = 64) -> npt.NDArray[np.int16]:
     """
     depth = np.zeros(len(start), np.int16)
     rows = np.arange(len(start))
-    for level in range(1, most):
+    for level in range(1, most if len(start) else 1):
         s, e = start[rows], end[rows]
         before = np.maximum.accumulate(e)[:-1]
         inside = np.concatenate(([False], (e[1:] <= before) & (s[1:] < before)))
