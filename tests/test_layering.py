@@ -49,7 +49,8 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
         *("diagnosis", "recipes", "compare", "render", "export", "capture", "data"),
     },
-    "cli": {"session", "render", "trace.errors"},
+    # ... and the command that starts the server: `stepscope ui`
+    "cli": {"session", "render", "trace.errors", "server"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.

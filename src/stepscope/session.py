@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from stepscope.analysis.job import JobView
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
-    from stepscope.analysis.timeline.ask import Asker
-    from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.timeline.ask import Asker
+    from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
@@ -425,8 +425,12 @@ class Session:
         """
         from stepscope.export import chrome, perfetto, speedscope
 
-        writers = {"chrome": chrome, "perfetto": perfetto, "speedscope": speedscope}
-        return writers[kind].write(self.timeline)
+        writers: dict[str, Callable[[Timeline], Iterator[bytes]]] = {
+            "chrome": chrome.write,
+            "perfetto": perfetto.write,
+            "speedscope": speedscope.write,
+        }
+        return writers[kind](self.timeline)
 
     def extract(self, window: str, step: int | None) -> dict[str, object]:
         """A window of the timeline by itself.
@@ -441,7 +445,9 @@ class Session:
         """
         from stepscope.analysis.timeline.extract import chosen, extract
 
-        begin, end = chosen(self.timeline, window, step, self.explanations if step is not None else [])
+        begin, end = chosen(
+            self.timeline, window, step, self.explanations if step is not None else []
+        )
         return extract(self.timeline, begin, end)
 
     def whatif(self, changes: Sequence[Change]) -> WhatIf:

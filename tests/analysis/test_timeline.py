@@ -180,9 +180,7 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
     longest = max((slices.end - slices.start)[cause])
     assert worst["end"] - worst["begin"] == worst["cost"] == longest
     assert [place["name"] for place in worst["responsible"]] == ["dataload"]
-    (row,) = [
-        i for i in range(len(slices)) if slices.start[i] == worst["begin"] and cause[i]
-    ]
+    (row,) = [i for i in range(len(slices)) if slices.start[i] == worst["begin"] and cause[i]]
     found = session.asker.row(idle, row)
     assert dict(found["facts"])["launching_call"]
     assert {session.timeline.tracks[e["track"]].table for e in found["arrows"]["ends"]} == {

@@ -103,7 +103,7 @@ def test_the_pyramid_descends(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(slices)
 def test_levels_are_the_number_of_slices_around(rows: Rows) -> None:
     _, table = pyramid(rows)
-    nested = [r for r in table.tolist()]
+    nested = table.tolist()
     proper = all(
         b[0] >= a[1] or b[1] <= a[1] for i, a in enumerate(nested) for b in nested[i + 1 :]
     )

@@ -48,9 +48,7 @@ class Served:
                 connection.putheader(name.replace("_", "-"), value)
         connection.endheaders()
         answer = connection.getresponse()
-        found = Answer(
-            answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-        )
+        found = Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         connection.close()
         return found
 

@@ -20,7 +20,9 @@ from stepscope.trace.errors import StorageError, UsageError
     required=True,
     help="Format of the file.",
 )
-@click.option("--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it.")
+@click.option(
+    "--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it."
+)
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @options.again
 def command(paths: tuple[str, ...], kind: str, output: str, force: bool, again: bool) -> None:
@@ -42,4 +44,6 @@ def command(paths: tuple[str, ...], kind: str, output: str, force: bool, again: 
             for part in parts:
                 file.write(part)
     except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}; choose another file") from error
+        raise StorageError(
+            f"cannot write {output}: {error.strerror}; choose another file"
+        ) from error

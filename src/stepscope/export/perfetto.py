@@ -98,8 +98,7 @@ def write(timeline: Timeline) -> Iterator[bytes]:
         interned = b"".join(
             message(
                 _EVENT_NAMES,
-                number(1, n + 1)
-                + message(2, timeline.names.texts[n].encode("utf-8", "replace")),
+                number(1, n + 1) + message(2, timeline.names.texts[n].encode("utf-8", "replace")),
             )
             for n in names
         )

@@ -115,8 +115,10 @@ class Pyramid:
         index = np.flatnonzero((short > 0) | (begun > 0))
         low, high = edges[index], edges[index + 1]
         best = np.full(len(index), -1, np.int64)
-        dominant = self.kind[np.maximum(np.searchsorted(self.start, high, side="left") - 1, 0)]
-        dominant = dominant.astype(np.int64) if len(self) else np.zeros(len(index), np.int64)
+        dominant: Ints = np.zeros(len(index), np.int64)
+        if len(self):
+            last = np.searchsorted(self.start, high, side="left") - 1
+            dominant = self.kind[np.maximum(last, 0)].astype(np.int64)
         if len(index) and len(self._by_kind) > 1:
             for kind, intervals in self._by_kind.items():
                 covered = overlap_per_window(intervals, low, high)

@@ -43,9 +43,7 @@ class Desk:
         with self._lock:
             found = self._session.timeline.layout()
         found["paths"] = self._session.paths
-        found["problems"] = [
-            msgspec.to_builtins(problem) for problem in self._session.problems
-        ]
+        found["problems"] = [msgspec.to_builtins(problem) for problem in self._session.problems]
         return _json(found)
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:

@@ -67,26 +67,24 @@ class Guard:
         await self._app(inner, receive, guarded)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        headers: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            key = name.decode("latin-1").lower()
-            if key == "host" and key in headers:
-                return 400, "two Host headers"
-            headers[key] = value.decode("latin-1")
-        if headers.get("host", "").lower() not in self._hosts:
-            return 421, "this server answers on the loopback interface only"
+        """Status and reason of a refusal; None where the request may pass."""
+        hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         origin = headers.get("origin")
-        if origin is not None and origin.removeprefix("http://") not in self._hosts:
-            return 403, "a page of another origin asked"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return 403, "a page of another site asked"
         parts = scope["path"].split("/", 2)
-        given = parts[1] if len(parts) > 1 else ""
-        if len(parts) < 3 or not hmac.compare_digest(given.encode(), self._token.encode()):
-            return 404, "the address lacks its token; use the one that stepscope ui printed"
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "this server only answers questions"
-        return None
+        given = parts[1] if len(parts) == 3 else ""
+        reason: tuple[int, str] | None = None
+        if len(hosts) != 1 or headers["host"].lower() not in self._hosts:
+            reason = 421, "this server answers on the loopback interface only"
+        elif origin is not None and origin.removeprefix("http://") not in self._hosts:
+            reason = 403, "a page of another origin asked"
+        elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            reason = 403, "a page of another site asked"
+        elif not hmac.compare_digest(given.encode(), self._token.encode()):
+            reason = 404, "the address lacks its token; use the one that stepscope ui printed"
+        elif scope["method"] not in ("GET", "HEAD"):
+            reason = 405, "this server only answers questions"
+        return reason
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

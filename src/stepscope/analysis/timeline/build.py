@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def device_tracks(source: Source) -> Iterator[Track]:
     memory = source.read("memory_event", "process_id", "time_ns", "device", "total_allocated_bytes")
     for process_id, device in _pairs(gpu["process_id"], gpu["device"]):
         mine = (gpu["process_id"] == process_id) & (gpu["device"] == device)
-        place = {
+        place: dict[str, Any] = {
             "member": source.member,
             "rank": source.rank,
             "process_id": process_id,
@@ -170,9 +171,7 @@ def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:
     if not len(a):
         return []
     return [
-        (int(first), int(second))
-        for first in np.unique(a)
-        for second in np.unique(b[a == first])
+        (int(first), int(second)) for first in np.unique(a) for second in np.unique(b[a == first])
     ]
 
 

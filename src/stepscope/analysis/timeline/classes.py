@@ -113,7 +113,7 @@ def of_names(frame: Frame, per_name: Codes) -> Codes:
 
 
 def totals(code: Codes, ns: IntArray) -> dict[str, int]:
-    """ns by class; classes without any are left out."""
+    """Ns by class; classes without any are left out."""
     sums = np.zeros(len(CLASSES), np.int64)
     np.add.at(sums, code, ns)
     return {key: int(value) for key, value in zip(CLASSES, sums.tolist(), strict=True) if value}

@@ -14,6 +14,7 @@ from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Samples, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.units import milliseconds
 
 MOST_ROWS = 300_000
 """More rows make a page that browsers take seconds to open."""
@@ -56,6 +57,10 @@ def chosen(
     scope = time_scope(window)
     begin = timeline.begin_ns if scope.start_ns is None else scope.start_ns
     end = timeline.end_ns if scope.end_ns is None else scope.end_ns
+    begin, end = max(begin, timeline.begin_ns), min(end, timeline.end_ns)
+    if end <= begin:
+        span = f"{milliseconds(timeline.begin_ns)} to {milliseconds(timeline.end_ns)}"
+        raise UsageError(f"the window {window!r} is empty; the capture covers {span}")
     return begin, end
 
 
@@ -63,10 +68,8 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
     """Layout, rows and samples of ``[begin, end)``; arrays as base64 of little-endian numbers.
 
     Raises:
-        UsageError: the window is empty, or holds too many rows.
+        UsageError: the window holds too many rows.
     """
-    if end <= begin:
-        raise UsageError("the window is empty; name one that the capture covers")
     total = 0
     used: set[int] = set()
     tracks: dict[int, dict[str, Any]] = {}

@@ -60,12 +60,10 @@ def instances(
         if not ranks or device.rank in ranks
         for spans in _spans(view, number, cause)
     ]
-    found = []
+    found: list[dict[str, Any]] = []
     for spans in of_cause:
         device = view.devices[spans.device]
-        member = next(
-            i for i, m in enumerate(timeline.members) if m.rank == device.trace_rank
-        )
+        member = next(i for i, m in enumerate(timeline.members) if m.rank == device.trace_rank)
         offset = timeline.offsets_ns[member]
         lane = device.explanation.lane
         tracks = [
@@ -150,7 +148,12 @@ def _collectives(view: JobView, number: int, cause: str) -> Spans:
     late = own & (column("last_rank") == view.devices[number].rank) & (waited[instance] > 0)
     cost = waited[instance][late]
     return Spans(
-        number, start[late] - cost, start[late], cost, np.full(len(cost), main), "wait of the others"
+        number,
+        start[late] - cost,
+        start[late],
+        cost,
+        np.full(len(cost), main),
+        "others wait",
     )
 
 
@@ -186,6 +189,8 @@ def _responsible(
             inside = np.flatnonzero(overlap * 10 >= end - begin)
         # of those that fill it, the innermost says most
         order = inside[np.lexsort((-overlap[inside], -rows.depth[inside]))]
-        for row in order[:_RESPONSIBLE].tolist():
-            found.append({**asker.place(track, row), "overlap": int(overlap[row])})
+        found += [
+            {**asker.place(track, row), "overlap": int(overlap[row])}
+            for row in order[:_RESPONSIBLE].tolist()
+        ]
     return found
