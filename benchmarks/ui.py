@@ -49,7 +49,7 @@ def main() -> None:
     from tests.server.browser import browsing, launched  # the repository is on the path by now
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--factor", type=int, default=72)
+    parser.add_argument("--factor", type=int, default=24)
     parser.add_argument("--frames", type=int, default=240)
     parser.add_argument("--screenshot", type=Path)
     parser.add_argument("--capture", type=Path, help="a capture instead of the tiled one")
@@ -128,10 +128,8 @@ def show(page: Any, what: str) -> None:
     script = page.evaluate("() => window.script_ms")
     between = page.evaluate("() => window.frames_ms")
     cuts = [statistics.quantiles(v, n=20) if len(v) > 2 else [0.0] * 19 for v in (script, between)]
-    print(
-        f"{what:16} {len(script):4} frames; script median {cuts[0][9]:6.2f} ms, "
-        f"p95 {cuts[0][18]:6.2f} ms; between frames median {cuts[1][9]:6.2f}, p95 {cuts[1][18]:6.2f}"
-    )
+    told = [f"median {cut[9]:6.2f} ms, p95 {cut[18]:6.2f} ms" for cut in cuts]
+    print(f"{what:16} {len(script):4} frames; script {told[0]}; between frames {told[1]}")
 
 
 def peak_mb(process: int) -> float:

@@ -53,7 +53,8 @@ class Pyramid:
         self.start = start
         self.end = end
         self.kind = kind
-        self.reach = np.maximum.accumulate(end) if len(end) else end
+        sorted_ends = bool((end[1:] >= end[:-1]).all())
+        self.reach = end if sorted_ends else np.maximum.accumulate(end)
         level = end - start
         self._longest = [level]
         while len(level) > FACTOR:

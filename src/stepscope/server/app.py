@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -37,6 +38,15 @@ class Desk:
         self._session = session
         self._lock = threading.Lock()
         self._diagnosis: bytes | None = None
+
+    def warm(self) -> None:
+        """Build all tracks while the browser starts; the questions that need them wait less."""
+        with contextlib.suppress(StepscopeError):  # whoever asks for it is told
+            with self._lock:
+                tracks = self._session.timeline.tracks
+            for track in tracks:
+                if not track.explained:
+                    self._session.timeline.track(track.id)
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""
@@ -120,6 +130,7 @@ def application(session: Session, token: str, port: int) -> Guard:
         port: port that it listens on.
     """
     desk = Desk(session)
+    threading.Thread(target=desk.warm, daemon=True).start()
     questions: dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]] = {
         "layout": (desk.layout, "application/json"),
         "diagnosis": (desk.diagnosis, "application/json"),

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.lanes import Reader
+from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS, Reader
 from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track, slices
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import Intervals
-from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray, distinct
 
-GPU = ("id", "kind", "process_id", "device", "stream", "start_ns", "end_ns", "name", "copy_kind")
-CALL = ("id", "api", "process_id", "thread_id", "start_ns", "end_ns", "name")
+# where the analyses read the same table, the same columns: what is read once serves both
+GPU = GPU_COLUMNS
+CALL = API_COLUMNS
 RANGE = ("id", "kind", "process_id", "thread_id", "start_ns", "end_ns", "name", "device", "stream")
 HOST = ("id", "process_id", "thread_id", "start_ns", "end_ns", "name")
 
@@ -80,7 +81,7 @@ def device_tracks(source: Source) -> Iterator[Track]:
         yield Track(
             0, "Busy", "gpu_op", f"{stem}/busy", build=partial(_busy, source, mine), **place
         )
-        for stream in np.unique(gpu["stream"][mine]).tolist():
+        for stream in distinct(gpu["stream"][mine]).tolist():
             yield Track(
                 0,
                 f"Stream {stream}",
@@ -168,10 +169,9 @@ def thread_tracks(source: Source) -> Iterator[Track]:
 
 def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:
     """Distinct pairs, ascending."""
-    if not len(a):
-        return []
+    first = distinct(a).tolist()
     return [
-        (int(first), int(second)) for first in np.unique(a) for second in np.unique(b[a == first])
+        (x, y) for x in first for y in distinct(b if len(first) == 1 else b[a == x]).tolist()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -202,10 +202,19 @@ class Timeline:
         if track.device < 0:
             return f"{rank}CPU counters"
         name = self._device_names(track.member).get(track.device, "")
-        several = len({t.process_id for t in self.tracks if t.member == track.member}) > 1
+        several = self._processes[track.member] > 1
         process = f" · process {track.process_id}" if several and track.process_id >= 0 else ""
         return f"{rank}GPU {track.device}{f' · {name}' if name else ''}{process}"
 
+    @cached_property
+    def _processes(self) -> list[int]:
+        """Number of processes of each trace."""
+        found: list[set[int]] = [set() for _ in self.members]
+        for track in self.tracks:
+            found[track.member].add(track.process_id)
+        return [len(processes - {-1}) for processes in found]
+
+    @cache  # noqa: B019 - lives as long as the session
     def _thread_names(self, member: int) -> dict[tuple[int, int], str]:
         frame = self.sources[member].read("thread", "process_id", "thread_id", "name")
         return {
@@ -213,6 +222,7 @@ class Timeline:
             for row in range(len(frame))
         }
 
+    @cache  # noqa: B019
     def _device_names(self, member: int) -> dict[int, str]:
         frame = self.sources[member].read("device", "device", "name")
         return {int(frame["device"][row]): frame.text("name", row) for row in range(len(frame))}

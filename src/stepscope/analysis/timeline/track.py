@@ -69,6 +69,8 @@ class Slices:
     def rows(self) -> list[tuple[IntArray, Pyramid]]:
         """Of each depth: rows of its slices, and their pyramid."""
         found = []
+        if len(self) and not self.depth.any():
+            return [(np.arange(len(self)), Pyramid(self.start, self.end, self.code))]
         for depth in range(int(self.depth.max(initial=-1)) + 1):
             rows = np.flatnonzero(self.depth == depth)
             found.append((rows, Pyramid(self.start[rows], self.end[rows], self.code[rows])))
@@ -77,6 +79,10 @@ class Slices:
 
 def slices(start: IntArray, end: IntArray, name: IntArray, code: Codes, id_: IntArray) -> Slices:
     """Slices in the order that :class:`Slices` wants."""
+    end = np.asarray(end)
+    later, same = start[1:] > start[:-1], start[1:] == start[:-1]
+    if (later | (same & (end[1:] <= end[:-1]))).all():
+        return Slices(start, end, name, code, id_)  # stored tables mostly are in this order
     order = np.lexsort((-end, start))
     return Slices(start[order], end[order], name[order], code[order], id_[order])
 

@@ -50,6 +50,7 @@ export class App {
   private linkTimer = 0;
   private pointerX = 0.5;
   private asked = 0;
+  private diagnosing = false;
 
   private readonly axis = element("canvas", { class: "axis", "aria-hidden": "true" });
   private readonly rows = element("canvas", {
@@ -110,7 +111,6 @@ export class App {
     this.listen();
     this.restore();
     this.changed();
-    void this.diagnose();
   }
 
   /** Whether nothing is being asked; the page says so in `data-idle`, for which tests wait. */
@@ -190,6 +190,11 @@ export class App {
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
     this.painter.paint(this.view, this.tracks, scroll, this.marks);
+    // only now: the diagnosis would compete with the first picture
+    if (!this.diagnosing && this.idle && near.every((lane) => lane.tile)) {
+      this.diagnosing = true;
+      void this.diagnose();
+    }
     document.documentElement.dataset.idle = String(this.idle && near.every((lane) => lane.tile));
     this.where.textContent = `${time(this.view.span)} shown, from ${time(this.view.begin)}`;
     this.remember();
