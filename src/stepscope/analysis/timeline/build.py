@@ -170,9 +170,7 @@ def thread_tracks(source: Source) -> Iterator[Track]:
 def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:
     """Distinct pairs, ascending."""
     first = distinct(a).tolist()
-    return [
-        (x, y) for x in first for y in distinct(b if len(first) == 1 else b[a == x]).tolist()
-    ]
+    return [(x, y) for x in first for y in distinct(b if len(first) == 1 else b[a == x]).tolist()]
 
 
 def _stream(source: Source, mask: BoolArray) -> Slices:
