@@ -34,7 +34,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
     "ui": "Show the timeline in the browser, with the diagnosis beside it.",
-    "export": "Write the timeline for Perfetto, chrome://tracing or speedscope.",
+    "export": "Write the timeline for Perfetto, Chrome or speedscope.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "cache": "See and clear the cache of imported captures.",

@@ -64,6 +64,11 @@ class Pyramid:
     def __len__(self) -> int:
         return len(self.start)
 
+    def prepare(self) -> None:
+        """Make what is otherwise made by the first question."""
+        self._by_kind  # noqa: B018
+        self.busy  # noqa: B018
+
     @cached_property
     def busy(self) -> Intervals:
         """When any slice runs."""

@@ -58,7 +58,7 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
     token = secrets.token_urlsafe(24)
     app = application(session, token, bound)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False
+        app, log_level="critical", access_log=False, lifespan="off", server_header=False
     )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)

@@ -143,7 +143,14 @@ def thread_tracks(source: Source) -> Iterator[Track]:
     found: list[tuple[int, int]] = []
     for _, _, mask, frame in parts.values():
         found += _pairs(frame["process_id"][mask], frame["thread_id"][mask])
-    for process_id, thread_id in sorted(set(found)):
+    _, _, cuda, _ = parts["CUDA API"]
+    launching = set(_pairs(calls["process_id"][cuda], calls["thread_id"][cuda]))
+
+    def order(thread: tuple[int, int]) -> tuple[bool, ...]:
+        """The main thread, then threads that talk to the GPU, then the others."""
+        return thread[0] != thread[1], thread not in launching
+
+    for process_id, thread_id in sorted(set(found), key=lambda t: (t[0], order(t), t[1])):
         for title, (table, columns, mask, frame) in parts.items():
             mine = mask & (frame["process_id"] == process_id) & (frame["thread_id"] == thread_id)
             if not mine.any():

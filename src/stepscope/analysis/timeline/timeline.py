@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
@@ -44,7 +43,6 @@ class Timeline:
         self.offsets_ns = list(offsets_ns)
         self.names = Names()
         self._explained = explained
-        self._lock = threading.RLock()
         self.sources = [
             Source(i, member.rank, member.trace.frame, offset, self.names)
             for i, (member, offset) in enumerate(zip(members, offsets_ns, strict=True))
@@ -130,10 +128,7 @@ class Timeline:
         if not 0 <= number < len(self.tracks):
             raise UsageError(f"there is no track {number}")
         track = self.tracks[number]
-        with self._lock:
-            content = track.content
-            if isinstance(content, Slices):
-                content.rows  # noqa: B018 - two threads must not make it at once
+        track.content  # noqa: B018 - from here on, every part of it is there
         return track
 
     def tile(self, tracks: Sequence[int], begin: int, bucket: int, columns: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,13 +27,15 @@ class Names:
         self.texts: list[str] = []
         self.long: dict[int, list[str]] = {}
         self._number: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def number(self, text: str) -> int:
         """The number of a text, a new one where it is new."""
-        found = self._number.setdefault(text, len(self.texts))
-        if found == len(self.texts):
-            self.texts.append(text)
-        return found
+        with self._lock:
+            found = self._number.setdefault(text, len(self.texts))
+            if found == len(self.texts):
+                self.texts.append(text)
+            return found
 
     def numbers(self, texts: list[str]) -> IntArray:
         """Numbers of distinct texts; the last one, for code -1, is that of the empty text."""
@@ -139,13 +142,19 @@ class Track:
     explained: bool = False
     unit: str = ""
     _content: Slices | Samples | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def content(self) -> Slices | Samples:
-        """Its slices or samples, made when first asked for."""
-        if self._content is None:
-            self._content = self.build()
-        return self._content
+        """Its slices or samples, made when first asked for; one thread makes, others wait."""
+        with self._lock:
+            if self._content is None:
+                made = self.build()
+                if isinstance(made, Slices):
+                    for _, pyramid in made.rows:
+                        pyramid.prepare()
+                self._content = made
+            return self._content
 
     @property
     def slices(self) -> Slices:
