@@ -51,7 +51,8 @@ ARROWS: dict[str, set[str]] = {
     },
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
-    "cli": {"session", "recording", "render", "trace.errors"},
+    # ... and the command that starts the server: `stepscope ui`
+    "cli": {"session", "recording", "render", "trace.errors", "server"},
     "server": {"session", "render", "trace.errors"},
     "agent": {"session", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.timeline.ask import Asker
+    from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis, InsideKernel
@@ -449,6 +451,99 @@ class Session:
         collectives = self._view.collectives
         matched = collectives.matched if collectives is not None else None
         return Simulation(self.explanations, readers, matched)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """All tracks of the job on one clock; tracks are built when first shown."""
+        from stepscope.analysis.timeline.timeline import Timeline
+
+        return Timeline(
+            self.job.members,
+            self._clock_offsets_ns(),
+            lambda: [(member, e) for _, member, e in self._explained],
+        )
+
+    @cached_property
+    def asker(self) -> Asker:
+        """Answers about single rows of the timeline."""
+        from stepscope.analysis.timeline.ask import Asker
+
+        return Asker(self.timeline)
+
+    def _clock_offsets_ns(self) -> list[int]:
+        """What is added to each trace's times so that all are on one clock, ns.
+
+        By matched collectives where there are any, which do not rely on clocks; else by the wall
+        clocks, else all traces begin together.
+        """
+        members = self.job.members
+        if len(members) == 1:
+            return [0]
+        found: dict[int, int] = {}
+        try:
+            view = self._view
+            if view.collectives is not None:
+                offsets = view.collectives.matched.offsets_ns
+                pairs = zip(view.devices, offsets, strict=True)
+                found = {device.trace_rank: offset for device, offset in pairs}
+        except InputError:  # a rank without GPU work has a timeline, too
+            found = {}
+        if len(found) == len(members):
+            return [found[member.rank] for member in members]
+        metas = [member.trace.meta for member in members]
+        epochs = [meta.origin_epoch_ns for meta in metas if meta.origin_epoch_ns is not None]
+        if len(epochs) == len(metas):
+            return [epoch - min(epochs) for epoch in epochs]
+        return [-meta.window_start_ns for meta in metas]
+
+    def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
+        """Where each device's time goes in a window of the timeline, and its longest kernels."""
+        from stepscope.analysis.timeline.window import statistics
+
+        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
+
+    def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
+        """The worst instances of a cause on the timeline, the worst first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.timeline.instances import instances
+
+        return instances(self.asker, self._view, cause, ranks)
+
+    def exported(self, kind: str) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+        """
+        from stepscope.export import chrome, perfetto, speedscope
+
+        writers: dict[str, Callable[[Timeline], Iterator[bytes]]] = {
+            "chrome": chrome.write,
+            "perfetto": perfetto.write,
+            "speedscope": speedscope.write,
+        }
+        return writers[kind](self.timeline)
+
+    def extract(self, window: str, step: int | None) -> dict[str, object]:
+        """A window of the timeline by itself.
+
+        Args:
+            window: ``[start]/[end]``, as for reports; empty for all.
+            step: number of the step to take instead; None for ``window``.
+
+        Raises:
+            UsageError: the window is written wrong, empty, or holds too much.
+            InputError: a step is asked for, and a trace holds no GPU work.
+        """
+        from stepscope.analysis.timeline.extract import chosen, extract
+
+        begin, end = chosen(
+            self.timeline, window, step, self.explanations if step is not None else []
+        )
+        return extract(self.timeline, begin, end)
 
     def whatif(self, changes: Sequence[Change]) -> WhatIf:
         """Predict the step with some changes, all together.

@@ -34,6 +34,8 @@ COMMANDS: dict[str, str] = {
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
+    "ui": "Show the timeline in the browser, with the diagnosis beside it.",
+    "export": "Write the timeline for Perfetto, Chrome or speedscope.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "capture": "Steer a capture that runs, or read one whose launcher died.",
