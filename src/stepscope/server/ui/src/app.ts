@@ -353,7 +353,9 @@ export class App {
     if (first) this.reveal({ track: first.info.id, row: 0, depth: 0, start: 0, end: 0, name: "" });
     this.view.frame(instance.begin, instance.end, 0.7);
     const doing = instance.responsible.map((place) => clean(place.name, 60)).join(", ");
-    this.status.textContent = doing ? `meanwhile on thread ${instance.thread}: ${doing}` : "";
+    const silent = "no range, operator or call was recorded; sample or annotate the host code";
+    this.status.textContent =
+      instance.thread >= 0 ? `meanwhile on thread ${instance.thread}: ${doing || silent}` : "";
     this.changed();
   }
 
