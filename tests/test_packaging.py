@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.support.captures import BUNDLED
 
 import stepscope
 from stepscope.capture.collector.build import PARTS, compiler, file_name
@@ -135,11 +137,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     package = ROOT / "src" / "stepscope"
+    page = package / "server" / "ui"  # its source; what is built from it ships
     ours = {
         f"stepscope/{path.relative_to(package).as_posix()}"
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".pyc", ".so")
+        if not path.is_relative_to(page)
     }
+    assert "stepscope/server/static/app.js" in ours
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     built = {name for name in names if name.endswith(".so")}
@@ -167,3 +172,7 @@ def test_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) -> N
         (collector,) = (c for c in checks["checks"] if c["name"] == "backend collector")
         assert f"{installed.parent}/" in collector["says"]
     assert list(tmp_path.iterdir()) == []
+    capture = BUNDLED.name.removesuffix(".xz")
+    (tmp_path / capture).write_bytes(lzma.decompress(BUNDLED.read_bytes()))
+    run([installed / "stepscope", "ui", capture, "--static", "page.html"], tmp_path)
+    assert b"<title>Stepscope</title>" in (tmp_path / "page.html").read_bytes()

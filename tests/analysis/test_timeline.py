@@ -230,3 +230,24 @@ def test_ranks_stand_on_one_clock(tmp_path: Path) -> None:
     assert {m.rank: o for m, o in zip(session.job.members, offsets, strict=True)} == told
     groups = {t["group"] for t in session.timeline.layout()["tracks"]}
     assert {group[:6] for group in groups} == {f"Rank {m.rank}" for m in session.job.members}
+
+
+def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path) -> None:
+    b = Build()
+    b.kernel(10, 20, call=(1, 2))
+    b._add("device", process_id=100, device=0, physical_id=3, name="NVIDIA Test")
+    for time, value in ((0, 5.0), (1, 9.0), (2, 1.0), (15, 4.0)):
+        b._add("metric_sample", time_ns=time * 1000, device=3, metric="SM Active", value=value)
+    b._add("metric_sample", time_ns=0, device=None, metric="CPU load", value=1.0)
+    session = Session([b.trace(tmp_path).folder])
+    groups = {t["title"]: t["group"] for t in session.timeline.layout()["tracks"]}
+    assert groups["SM Active"] == groups["Stream 7"] == "GPU 0 · NVIDIA Test"
+    assert groups["CPU load (CPU)"] == "CPU counters"
+    tile = decode(session.timeline.tile([number(session, "SM Active")], 1000, 4000, 5))
+    arrays = tile["rows"][0]["arrays"]
+    assert arrays["column"].tolist() == [0, 3]
+    assert arrays["low"].tolist() == [1.0, 4.0]
+    assert arrays["high"].tolist() == [9.0, 4.0]
+    assert arrays["last"].tolist() == [1.0, 4.0]
+    assert arrays["before"].tolist() == [5.0]
+    assert arrays["limits"].tolist() == [1.0, 9.0]

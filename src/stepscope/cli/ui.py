@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -65,10 +66,17 @@ def command(
     def ready(address: str) -> None:
         click.echo(address)
         sys.stdout.flush()
-        if not no_browser:
-            import webbrowser
-
-            if not webbrowser.open(address):
-                click.echo("no browser found; open the address above", err=True)
+        if not no_browser and not _opened(address):
+            click.echo("no browser found here; open the address above", err=True)
 
     serve(session, port, ready)
+
+
+def _opened(address: str) -> bool:
+    """Open the browser; without a screen one that runs in the terminal would take it over."""
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform == "linux" and not any(map(os.environ.get, screens)):
+        return False
+    import webbrowser
+
+    return webbrowser.open(address)

@@ -107,7 +107,12 @@ def device_tracks(source: Source) -> Iterator[Track]:
 
 
 def counter_tracks(source: Source) -> Iterator[Track]:
-    """One track a hardware counter and device."""
+    """One track a hardware counter and device.
+
+    Counters name the physical GPU; their tracks stand with the device that the process knows it as.
+    """
+    devices = source.read("device", "device", "physical_id")
+    ordinal = dict(zip(devices["physical_id"].tolist(), devices["device"].tolist(), strict=True))
     samples = source.read("metric_sample", "time_ns", "device", "metric", "value")
     for device, metric in _pairs(samples["device"], samples["metric"]):
         name = samples.texts["metric"][metric]
@@ -121,7 +126,7 @@ def counter_tracks(source: Source) -> Iterator[Track]:
             source.rank,
             build=partial(_samples, source, mine),
             kind="counter",
-            device=device,
+            device=ordinal.get(device, device) if device >= 0 else -1,
         )
 
 

@@ -18,6 +18,8 @@ from stepscope.trace.frame import IntArray
 
 MOST = 20
 _RESPONSIBLE = 1
+_BEFORE = 4
+"""How many lengths of a gap before it are searched for what made the host late."""
 _COMMUNICATION = ("exposed_communication", "straggler", "load_imbalance")
 
 
@@ -91,7 +93,12 @@ def instances(
             )
     found.sort(key=lambda item: -item["cost"])
     for item in found[:MOST]:
-        item["responsible"] = _responsible(asker, item["_tracks"], item["begin"], item["end"])
+        begin, end = item["begin"], item["end"]
+        item["responsible"] = _responsible(asker, item["_tracks"], begin, end)
+        if not item["responsible"]:
+            # nothing fills the gap: what took the host's lead acted before it
+            earlier = begin - _BEFORE * (end - begin)
+            item["responsible"] = _responsible(asker, item["_tracks"], earlier, end)
     return [{k: v for k, v in item.items() if k != "_tracks"} for item in found[:MOST]]
 
 

@@ -139,7 +139,7 @@ export class App {
         {},
         this.gutter,
         this.stage,
-        element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel),
+        element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel, absent(this.layout)),
       ),
       element("footer", {}, this.where, this.status, this.failure),
       this.helpBox,
@@ -353,7 +353,9 @@ export class App {
     if (first) this.reveal({ track: first.info.id, row: 0, depth: 0, start: 0, end: 0, name: "" });
     this.view.frame(instance.begin, instance.end, 0.7);
     const doing = instance.responsible.map((place) => clean(place.name, 60)).join(", ");
-    this.status.textContent = doing ? `meanwhile on thread ${instance.thread}: ${doing}` : "";
+    const silent = "no range, operator or call was recorded; sample or annotate the host code";
+    this.status.textContent =
+      instance.thread >= 0 ? `meanwhile on thread ${instance.thread}: ${doing || silent}` : "";
     this.changed();
   }
 
@@ -776,6 +778,21 @@ export class App {
     if (link.selected) void this.select(link.selected[0], link.selected[1]);
     this.changed();
   }
+}
+
+/** What the captures lack, and how to get it: an empty track list should not have to be guessed at. */
+function absent(layout: Layout): HTMLElement {
+  const told = new Map<string, string>();
+  for (const member of layout.members)
+    for (const { table, reason, flag } of member.absent)
+      told.set(table, `${table}: ${reason}${flag ? ` (${flag})` : ""}`);
+  if (!told.size) return element("div");
+  return element(
+    "details",
+    {},
+    element("summary", {}, `Not in this capture (${told.size})`),
+    element("ul", { class: "plain" }, ...[...told.values()].map((t) => element("li", {}, clean(t, 400)))),
+  );
 }
 
 function remembered(key: string): string | null {
