@@ -41,9 +41,9 @@ ARROWS: dict[str, set[str]] = {
     "kernels": {"trace", "rules"},
     "diagnosis": {"analysis", "rules", "trace", "intervals", "sql"},
     "recipes": {"analysis", "reports"},
-    "compare": {"analysis", "diagnosis"},
+    "compare": {"analysis", "diagnosis", "trace", "intervals"},
     # These two know results only: nothing that opens or reads a capture.
-    "render": {"trace", "analysis", "diagnosis"},
+    "render": {"trace", "analysis", "diagnosis", "compare"},
     "export": {"trace", "analysis", "diagnosis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),

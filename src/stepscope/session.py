@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.compare.profile import Profile
+    from stepscope.compare.result import Comparison
+    from stepscope.compare.trend import Trend
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
@@ -246,6 +249,16 @@ class Session:
             problems=self.problems,
         )
 
+    def profile(self) -> Profile:
+        """What is kept of the run: enough to compare it with others.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.compare.collect import profile_of
+
+        return profile_of(self._view, self.diagnose())
+
     def figure(self, sql: str) -> float | int:
         """The only cell of a statement's answer; 0 for null.
 
@@ -378,6 +391,46 @@ class Session:
 
         readers = [member.trace.frame for _, member, _ in self._explained]
         return critical_path(self.simulation, readers, self.paths, step)
+
+
+def compare_runs(
+    before: Sequence[Sequence[str]],
+    after: Sequence[Sequence[str]],
+    *,
+    run_noise: float | None = None,
+    again: bool = False,
+) -> Comparison:
+    """Compare two runs, each captured once or several times.
+
+    Args:
+        before: captures of the earlier run; each is one path, or the paths of its ranks.
+        after: captures of the later run.
+        run_noise: distance that 95 of 100 pairs of single runs of the same code keep, as a share.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.comparison import compare
+    from stepscope.compare.statistics import RUN_NOISE
+
+    sides = [[Session(paths, again=again).profile() for paths in runs] for runs in (before, after)]
+    return compare(*sides, run_noise=RUN_NOISE if run_noise is None else run_noise)
+
+
+def trend_of_runs(
+    runs: Sequence[Sequence[str]], *, run_noise: float | None = None, again: bool = False
+) -> Trend:
+    """Compare several runs in the order given, the earliest first.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.statistics import RUN_NOISE
+    from stepscope.compare.trend import trend
+
+    profiles = [Session(paths, again=again).profile() for paths in runs]
+    return trend(profiles, run_noise=RUN_NOISE if run_noise is None else run_noise)
 
 
 def changes_of(

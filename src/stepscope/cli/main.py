@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "whatif": "Predict the step after a change, by replaying the run with it.",
     "critical-path": "Show what decided how long the steps took.",
+    "compare": "Tell whether a run got faster, by how much, where, and whether it is noise.",
     "steps": "Show every step: length, and where its time goes.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
