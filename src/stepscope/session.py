@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.compare.gate import GateResult as GateResult  # noqa: PLC0414 - for the doors
     from stepscope.compare.profile import Profile
-    from stepscope.compare.result import Comparison
-    from stepscope.compare.trend import Trend
+    from stepscope.compare.result import Comparison as Comparison  # noqa: PLC0414 - for the doors
+    from stepscope.compare.trend import Trend as Trend  # noqa: PLC0414 - for the doors
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis
@@ -275,6 +277,31 @@ class Session:
             raise UsageError(f"{sql!r} does not give a number")
         return value
 
+    def limited(self, item: SqlLimit | CellLimit) -> float:
+        """The value of an SQL figure or of a report's cell that a gate limits.
+
+        Raises:
+            UsageError: the statement, the report or the column is wrong, or no row fits.
+        """
+        from stepscope.compare.budgets import SqlLimit
+
+        if isinstance(item, SqlLimit):
+            return self.figure(item.sql)
+        request = stats_requests([item.report], known_reports() | known_rules())
+        for _, outcome in self.answers(request):
+            if outcome.table is None:
+                raise UsageError(f"{item.report}: {outcome.missing}")
+            if item.column not in outcome.table.column_names:
+                columns = ", ".join(outcome.table.column_names)
+                raise UsageError(f"{item.report} has no column {item.column!r}; it has {columns}")
+            for row in outcome.table.to_pylist():
+                if not item.row or any(item.row in str(cell) for cell in row.values()):
+                    value = row[item.column]
+                    if isinstance(value, bool) or not isinstance(value, int | float):
+                        raise UsageError(f"{item.column!r} of {item.report} is no number")
+                    return value
+        raise UsageError(f"{item.report} has no row with {item.row!r}")
+
     def verify(self, report: bytes) -> Verification:
         """Recompute every figure of a stored diagnosis from its evidence.
 
@@ -416,6 +443,87 @@ def compare_runs(
 
     sides = [[Session(paths, again=again).profile() for paths in runs] for runs in (before, after)]
     return compare(*sides, run_noise=RUN_NOISE if run_noise is None else run_noise)
+
+
+def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
+    """Profiles of runs, each path being a capture, a folder of ranks, or a stored baseline.
+
+    Raises:
+        InputError: a path can be read as neither.
+    """
+    from stepscope.compare.stored import is_baseline, read_baseline
+
+    found: list[Profile] = []
+    for path in paths:
+        if is_baseline(Path(path)):
+            found += read_baseline(Path(path)).runs
+        else:
+            found.append(Session([path], again=again).profile())
+    return found
+
+
+def gate_runs(
+    paths: Sequence[str],
+    *,
+    baseline: Sequence[str] = (),
+    budgets: Sequence[str] = (),
+    config: str | None = None,
+    allow_missing: bool = False,
+    save_baseline: str | None = None,
+    again: bool = False,
+) -> GateResult:
+    """Judge captures of one state of the code against budgets and a baseline.
+
+    Args:
+        paths: captures of the code under test; each is one run, a folder being the ranks of one.
+        baseline: stored baselines, or captures of the code to compare with.
+        budgets: limits, written ``NAME=VALUE``.
+        config: a TOML file with a ``[gate]`` table; by default ``stepscope.toml`` in the working
+            directory, where there is one.
+        allow_missing: whether what cannot be told passes.
+        save_baseline: file that receives the captures as a baseline, added to the runs in it.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read.
+        UsageError: nothing was asked, or something unknown.
+        StorageError: the baseline cannot be written.
+    """
+    from dataclasses import replace
+
+    from stepscope import __version__
+    from stepscope.compare.budgets import Rules, read_rules, with_limits
+    from stepscope.compare.gate import gate
+    from stepscope.compare.stored import read_baseline, write_baseline
+
+    usual = Path("stepscope.toml")
+    file = Path(config) if config else usual if usual.is_file() else None
+    rules = with_limits(read_rules(file) if file else Rules(), budgets)
+    if allow_missing:
+        rules = replace(rules, allow_missing=True)
+    before = profiles_of(baseline, again=again)
+    sessions = [Session([path], again=again) for path in paths]
+    runs = [session.profile() for session in sessions]
+
+    def compute(item: SqlLimit | CellLimit) -> float:
+        return max(session.limited(item) for session in sessions)
+
+    asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
+    result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
+    if save_baseline:
+        target = Path(save_baseline)
+        kept = read_baseline(target).runs if target.exists() else []
+        write_baseline(target, [*kept, *runs], __version__)
+    return result
+
+
+def nothing_asked(runs: Sequence[Profile]) -> GateResult:
+    """The verdict where only a baseline is to be written."""
+    from stepscope.compare.comparison import merged
+    from stepscope.compare.gate import SCHEMA, GateResult
+
+    step = round(merged(runs).step_ns)
+    return GateResult(SCHEMA, True, [run.paths for run in runs], step, [], [], [], [], "")
 
 
 def trend_of_runs(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import Comparison, Trend
 
 _FORMATS = ("terminal", "markdown", "json", "html")
 
@@ -78,14 +83,13 @@ def command(
     options.write_to(text, output)
 
 
-def _trend(trend: object, format_: str) -> str:
-    from stepscope.render import compare as render
+def _trend(trend: Trend, format_: str) -> str:
+    from stepscope.render.compare import trend_markdown, trend_text
 
-    show = render.trend_markdown if format_ == "markdown" else render.trend_text
-    return show(trend)  # type: ignore[arg-type]
+    return trend_markdown(trend) if format_ == "markdown" else trend_text(trend)
 
 
-def _comparison(result: object, format_: str) -> str:
+def _comparison(result: Comparison, format_: str) -> str:
     import msgspec
 
     from stepscope.render.compare import compare_markdown, compare_text
@@ -93,6 +97,6 @@ def _comparison(result: object, format_: str) -> str:
 
     if format_ == "json":
         # profiles are for drawing; the baseline format holds them
-        return options.as_json(msgspec.structs.replace(result, runs=[]))  # type: ignore[type-var]
+        return options.as_json(msgspec.structs.replace(result, runs=[]))
     shown = {"markdown": compare_markdown, "html": compare_html, "terminal": compare_text}
-    return shown[format_](result)  # type: ignore[arg-type]
+    return shown[format_](result)

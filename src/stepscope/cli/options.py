@@ -111,7 +111,7 @@ def as_json(result: object) -> str:
     return msgspec.json.format(msgspec.json.encode(result)).decode() + "\n"
 
 
-def write_to(text: str, output: str | None) -> None:
+def write_to(text: str, output: str | None, *, append: bool = False) -> None:
     """Print text, or write it to a file.
 
     Raises:
@@ -125,6 +125,7 @@ def write_to(text: str, output: str | None) -> None:
     from stepscope.trace.errors import StorageError
 
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        with Path(output).open("a" if append else "w", encoding="utf-8") as stream:
+            stream.write(text)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error

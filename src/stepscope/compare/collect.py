@@ -21,7 +21,7 @@ from stepscope.compare.profile import (
     PlaceUse,
     Profile,
 )
-from stepscope.compare.statistics import mean_error
+from stepscope.compare.statistics import Floats, mean_error
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.intervals import overlap_per_window
 from stepscope.trace.frame import BoolArray, Frame, IntArray
@@ -77,7 +77,7 @@ def profile_of(job: JobView, diagnosis: Diagnosis, part: slice = slice(None)) ->
         ranks=diagnosis.trace.ranks,
         devices=len(windows),
         steps=diagnosis.trace.steps,
-        wall_ns=sum(w.end - w.begin for w in windows).tolist(),  # type: ignore[union-attr]
+        wall_ns=np.sum([w.end - w.begin for w in windows], axis=0).tolist(),
         parts_ns={name: values.tolist() for name, values in parts.items() if values.any()},
         kernels=kernels,
         sequence=sequence,
@@ -127,7 +127,7 @@ def _shapes(w: _Window, rows: IntArray) -> IntArray:
 def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
     """Kernels by name and shape over all devices, and the sequence of a typical step."""
     index: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
-    totals: list[np.ndarray] = []  # type: ignore[type-arg]
+    totals: list[Floats] = []
     calls: list[int] = []
     about: list[tuple[str, str, str, str]] = []
     sequence: list[int] = []
@@ -241,7 +241,7 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
             length = w.e.kernels.duration_ns[rows]
             held = np.bincount(codes[rows], weights=length, minlength=len(texts))
             for code in np.flatnonzero(held).tolist():
-                device[texts[code]] = device.get(texts[code], 0.0) + held[code]
+                device[texts[code]] = device.get(texts[code], 0.0) + float(held[code])
             process = (w.device.trace_rank, w.e.lane.process_id)
             if kind == "range" and process not in seen:
                 seen.add(process)

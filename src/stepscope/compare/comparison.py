@@ -138,9 +138,11 @@ def causes_moved(
         if f.fate != "unchanged" and sign * amount > 0:
             moved.append(CauseMoved(f.cause, amount))
     named = {item.name for item in moved}
-    for part in parts:
-        if sign * part.difference_ns > 0 and part.part.removeprefix("idle:") not in named:
-            moved.append(CauseMoved(part.part, part.difference_ns))
+    moved += [
+        CauseMoved(part.part, part.difference_ns)
+        for part in parts
+        if sign * part.difference_ns > 0 and part.part.removeprefix("idle:") not in named
+    ]
     # a finding whose time shows as a part is as long as that part, give or take: it goes first
     found = {f.cause for f in findings}
     moved.sort(key=lambda m: -abs(m.difference_ns) * (1.5 if m.name in found else 1.0))
@@ -328,8 +330,8 @@ def _predictions(
             if came:
                 said += ": it came true"
             else:
-                less = "less" if step > high else "more"
-                said += f": the fix gained {less} than predicted, or more than the fix changed"
+                gained = "less" if step > high else "more"
+                said += f": the fix gained {gained} than predicted, or more than the fix changed"
                 others = [x.cause for x in findings if x.fate in ("new", "larger")]
                 if others and step > high:
                     said += f" ({', '.join(others)} grew)"

@@ -28,9 +28,7 @@ _SHORT_NS = 10_000  # shorter kernels vary more: start-up, caches, the granulari
 _LEAST_SPREAD = 0.005
 _FEW = 6  # fewer kernels of a class tell no spread
 _ASSUMED_SPREAD = 0.02
-_OTHER_WORK = (
-    0.1  # where the ratios differ that much, the kernels do other work: no clocks tell that
-)
+_OTHER_WORK = 0.1  # ratios that differ by more are those of other work, not of other clocks
 
 
 def kernel_differences(

@@ -51,8 +51,8 @@ class Match:
 
 def match_kernels(before: Profile, after: Profile) -> list[Match]:
     """Match the kernels of two runs; every kernel is in exactly one match."""
-    left = {i: kernel for i, kernel in enumerate(before.kernels)}
-    right = {i: kernel for i, kernel in enumerate(after.kernels)}
+    left = dict(enumerate(before.kernels))
+    right = dict(enumerate(after.kernels))
     found: list[Match] = []
     tiers: tuple[tuple[Relation, Callable[[KernelUse], Hashable]], ...] = (
         ("same", lambda k: (k.name, k.grid, k.block)),

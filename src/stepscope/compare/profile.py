@@ -127,8 +127,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         figures: further figures by name: ``kernels_per_step``, ``launches_per_step``,
             ``launch_ns`` (lower decile of the length of a launching call),
             ``recording_ns_per_step`` (estimated cost of the profiler), ``copied_bytes_per_step``,
-            ``host_paced_idle_ns`` (idle time in which the host works or pauses, but waits for nothing) and, where the
-            capture tells, ``peak_memory_bytes``.
+            ``host_paced_idle_ns`` (idle time in which the host works or pauses, but waits for
+            nothing) and, where the capture tells, ``peak_memory_bytes``.
         timeline: a typical step of the first device: ``(start, end, kind)`` in ns from its begin,
             kind 0 compute, 1 communication, 2 copy, 3 memset; close neighbours of a kind merged.
         marks: annotations of that step on the main thread: ``(start, end, name)``, ns as above.

@@ -80,7 +80,7 @@ def block_length(n: int) -> int:
 
     The rate that minimises the mean squared error of the variance (Künsch 1989, Hall 1995).
     """
-    return max(1, min(n, round(1.5 * n ** (1 / 3))))
+    return max(1, min(n, round(1.5 * math.cbrt(n))))
 
 
 def bootstrap_means(values: Sequence[float] | Floats, seed: int = SEED) -> Floats:

@@ -120,6 +120,7 @@ def _marks(run: Profile, longest: int, top: int, drawn: list[str]) -> int:
         drawn.append(
             f"<g><title>{_text(name)}: {_text(milliseconds(end - start))}</title>"
             f"<rect x='{left}' y='{y}' width='{max(width, 0.3):.2f}' height='14' fill='#8883' "
-            f"stroke='#8888' stroke-width='.5'/><text x='{left + 3}' y='{y + 11}'>{label}</text></g>"
+            f"stroke='#8888' stroke-width='.5'/>"
+            f"<text x='{left + 3}' y='{y + 11}'>{label}</text></g>"
         )
     return top + _ROW * used
