@@ -439,10 +439,9 @@ def compare_runs(
         InputError: a path cannot be read as a capture.
     """
     from stepscope.compare.comparison import compare
-    from stepscope.compare.statistics import RUN_NOISE
 
     sides = [[Session(paths, again=again).profile() for paths in runs] for runs in (before, after)]
-    return compare(*sides, run_noise=RUN_NOISE if run_noise is None else run_noise)
+    return compare(*sides, run_noise=run_noise)
 
 
 def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
@@ -534,11 +533,10 @@ def trend_of_runs(
     Raises:
         InputError: a path cannot be read as a capture.
     """
-    from stepscope.compare.statistics import RUN_NOISE
     from stepscope.compare.trend import trend
 
     profiles = [Session(paths, again=again).profile() for paths in runs]
-    return trend(profiles, run_noise=RUN_NOISE if run_noise is None else run_noise)
+    return trend(profiles, run_noise=run_noise)
 
 
 def changes_of(

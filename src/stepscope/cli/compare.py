@@ -35,7 +35,8 @@ _FORMATS = ("terminal", "markdown", "json", "html")
     "--run-noise",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="How far two single runs of the same code may lie apart (in 95 of 100 pairs); 0.05.",
+    help="How far two single runs of the same code may lie apart (in 95 of 100 pairs); by "
+    "default 0.05 where the device sets the pace, more where it waits.",
 )
 @options.formats(*_FORMATS)
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")

@@ -111,7 +111,7 @@ class Rules:
         min_effect: smallest slowdown against the baseline that fails, as a share.
         alpha: how often noise alone may fail the comparison with the baseline.
         run_noise: distance of single runs of the same code in 95 of 100 pairs, as a share; counts
-            where there are too few runs to measure it.
+            where there are too few runs to measure it; None for what is assumed then.
         allow_missing: whether what cannot be told passes.
         source: the file that says so; empty for none.
     """
@@ -121,7 +121,7 @@ class Rules:
     cells: tuple[CellLimit, ...] = ()
     min_effect: float = 0.02
     alpha: float = 0.01
-    run_noise: float = 0.05
+    run_noise: float | None = None
     allow_missing: bool = False
     source: str = ""
 

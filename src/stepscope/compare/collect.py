@@ -64,7 +64,7 @@ def profile_of(job: JobView, diagnosis: Diagnosis, part: slice = slice(None)) ->
     Args:
         job: the explained devices.
         diagnosis: their diagnosis.
-        part: which of the steady steps to take, all by default; must hold one at least.
+        part: which of the steady steps to take, all by default: one at least, without holes.
     """
     n = min(device.explanation.n_steady for device in job.devices)
     windows = [_Window(device, n, part) for device in job.devices]

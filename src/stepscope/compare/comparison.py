@@ -25,8 +25,8 @@ from stepscope.compare.result import (
     StepDifference,
     Verdict,
 )
-from stepscope.compare.setup import explained, setup_differences
-from stepscope.compare.statistics import RUN_NOISE, Difference, difference, mean_error
+from stepscope.compare.setup import explained, noise_between, setup_differences
+from stepscope.compare.statistics import Difference, difference, mean_error
 from stepscope.trace.units import milliseconds
 
 _FEW_STEPS = 20
@@ -35,16 +35,18 @@ _GONE = 0.5  # a finding that lost more than this part of its time was worked on
 
 
 def compare(
-    before: Sequence[Profile], after: Sequence[Profile], *, run_noise: float = RUN_NOISE
+    before: Sequence[Profile], after: Sequence[Profile], *, run_noise: float | None = None
 ) -> Comparison:
     """Compare two runs.
 
     Args:
         before: profiles of the captures of the earlier run, at least one.
         after: the same of the later run.
-        run_noise: distance of single runs of the same code in 95 of 100 pairs, as a share.
+        run_noise: distance of single runs of the same code in 95 of 100 pairs, as a share; by
+            default what :func:`~stepscope.compare.setup.noise_between` assumes.
     """
     a, b = merged(before), merged(after)
+    run_noise = noise_between(a, b) if run_noise is None else run_noise
     measured = difference(
         [p.lengths_ns() for p in before], [p.lengths_ns() for p in after], run_noise=run_noise
     )
@@ -361,8 +363,8 @@ def _remarks(
     else:
         found.append(
             f"one capture cannot show how much runs of the same code vary: it is assumed that two "
-            f"differ by up to {100 * run_noise:.0f} %; several captures of each side "
-            "(--repeat-before, --repeat-after) measure it"
+            f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; "
+            "several captures of each side measure it"
         )
     few = min(len(p.wall_ns) for p in (*before, *after))
     if few < _FEW_STEPS:

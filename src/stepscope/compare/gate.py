@@ -18,7 +18,7 @@ from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
 from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
-from stepscope.compare.setup import explained
+from stepscope.compare.setup import explained, noise_between
 from stepscope.compare.statistics import difference
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds
@@ -158,7 +158,7 @@ def _against(
         [p.lengths_ns() for p in baseline],
         [p.lengths_ns() for p in runs],
         confidence=1 - 2 * rules.alpha,
-        run_noise=rules.run_noise,
+        run_noise=_noise(baseline, runs, rules),
     )
     slower = found.ratio - 1
     # what the set-up may explain by itself is not held against the code
@@ -177,6 +177,12 @@ def _against(
         said = f"{says} or more, but what else differs ({confounding}) may explain it; renew the "
         return Check(BASELINE, "cannot_tell", value, limit, said + "baseline with this set-up")
     return Check(BASELINE, "fail", value, limit, f"{says} or more")
+
+
+def _noise(baseline: Sequence[Profile], runs: Sequence[Profile], rules: Rules) -> float:
+    if rules.run_noise is not None:
+        return rules.run_noise
+    return noise_between(merged(baseline), merged(runs))
 
 
 def _takes_most(run: Profile) -> list[CauseMoved]:

@@ -53,14 +53,20 @@ def kernel_differences(
         difference = times[1] - times[0]
         material = abs(difference) >= MATERIAL * step
         ratio = ratios.get(number)
-        if ratio is None:
-            changed = material
+        errors = [k.error * k.ns_per_step for k in (*ours, *theirs)]
+        # kernels that are not in every step (other lengths of sequences) come and go by chance
+        steady = abs(difference) > SIGMAS * math.hypot(*errors)
+        again = abs(calls[1] - calls[0]) > 0.02 * max(calls)
+        waits = all(k.family == "communication" for k in (*ours, *theirs))
+        if ratio is None or again:
+            changed = material and steady
+        elif waits:
+            changed = False  # its time is the other ranks': see the collectives
         else:
             log, error = ratio
             each = before.kernels[match.before[0]].ns_per_step / max(calls[0], 1e-9)
             limit = max(SIGMAS * math.hypot(error, spread[each < _SHORT_NS]), SMALLEST_CHANGE)
-            again = abs(calls[1] - calls[0]) > 0.02 * max(calls)
-            changed = material and (again or abs(log - shift) > limit)
+            changed = material and abs(log - shift) > limit
         where = max([*theirs, *ours], key=lambda k: k.ns_per_step)
         found.append(
             KernelDifference(

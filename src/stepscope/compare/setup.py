@@ -7,6 +7,7 @@ from typing import Final
 
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import SetupDifference
+from stepscope.compare.statistics import HOST_NOISE, assumed_noise
 
 HOST_PACE: Final = 1.25
 """Ratio of the lengths of the shortest launching calls (lower decile) from which on the hosts
@@ -32,6 +33,27 @@ _CONFOUNDS: Final = {
 }
 _QUIET: Final = ("capture.schema_version", "host", "command", "capture.displayTimeUnit")
 _COSTLY: Final = ("capture.", "recorded.")
+
+
+_PACED_BY_DEVICE: Final = ("compute", "memset", "idle:small_kernels")
+_EVENTS: Final = (
+    "idle:host_sync", "idle:allocator_churn", "idle:checkpoint_stall", "idle:gil_contention",
+    "idle:compilation_or_warmup",
+)  # fmt: skip
+
+
+def noise_between(before: Profile, after: Profile) -> float:
+    """How far these runs may lie apart without a change, in 95 of 100 pairs, as a logarithm.
+
+    Counted with the slower run: time in which the device waits may be noise as a whole (a host that
+    falls behind), time of distinct events (synchronisations, allocations, checkpoints) only as far
+    as their own length varies.
+    """
+    slower = max(before, after, key=lambda p: p.step_ns)
+    budget = slower.budget_ns()
+    events = sum(budget.get(name, 0) for name in _EVENTS)
+    paced = sum(ns for name, ns in budget.items() if name not in (*_PACED_BY_DEVICE, *_EVENTS))
+    return assumed_noise((paced + HOST_NOISE * events) / slower.step_ns)
 
 
 def setup_differences(before: Profile, after: Profile) -> list[SetupDifference]:

@@ -52,7 +52,7 @@ class Trend(msgspec.Struct, frozen=True):
     remarks: list[str]
 
 
-def trend(runs: Sequence[Profile], *, run_noise: float) -> Trend:
+def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
     """Compare each run with the first and with the one before.
 
     Args:
