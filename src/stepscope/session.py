@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.compare.budgets import CellLimit, SqlLimit
     from stepscope.compare.gate import GateResult as GateResult  # noqa: PLC0414 - for the doors
+    from stepscope.compare.history import Entry as Entry  # noqa: PLC0414 - for the doors
+    from stepscope.compare.history import Mark as Mark  # noqa: PLC0414 - for the doors
+    from stepscope.compare.history import Plot as Plot  # noqa: PLC0414 - for the doors
     from stepscope.compare.profile import Profile
     from stepscope.compare.result import Comparison as Comparison  # noqa: PLC0414 - for the doors
     from stepscope.compare.trend import Trend as Trend  # noqa: PLC0414 - for the doors
@@ -291,12 +295,14 @@ class Session:
         for _, outcome in self.answers(request):
             if outcome.table is None:
                 raise UsageError(f"{item.report}: {outcome.missing}")
-            if item.column not in outcome.table.column_names:
+            # "Total Time (ns)", as it is printed, is "Total Time" in nanoseconds
+            column = re.sub(r" \([^()]*\)$", "", item.column)
+            if column not in outcome.table.column_names:
                 columns = ", ".join(outcome.table.column_names)
                 raise UsageError(f"{item.report} has no column {item.column!r}; it has {columns}")
             for row in outcome.table.to_pylist():
                 if not item.row or any(item.row in str(cell) for cell in row.values()):
-                    value = row[item.column]
+                    value = row[column]
                     if isinstance(value, bool) or not isinstance(value, int | float):
                         raise UsageError(f"{item.column!r} of {item.report} is no number")
                     return value
@@ -523,6 +529,145 @@ def nothing_asked(runs: Sequence[Profile]) -> GateResult:
 
     step = round(merged(runs).step_ns)
     return GateResult(SCHEMA, True, [run.paths for run in runs], step, [], [], [], [], "")
+
+
+def history_add(
+    file: str, paths: Sequence[str], *, name: str = "", revision: str | None = None, label: str = ""
+) -> Iterator[Entry]:
+    """Record captures in a history, each path being one run.
+
+    Args:
+        file: the history; it is made if need be.
+        paths: captures, or folders with the ranks of one.
+        name: what was run; by default the capture's name.
+        revision: the code's revision; by default that of the Git repository of the working
+            directory, where there is one.
+        label: free text.
+
+    Raises:
+        InputError: a capture or the history cannot be read.
+        StorageError: the history cannot be written.
+    """
+    from stepscope.compare.history import History
+
+    found = _git("rev-parse", "HEAD") if revision is None else [revision]
+    profiles = [(Session([path]).profile(), Path(path)) for path in paths]
+    with History(Path(file), create=True) as history:
+        for profile, path in profiles:
+            called = name or path.name.split(".")[0]
+            yield history.add(profile, name=called, revision=found[0] if found else "", label=label)
+
+
+def history_entries(file: str, name: str = "") -> list[Entry]:
+    """Recorded runs, the earliest first.
+
+    Raises:
+        InputError: the history cannot be read.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.entries(name)
+
+
+def history_plot(file: str, name: str, figure: str) -> Plot:
+    """A figure over the recorded runs, with its changes of level.
+
+    Raises:
+        InputError: the history cannot be read.
+        UsageError: no run has that figure.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.plot(name, figure)
+
+
+def history_keep(file: str, latest: int, name: str = "") -> int:
+    """Remove all but the latest runs of each name; returns how many.
+
+    Raises:
+        InputError: the history cannot be read.
+        StorageError: it cannot be written.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.keep(latest, name)
+
+
+def history_parquet(entries: Sequence[Entry], output: str | None) -> None:
+    """Write recorded runs as Parquet: a row a run, a column a figure.
+
+    Raises:
+        UsageError: no file is named.
+        StorageError: it cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from stepscope.trace.errors import StorageError
+
+    if output is None:
+        raise UsageError("Parquet goes to a file; name it with --output")
+    names = list(dict.fromkeys(figure for entry in entries for figure in entry.figures))
+    columns: dict[str, pa.Array] = {
+        "id": pa.array([entry.id for entry in entries], pa.int64()),
+        "added_ns": pa.array([entry.added_ns for entry in entries], pa.int64()),
+    }
+    for key in ("name", "revision", "label"):
+        columns[key] = pa.array([getattr(entry, key) for entry in entries], pa.string())
+    for figure in names:
+        columns[figure] = pa.array([e.figures.get(figure) for e in entries], pa.float64())
+    try:
+        pq.write_table(pa.table(columns), output)
+    except OSError as error:
+        reason = error.strerror or "the disk or the path"
+        raise StorageError(f"cannot write {output}: {reason}; name another file") from error
+
+
+def history_bisect(file: str, name: str, figure: str, good: str = "", bad: str = "") -> str:
+    """Between which recorded runs a figure changed, what moved, and what to measure next, in words.
+
+    Raises:
+        InputError: the history cannot be read.
+        UsageError: a revision was not recorded.
+    """
+    from stepscope.compare.comparison import compare
+    from stepscope.compare.history import History, suspects
+    from stepscope.render.compare import compare_text
+    from stepscope.render.history import mark_says
+
+    with History(Path(file)) as history:
+        plot = history.plot(name, figure)
+        found = suspects(plot.marks, good, bad, plot.entries)
+        if found is None:
+            return f"No change of level of {figure} is between these runs.\n"
+        pair = [history.profile(entry.id) for entry in (found.previous, found.entry)]
+    said = mark_says(found, figure) + ".\n"
+    between = []
+    if found.previous.revision and found.entry.revision:
+        span = f"{found.previous.revision}..{found.entry.revision}"
+        between = _git("rev-list", "--first-parent", "--end-of-options", span)[1:]
+    if between:
+        said += f"Measure {between[len(between) // 2]} next: it halves the "
+        said += f"{len(between)} revisions between them.\n"
+    elif found.entry.revision != found.previous.revision:
+        said += "No revision between them is known here.\n"
+    return said + "\n" + compare_text(compare(pair[:1], pair[1:]))
+
+
+def _git(*arguments: str) -> list[str]:
+    """Lines that Git answers in the working directory; none where it cannot."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def trend_of_runs(

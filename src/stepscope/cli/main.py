@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "critical-path": "Show what decided how long the steps took.",
     "compare": "Tell whether a run got faster, by how much, where, and whether it is noise.",
     "gate": "Fail when a run is slower than its baseline or over a budget, with the causes.",
+    "history": "Keep the figures of runs over time, and find when they changed.",
     "steps": "Show every step: length, and where its time goes.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",

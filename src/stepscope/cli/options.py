@@ -129,3 +129,10 @@ def write_to(text: str, output: str | None, *, append: bool = False) -> None:
             stream.write(text)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error
+
+
+def plain(text: str) -> str:
+    """Text of the user or of a trace, safe to print."""
+    from stepscope.render.text import clean
+
+    return clean(text)
