@@ -49,13 +49,15 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
         *("diagnosis", "recipes", "compare", "render", "export", "capture", "data"),
     },
-    "cli": {"session", "render", "trace.errors"},
-    "server": {"session", "render", "trace.errors"},
-    "agent": {"session", "render", "trace.errors"},
+    # The facade for what looks at several runs.
+    "runs": {"session", "compare", "render", "trace"},
+    "cli": {"session", "runs", "render", "trace.errors"},
+    "server": {"session", "runs", "render", "trace.errors"},
+    "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {
         *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
-        *("recipes", "compare", "render", "export", "session", "cli", "data"),
+        *("recipes", "compare", "render", "export", "session", "runs", "cli", "data"),
     },
     # The package itself may offer the facade, lazily; every room may read its version.
     "__init__": {"session", "annotate"},

@@ -19,7 +19,7 @@ from stepscope.compare.gate import GateResult, gate
 from stepscope.compare.profile import Profile
 from stepscope.compare.stored import read_baseline, write_baseline
 from stepscope.render import gate as render
-from stepscope.session import gate_runs
+from stepscope.runs import gate_runs
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 GOLDEN = DATA.parent / "baseline-1.json"

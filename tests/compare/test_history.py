@@ -20,7 +20,7 @@ from stepscope.compare import history as module
 from stepscope.compare.changepoints import change_points
 from stepscope.compare.history import History, suspects
 from stepscope.render import history as render
-from stepscope.session import history_bisect, history_entries, history_parquet, history_plot
+from stepscope.runs import history_bisect, history_entries, history_parquet, history_plot
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 
@@ -190,7 +190,7 @@ def test_plot_and_bisect_name_the_change(tmp_path: Path, monkeypatch: pytest.Mon
     path = str(filled(tmp_path / "h.sqlite", [*before, *(ms + 3 for ms in before)]))
     plot = history_plot(path, "", "step_ms")
     assert [(m.previous.revision, m.entry.revision) for m in plot.marks] == [("c006", "c007")]
-    assert "changed by +29" in render.plot_text(plot)
+    assert "changed by +30" in render.plot_text(plot)
     page = render.plot_html(plot)
     assert "<script" not in page
     assert "stroke-dasharray" in page

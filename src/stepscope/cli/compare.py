@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import Comparison, Trend
+    from stepscope.runs import Comparison, Trend
 
 _FORMATS = ("terminal", "markdown", "json", "html")
 
@@ -58,7 +58,7 @@ def command(
     are shown as a trend. Ranks that are in no folder are named one by one with --before and
     --after.
     """
-    from stepscope.session import compare_runs, trend_of_runs
+    from stepscope.runs import compare_runs, trend_of_runs
     from stepscope.trace.errors import UsageError
 
     named = [[path] for path in runs]

@@ -66,7 +66,7 @@ def command(
     captures let the test against the baseline measure how much runs vary.
     """
     from stepscope.render import gate as render
-    from stepscope.session import gate_runs
+    from stepscope.runs import gate_runs
 
     result = gate_runs(
         paths,

@@ -51,7 +51,7 @@ def command(
     runs with its changes of level. "bisect" names the two runs between which it changed, what
     moved, and the revision to measure next. "keep" removes all but the latest runs.
     """
-    from stepscope import session as offered
+    from stepscope import runs as offered
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
 
@@ -82,7 +82,7 @@ def command(
 
 def _list(file: str, name: str, format_: str, output: str | None) -> None:
     from stepscope.render import history as render
-    from stepscope.session import history_entries, history_parquet
+    from stepscope.runs import history_entries, history_parquet
 
     entries = history_entries(file, name)
     if format_ == "parquet":
