@@ -59,6 +59,8 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
         *("recipes", "compare", "render", "export", "session", "runs", "cli", "data"),
     },
+    # pytest loads it at start-up, in whatever project: it stands alone.
+    "pytest_plugin": set(),
     # The package itself may offer the facade, lazily; every room may read its version.
     "__init__": {"session", "annotate"},
     "__main__": {"cli"},
