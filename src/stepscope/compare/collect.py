@@ -29,6 +29,7 @@ from stepscope.trace.frame import BoolArray, Frame, IntArray
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 _LONGEST_SEQUENCE = 20_000  # operations of a step that are kept for matching by position
 _MOST_PLACES = 300
+_BINS = 256  # parts of a long run that tell how much a kernel's time varies
 _DRAWN = 600  # intervals of the typical step that are kept for drawing
 _HOST_PACED = (
     # not host_sync and blocking_copy: a host that waits for the device or a copy waits as long,
@@ -131,6 +132,7 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
     calls: list[int] = []
     about: list[tuple[str, str, str, str]] = []
     sequence: list[int] = []
+    bins = min(windows[0].n, _BINS)
     for w in windows:
         kernels, ops = w.e.kernels, w.e.lane.ops
         rows = np.flatnonzero(w.steady & w.e.lane.is_kernel)
@@ -139,8 +141,10 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
         codes, first, member = np.unique(_shapes(w, rows), return_index=True, return_inverse=True)
         duration = kernels.duration_ns[rows]
         matrix = np.bincount(
-            member * w.n + w.step[rows], weights=duration, minlength=len(codes) * w.n
-        ).reshape(len(codes), w.n)
+            member * bins + w.step[rows] * bins // w.n,
+            weights=duration,
+            minlength=len(codes) * bins,
+        ).reshape(len(codes), bins)
         counts = np.bincount(member, minlength=len(codes))
         ranges = _heaviest(w, rows, member, duration, "range")
         operators = _heaviest(w, rows, member, duration, "operator")
@@ -151,7 +155,7 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
             known = kernels.classes[ops["name"][at]]
             number = index.setdefault((name, grid, block), len(index))
             if number == len(totals):
-                totals.append(np.zeros(w.n))
+                totals.append(np.zeros(bins))
                 calls.append(0)
                 family = FAMILY_NAMES[kernels.family[at]]
                 about.append((known.label, family, ranges[group], operators[group]))
@@ -162,12 +166,12 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
             sequence = _sequence(w, rows, place[member])
     if not totals:
         return [], []
-    table = np.array(totals) / len(windows)
-    means, errors = table.mean(axis=1), mean_error(table)
+    table = np.array(totals)
     each = windows[0].n * len(windows)
+    means, errors = table.sum(axis=1) / each, mean_error(table) / table.mean(axis=1).clip(1e-9)
     found = [
         KernelUse(name, label, family, _three(grid), _three(block), calls[i] / each,
-                  float(means[i]), float(errors[i] / means[i]) if means[i] else 0.0, range_, op)
+                  float(means[i]), float(errors[i]), range_, op)
         for i, ((name, grid, block), (label, family, range_, op)) in enumerate(
             zip(index, about, strict=True)
         )

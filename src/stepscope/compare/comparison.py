@@ -30,6 +30,8 @@ from stepscope.compare.statistics import Difference, difference, mean_error
 from stepscope.trace.units import milliseconds
 
 _FEW_STEPS = 20
+_OF_THE_MACHINE = ("launch_bound", "host_compute", "profiler_overhead")
+"""Causes that come and go with the speed of the host and the capture tool."""
 _MATTERS = 0.01  # share of the step from which on the time of a cause counts as changed
 _GONE = 0.5  # a finding that lost more than this part of its time was worked on
 
@@ -76,7 +78,7 @@ def compare(
     return Comparison(
         schema=SCHEMA,
         verdict=verdict,
-        says=_says(verdict, step, causes, kernels, setup),
+        says=_says(verdict, step, causes, kernels, findings, setup),
         before=[p.paths for p in before],
         after=[p.paths for p in after],
         step=step,
@@ -178,19 +180,20 @@ def _says(
     step: StepDifference,
     causes: list[CauseMoved],
     kernels: list[KernelDifference],
+    findings: list[FindingDifference],
     setup: list[SetupDifference],
 ) -> str:
     times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
     confounding = ", ".join(item.name for item in setup if item.weight == "confounds")
     if verdict == "not_comparable":
-        return (
+        said = (
             f"Not comparable: the steps take {times}, but what differs beside the code "
             f"({confounding}) may explain that alone"
         )
+        return said + _certain(kernels, findings)
     if verdict == "no_difference":
         said = f"No difference that these runs can show: the steps take {times}"
-        changed = [k for k in kernels if k.changed and k.family != "communication"]
-        return said + (f"; yet {kernel_says(changed[0])}" if changed else "")
+        return said + _certain(kernels, findings)
     if step.ratio < 0.5:
         amount = f"{1 / step.ratio:.1f} times as fast"
     elif step.ratio > 2:
@@ -204,6 +207,18 @@ def _says(
     if confounding:
         said += f"; part of it may come from what else differs ({confounding})"
     return said
+
+
+def _certain(kernels: list[KernelDifference], findings: list[FindingDifference]) -> str:
+    """What did change although the steps cannot show a difference; empty for nothing."""
+    said = [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
+    said += [
+        f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
+        f"({signed((f.after_ns or 0) - (f.before_ns or 0))})"
+        for f in findings
+        if f.fate in ("new", "gone") and f.cause not in _OF_THE_MACHINE
+    ][:1]
+    return f"; yet {' and '.join(said)}" if said else ""
 
 
 def kernel_says(kernel: KernelDifference) -> str:
