@@ -110,6 +110,13 @@ def test_another_tool_is_said_and_bounds_the_claim() -> None:
     assert compare([run(0, "kineto", 5)], [run(6, "kineto", 5)]).verdict == "slower"
 
 
+def test_without_steps_there_is_nothing_to_compare() -> None:
+    whole = shifted(5, setup={"steps_found_by": "whole_capture"})
+    found = compare([shifted(0)], [whole])
+    assert found.verdict == "not_comparable"
+    assert "no repeating step" in found.says
+
+
 def test_several_captures_are_one_run() -> None:
     runs = [shifted(ms) for ms in (1.0, 1.01, 0.99)]
     assert merged(runs).step_ns == pytest.approx(11e6)
@@ -216,6 +223,19 @@ def test_the_same_code_under_two_tools_is_not_compared(
         assert found.verdict == "not_comparable"
         assert [k for k in found.kernels if k.changed] == []
         assert {k.relation for k in found.kernels} == {"same"}  # names are written otherwise
+
+
+def test_the_parts_of_every_step_sum_to_its_length() -> None:
+    ranks = [unpack(f, FOLDER[0]) for f in sorted((DATA.parent / "ranks").glob("*.xz"))]
+    assert len(ranks) == 2
+    runs = [of(bundled("cnn_small")), of(bundled("gpt_graph")), Session(ranks).profile()]
+    for run in runs:
+        table = np.array(list(run.parts_ns.values()))
+        assert (table.sum(axis=0) == np.array(run.wall_ns)).all()
+        assert sum(run.budget_ns().values()) == round(run.step_ns)
+        assert compare([run], [run]).verdict == "no_difference"
+    assert runs[2].devices == 2
+    assert runs[2].collectives[0].group_size == 2
 
 
 def test_ranks_of_a_job(unpacked: Callable[[str], Path]) -> None:

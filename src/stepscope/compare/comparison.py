@@ -56,6 +56,9 @@ def compare(
     least, most = explained(a, b, setup)
     low, high = math.log(measured.ratio_low) - most, math.log(measured.ratio_high) - least
     verdict = _verdict(measured, low, high)
+    stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
+    if stepless:
+        verdict = "not_comparable"
     step = StepDifference(
         before_ns=round(a.step_ns),
         after_ns=round(b.step_ns),
@@ -78,7 +81,11 @@ def compare(
     return Comparison(
         schema=SCHEMA,
         verdict=verdict,
-        says=_says(verdict, step, causes, kernels, findings, setup),
+        says=(
+            _stepless(stepless)
+            if stepless
+            else _says(verdict, step, causes, kernels, findings, setup)
+        ),
         before=[p.paths for p in before],
         after=[p.paths for p in after],
         step=step,
@@ -173,6 +180,14 @@ def _verdict(measured: Difference, low: float, high: float) -> Verdict:
         return "faster"
     apart = measured.ratio_low > 1 or measured.ratio_high < 1
     return "not_comparable" if apart else "no_difference"
+
+
+def _stepless(runs: list[Profile]) -> str:
+    names = " and ".join(", ".join(run.paths[:2]) for run in runs)
+    return (
+        f"Not comparable: no repeating step was found in {names}; annotate the steps, or capture "
+        "three at least"
+    )
 
 
 def _says(

@@ -160,6 +160,8 @@ def _against(
         confidence=1 - 2 * rules.alpha,
         run_noise=_noise(baseline, runs, rules),
     )
+    if compared.verdict == "not_comparable" and "no repeating step" in compared.says:
+        return Check(BASELINE, "cannot_tell", None, None, compared.says)
     slower = found.ratio - 1
     # what the set-up may explain by itself is not held against the code
     most = explained(merged(baseline), merged(runs), compared.setup)[1]

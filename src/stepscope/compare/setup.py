@@ -26,6 +26,7 @@ of Nsight Systems is not recorded; it was 1 to 25 % on the test data's captures.
 
 _CONFOUNDS: Final = {
     "gpu": "another GPU",
+    "steps_found_by": "steps were found in another way, so one may not be what the other is",
     "sm_count": "another number of multiprocessors",
     "world_size": "another number of ranks in the job",
     "ranks": "another number of ranks was captured",
