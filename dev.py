@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements" / "dev.lock"
+UI = ROOT / "src" / "stepscope" / "server" / "ui"
 STAMP = VENV / "stepscope.stamp"
 """Marks the folder as ours, and holds the digest of what it was made from once it is complete."""
 
@@ -124,12 +126,37 @@ def lock(arguments: Sequence[str]) -> int:
     return code
 
 
+def ui(arguments: Sequence[str]) -> int:
+    """Build the page of ``stepscope ui`` from its TypeScript; needs Node 20 or newer with npm."""
+    no_more(arguments)
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DevError("npm is not installed; only changes of the page's source need it")
+    for command in ([npm, "ci"], [npm, "run", "build"]):
+        if call(command, UI):
+            raise DevError(f"{' '.join(command[1:])} failed (above)")
+    (UI.parent / "static" / "built_from").write_text(ui_digest() + "\n", encoding="utf-8")
+    return 0
+
+
+def ui_digest() -> str:
+    """Digest of all that the page is built from: a test compares it with what was built."""
+    files = [p for folder in ("src", "public") for p in (UI / folder).rglob("*") if p.is_file()]
+    files += [p for p in UI.iterdir() if p.suffix in {".js", ".json"}]
+    made_from = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.relative_to(UI).as_posix()):
+        made_from.update(path.relative_to(UI).as_posix().encode() + b"\0")
+        made_from.update(path.read_bytes() + b"\0")
+    return made_from.hexdigest()
+
+
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "demo": (demo, "diagnose the bundled trace"),
     "test": (test, "ruff, mypy and pytest; arguments go to pytest"),
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),
+    "ui": (ui, "build the page of stepscope ui with npm, after a change of its source"),
     "lock": (lock, "write requirements/dev.lock anew (--upgrade raises the pins)"),
 }
 

@@ -39,13 +39,31 @@ TILED = (
 )
 
 
-def tile(source: Path, target: Path, factor: int, *, shuffle: bool) -> None:
-    """Write ``factor`` copies of a trace one after another into one database."""
+def length_ns(path: Path) -> int:
+    """Length of an exported capture, ns."""
+    db = sqlite3.connect(path)
+    (length,) = db.execute("SELECT max(duration) FROM ANALYSIS_DETAILS").fetchone()
+    db.close()
+    return int(length)
+
+
+def tile(
+    source: Path, target: Path, factor: int, *, shuffle: bool, span_ns: int | None = None
+) -> None:
+    """Write ``factor`` copies of a trace one after another into one database.
+
+    Args:
+        source: the trace.
+        target: the database.
+        factor: number of copies.
+        shuffle: whether rows are stored out of order.
+        span_ns: from one copy to the next; the trace's own length by default.
+    """
     shutil.copyfile(source, target)
     db = sqlite3.connect(target)
     db.execute("PRAGMA journal_mode = OFF")
     db.execute("PRAGMA synchronous = OFF")
-    span = db.execute("SELECT max(duration) FROM ANALYSIS_DETAILS").fetchone()[0]
+    span = span_ns or length_ns(source)
     ids = db.execute("SELECT max(correlationId) + 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()[0]
     for table in TILED:
         columns = [row[1] for row in db.execute(f'PRAGMA table_info("{table}")')]

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import stepscope
+from stepscope.capture.collector.build import PARTS, compiler, file_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -137,11 +138,18 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     ours = {
         f"stepscope/{path.relative_to(package).as_posix()}"
         for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".pyc", ".so")
     }
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {name for name in names if name.startswith("stepscope/")} == ours
+    built = {name for name in names if name.endswith(".so")}
+    assert {name for name in names if name.startswith("stepscope/")} - built == ours
+    if compiler() is None:
+        assert not built
+        assert wheel.name.endswith("py3-none-any.whl")
+    else:
+        assert built == {f"stepscope/capture/collector/{file_name(part)}" for part in PARTS}
+        assert "-py3-none-linux_" in wheel.name  # for this system, for any Python
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
@@ -154,4 +162,8 @@ def test_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) -> N
     assert "GPU" in run([installed / "stepscope", "demo"], tmp_path)
     diagnosis = json.loads(run([installed / "stepscope", "demo", "--format", "json"], tmp_path))
     assert diagnosis["verdict"] == "input_starvation"
+    if compiler() is not None:  # the wheel brings the collector, compiled
+        checks = json.loads(run([installed / "stepscope", "doctor", "--format", "json"], tmp_path))
+        (collector,) = (c for c in checks["checks"] if c["name"] == "backend collector")
+        assert f"{installed.parent}/" in collector["says"]
     assert list(tmp_path.iterdir()) == []

@@ -22,20 +22,31 @@ if TYPE_CHECKING:
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
+    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
     from stepscope.analysis.tabular.report import Outcome as Outcome  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
+    from stepscope.analysis.timeline.ask import Asker
+    from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.compare.budgets import CellLimit, SqlLimit
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
-    from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.result import Diagnosis, InsideKernel
     from stepscope.diagnosis.verify import Verification
+    from stepscope.kernels.model import Report as KernelReport
+    from stepscope.kernels.result import Against as KernelsAgainst
+    from stepscope.kernels.result import Explanation as KernelExplanation
+    from stepscope.kernels.result import KernelTable
+    from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+
+_INSIDE = ("inefficient_kernel", "memory_bound_kernels")  # findings that a report can go on from
+_INSIDE_KERNELS = 5  # kernels of a finding that are looked up, the heaviest first
 
 __all__ = ["Session", "bundled_capture", "expand", "open_cache", "remove_leftovers"]
 
@@ -64,6 +75,12 @@ class Session:
         self._cache = cache or Cache()
         left_out: list[str] = []
         inputs = [found for path in paths for found in expand(Path(path), left_out)]
+        for path in inputs:
+            if path.suffix == ".ncu-rep":
+                raise InputError(
+                    f"{path} is an Nsight Compute report, not a trace; stepscope kernels explains "
+                    "it, and diagnose TRACE --ncu REPORT takes it beside a trace"
+                )
         self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
         if left_out:
             self.job.remarks.append(
@@ -235,11 +252,30 @@ class Session:
             by = "operator" if known else "range"
         return self.query(operators_view(by))
 
-    def diagnose(self) -> Diagnosis:
-        """Name the causes of the job's step time."""
+    def operator_rooflines(self) -> OperatorRooflines:
+        """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.kernels.operator_roofline import operator_rooflines
+
+        return operator_rooflines(self._view, self.paths)
+
+    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+        """Name the causes of the job's step time.
+
+        Args:
+            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
+                cause inside them.
+
+        Raises:
+            InputError: a report cannot be read.
+        """
         from stepscope.diagnosis.engine import diagnose
 
-        return diagnose(
+        reports = [(str(path), _read_report(path)) for path in ncu]
+        found = diagnose(
             self._cases,
             self._ranked,
             self.figure,
@@ -248,6 +284,67 @@ class Session:
             remarks=self.job.remarks,
             problems=self.problems,
         )
+        return self._with_insides(found, reports) if reports else found
+
+    def _with_insides(
+        self, diagnosis: Diagnosis, reports: Sequence[tuple[str, KernelReport]]
+    ) -> Diagnosis:
+        """The same with what the reports say of the kernels that findings are about."""
+        import msgspec
+
+        findings, unmatched = [], 0
+        for finding in diagnosis.findings:
+            inside: list[InsideKernel] = []
+            if finding.cause in _INSIDE:
+                inside = self._insides(finding.cause, reports)
+                unmatched += not inside
+            findings.append(msgspec.structs.replace(finding, inside=inside))
+        remarks = list(diagnosis.remarks)
+        if unmatched:
+            remarks.append(
+                "the Nsight Compute reports hold none of the kernels that a finding is about; "
+                "capture them with the command that the finding names"
+            )
+        return msgspec.structs.replace(diagnosis, findings=findings, remarks=remarks)
+
+    def _insides(
+        self, cause: str, reports: Sequence[tuple[str, KernelReport]]
+    ) -> list[InsideKernel]:
+        """The heaviest kernels of a cause that the reports hold."""
+        from stepscope.diagnosis.result import InsideKernel
+        from stepscope.kernels.limiters import limiter_of
+        from stepscope.kernels.match import matched
+
+        rows = self.query(
+            "SELECT g.name AS name, g.grid_x AS x, g.grid_y AS y, g.grid_z AS z, "
+            "sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r JOIN gpu_op g "
+            f"ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause = '{cause}' "
+            "GROUP BY ALL ORDER BY ns DESC, name, x, y, z"
+        ).to_pylist()
+        total = sum(row["ns"] for row in rows)
+        found: list[InsideKernel] = []
+        for row in rows[:_INSIDE_KERNELS]:
+            grid = (row["x"], row["y"], row["z"]) if row["x"] else None
+            for path, report in reports:
+                match = matched(report.launches, row["name"] or "", grid)
+                if match is None:
+                    continue
+                says = limiter_of(match.launch)
+                found.append(
+                    InsideKernel(
+                        kernel=row["name"],
+                        report=path,
+                        launch=match.launch.number,
+                        same_grid=match.same_grid,
+                        share=row["ns"] / total if total else 0.0,
+                        limiter=says.limiter.id,
+                        says=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
+                        + "; ".join(says.because),
+                        do=list(says.limiter.advice),
+                    )
+                )
+                break
+        return found
 
     def profile(self) -> Profile:
         """What is kept of the run: enough to compare it with others.
@@ -394,6 +491,99 @@ class Session:
         collectives = self._view.collectives
         matched = collectives.matched if collectives is not None else None
         return Simulation(self.explanations, readers, matched)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """All tracks of the job on one clock; tracks are built when first shown."""
+        from stepscope.analysis.timeline.timeline import Timeline
+
+        return Timeline(
+            self.job.members,
+            self._clock_offsets_ns(),
+            lambda: [(member, e) for _, member, e in self._explained],
+        )
+
+    @cached_property
+    def asker(self) -> Asker:
+        """Answers about single rows of the timeline."""
+        from stepscope.analysis.timeline.ask import Asker
+
+        return Asker(self.timeline)
+
+    def _clock_offsets_ns(self) -> list[int]:
+        """What is added to each trace's times so that all are on one clock, ns.
+
+        By matched collectives where there are any, which do not rely on clocks; else by the wall
+        clocks, else all traces begin together.
+        """
+        members = self.job.members
+        if len(members) == 1:
+            return [0]
+        found: dict[int, int] = {}
+        try:
+            view = self._view
+            if view.collectives is not None:
+                offsets = view.collectives.matched.offsets_ns
+                pairs = zip(view.devices, offsets, strict=True)
+                found = {device.trace_rank: offset for device, offset in pairs}
+        except InputError:  # a rank without GPU work has a timeline, too
+            found = {}
+        if len(found) == len(members):
+            return [found[member.rank] for member in members]
+        metas = [member.trace.meta for member in members]
+        epochs = [meta.origin_epoch_ns for meta in metas if meta.origin_epoch_ns is not None]
+        if len(epochs) == len(metas):
+            return [epoch - min(epochs) for epoch in epochs]
+        return [-meta.window_start_ns for meta in metas]
+
+    def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
+        """Where each device's time goes in a window of the timeline, and its longest kernels."""
+        from stepscope.analysis.timeline.window import statistics
+
+        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
+
+    def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
+        """The worst instances of a cause on the timeline, the worst first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.timeline.instances import instances
+
+        return instances(self.asker, self._view, cause, ranks)
+
+    def exported(self, kind: str) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+        """
+        from stepscope.export import chrome, perfetto, speedscope
+
+        writers: dict[str, Callable[[Timeline], Iterator[bytes]]] = {
+            "chrome": chrome.write,
+            "perfetto": perfetto.write,
+            "speedscope": speedscope.write,
+        }
+        return writers[kind](self.timeline)
+
+    def extract(self, window: str, step: int | None) -> dict[str, object]:
+        """A window of the timeline by itself.
+
+        Args:
+            window: ``[start]/[end]``, as for reports; empty for all.
+            step: number of the step to take instead; None for ``window``.
+
+        Raises:
+            UsageError: the window is written wrong, empty, or holds too much.
+            InputError: a step is asked for, and a trace holds no GPU work.
+        """
+        from stepscope.analysis.timeline.extract import chosen, extract
+
+        begin, end = chosen(
+            self.timeline, window, step, self.explanations if step is not None else []
+        )
+        return extract(self.timeline, begin, end)
 
     def whatif(self, changes: Sequence[Change]) -> WhatIf:
         """Predict the step with some changes, all together.
@@ -575,3 +765,96 @@ def _is_capture(path: Path) -> bool:
     if path.is_dir():
         return is_trace_folder(path) or detect(path) is not None
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
+
+
+def _read_report(path: str | Path) -> KernelReport:
+    from stepscope.kernels.reading import read_report
+
+    return read_report(Path(path))
+
+
+def is_kernel_report(path: str | Path) -> bool:
+    """Whether a path is an Nsight Compute report (``.ncu-rep`` or CSV) rather than a trace."""
+    from stepscope.kernels.reading import is_report
+
+    return is_report(Path(path))
+
+
+def kernel_report(path: str | Path) -> KernelTable:
+    """The kernels of an Nsight Compute report, each with what limits it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from stepscope.kernels.explain import kernel_table
+    from stepscope.kernels.reading import read_report
+
+    return kernel_table(read_report(Path(path)))
+
+
+def explain_kernel(path: str | Path, kernel: str) -> KernelExplanation:
+    """Explain one launch of an Nsight Compute report.
+
+    Args:
+        path: the report.
+        kernel: its number in the report, its name, or a regular expression; of several launches
+            the longest is explained.
+
+    Raises:
+        InputError: the report cannot be read.
+        UsageError: it has no such kernel.
+    """
+    from stepscope.kernels.choose import open_for
+    from stepscope.kernels.explain import explanation
+
+    report, launch = open_for(Path(path), kernel)
+    return explanation(report, launch)
+
+
+def compare_kernel_reports(path: str | Path, other: str | Path) -> KernelsAgainst:
+    """Compare two Nsight Compute reports metric by metric.
+
+    Args:
+        path: before.
+        other: after.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    from stepscope.kernels.against import against
+    from stepscope.kernels.reading import read_report
+
+    return against(read_report(Path(path)), read_report(Path(other)))
+
+
+def kernel_rooflines(
+    path: str | Path, kernel: str = "", other: str | Path = ""
+) -> list[tuple[str, Roofline, Roofline | None]]:
+    """(name, roofline, roofline in the other report) of launches, for drawing.
+
+    Args:
+        path: the report.
+        kernel: as for :func:`explain_kernel`; all launches by default.
+        other: a report after a change, matched by name.
+
+    Raises:
+        InputError: a report cannot be read.
+        UsageError: there is no such kernel.
+    """
+    from stepscope.kernels.choose import chosen
+    from stepscope.kernels.reading import read_report
+    from stepscope.kernels.roofline import roofline_of
+
+    launches = read_report(Path(path)).launches
+    if other:
+        pairs = compare_kernel_reports(path, other).pairs
+        wanted = chosen(launches, kernel)[0].name if kernel else ""
+        return [
+            (pair.name, pair.roofline_before, pair.roofline_after)
+            for pair in pairs
+            if pair.roofline_before is not None and wanted in ("", pair.name)
+        ]
+    if kernel:
+        launches = [chosen(launches, kernel)[0]]
+    found = ((launch.function, roofline_of(launch)) for launch in launches)
+    return [(name, roofline, None) for name, roofline in found if roofline is not None]

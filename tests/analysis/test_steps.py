@@ -42,6 +42,39 @@ def test_names(name: str, source: str, tmp_path: Path) -> None:
     assert steps.begin_ns.tolist() == [i * 1_000_000 for i in range(5)]
 
 
+def test_a_numbered_step_whose_range_was_lost_is_put_back(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(6):
+        if i != 3:
+            build.range(i * 1000, i * 1000 + 990, f"step_{i}")
+        work(build, i * 1000)
+    steps = steps_of(build, tmp_path)
+    assert steps.begin_ns.tolist() == [0, 1_000_000, 2_000_000, 2_990_000, 4_000_000, 5_000_000]
+    assert "missing" in steps.says
+
+
+def test_a_number_left_out_without_work_is_no_step(tmp_path: Path) -> None:
+    build = Build()
+    for i in (0, 1, 3, 4):
+        build.range(i * 1000, i * 1000 + 990, f"step_{i}")
+        work(build, i * 1000)
+    assert len(steps_of(build, tmp_path)) == 4
+
+
+def test_a_repetition_that_lost_its_beginning_is_put_back() -> None:
+    one = [7, *([1, 2, 3, 4] * 10), 5, 6]
+    token = np.array(one * 8)
+    upload = token == 7
+    whole = find_period(token, np.zeros(len(token), bool), upload)
+    assert whole is not None
+    lost = 4 * len(one)
+    kept = np.delete(np.arange(len(token)), lost)
+    found = find_period(token[kept], np.zeros(len(kept), bool), upload[kept])
+    assert found is not None
+    assert len(found) == len(whole) == 8
+    assert abs(int(found[4]) - lost) <= 1
+
+
 def test_epochs_and_layers_are_not_steps(tmp_path: Path) -> None:
     build = Build()
     for epoch in range(3):

@@ -67,10 +67,11 @@ def is_one_line(stderr: str) -> str:
 
 
 def left_over(cache: Path) -> list[str]:
-    """What an import that failed must not leave in the cache."""
+    """What an import that failed must not leave in the cache; the compiled collector may stay."""
     if not cache.is_dir():
         return []
-    return sorted(found.name for found in cache.iterdir() if found.name != "digests.json")
+    kept = {"digests.json", "collector"}
+    return sorted(found.name for found in cache.iterdir() if found.name not in kept)
 
 
 def entries(cache: Path) -> list[Path]:

@@ -390,7 +390,7 @@ def test_help_and_version(command: Stepscope) -> None:
     [
         (["diagnoze", "x"], "did you mean 'diagnose'?"),
         (["step"], "did you mean 'steps'?"),
-        (["qwertz"], "commands: demo, diagnose"),
+        (["qwertz"], "commands: demo, run, diagnose"),
         (["diagnose"], "Missing argument"),
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),

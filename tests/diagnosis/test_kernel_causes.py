@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.build import AUTOGRAD, MAIN, Build
+from tests.support.ncu import bundled, written
 
 from stepscope.analysis.kernels.attention import FUSED_SHARE
 from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.render.markdown import diagnosis_markdown
 from stepscope.session import Session
 
 STEPS = 6
@@ -338,3 +340,30 @@ def test_names_of_kernels_cannot_smuggle_a_command(tmp_path: Path) -> None:
     diagnosis, _ = steps.diagnose(tmp_path)
     finding = only(diagnosis, "inefficient_kernel")
     assert "rm" not in f"{finding.next_capture} {finding.says}"
+
+
+def test_a_report_goes_on_to_the_cause_inside_the_kernel(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        steps.launch(SUM, 900.0, blocks=4)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    folder = steps.build.trace(tmp_path).folder
+    units, rows = bundled()
+    rows[9].update({"Kernel Name": SUM.replace("> >", ">>"), "Grid Size": "(4, 1, 1)"})
+    rows[4]["Kernel Name"] = SUM  # the same name with another grid
+    report = written(tmp_path / "report.csv", units, rows)
+    finding = only(Session([folder]).diagnose([report]), "inefficient_kernel")
+    (inside,) = finding.inside
+    assert (inside.limiter, inside.launch, inside.same_grid) == ("small_grid", 9, True)
+    assert inside.share == 1
+    assert "1 of 132 multiprocessors" in inside.says
+    assert only(Session([folder]).diagnose(), "inefficient_kernel").inside == []
+    nothing = Session([folder]).diagnose([written(tmp_path / "other.csv", units, rows[:2])])
+    assert only(nothing, "inefficient_kernel").inside == []
+    assert any("hold none of the kernels" in remark for remark in nothing.remarks)
+    text = diagnosis_markdown(Session([folder]).diagnose([report]))
+    assert "inside" in text
+    assert "grid too small" in text

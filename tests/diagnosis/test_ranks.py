@@ -67,7 +67,7 @@ def job(
 
             for k in range(KERNELS):
                 build.kernel(at + k * length, at + (k + 1) * length - 1, call=launch(call),
-                             grid=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
+                             grid_x=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
                 call += 3
             for bucket in range(1, buckets):
                 place = bucket / buckets
@@ -75,11 +75,11 @@ def job(
                               ((begin + load(x, step), ready[x]) for x in everyone))  # fmt: skip
                 own = loaded + place * (ready[rank] - loaded)
                 build.kernel(own, started + transfer, call=launch(call), name=ALL_REDUCE,
-                             stream=20, grid=24)  # fmt: skip
+                             stream=20, grid_x=24)  # fmt: skip
                 call += 3
-            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid=24)
+            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid_x=24)
             call += 3
-            build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid=64)
+            build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid_x=64)
             build.api(call + 3, after - 2, "cudaDeviceSynchronize")
         begin = after
     for rank, build in builds.items():
@@ -217,6 +217,29 @@ def test_one_rank_alone_cannot_tell(tmp_path: Path) -> None:
 def test_one_rank_alone_with_a_cause_of_its_own(tmp_path: Path) -> None:
     session = job(tmp_path, [2], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
     assert session.diagnose().verdict == "input_starvation"
+
+
+def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) -> None:
+    """Both halves wait a lot, but at other times: nothing matches and nobody is blamed."""
+    for name, seed in (("a", 0), ("b", 1)):
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def late(rank: int, step: int, seed: int = seed) -> float:
+            return 100 + (rank == 1) * (9_000 + 977 * ((step * (3 + seed) + seed) % 7))
+
+        job(folder, [seed], of=2, load=late if seed == 0 else lambda rank, step: 100.0 + 5_003 * (
+            rank == 0) * (step % 3), transfer=150 + 4_000 * seed)  # fmt: skip
+    paths = [tmp_path / "a" / "rank0", tmp_path / "b" / "rank1"]
+    for number, path in enumerate(paths):
+        meta = path / "built.stepscope" / "meta.json"
+        known = msgspec.json.decode(meta.read_bytes())
+        known["origin_epoch_ns"] += number * 3_600 * 10**9
+        meta.write_bytes(msgspec.json.encode(known))
+    diagnosis = Session([path / "built.stepscope" for path in paths]).diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "different runs" in diagnosis.findings[0].says
+    assert any("no counterpart" in remark for remark in diagnosis.remarks)
 
 
 def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:

@@ -181,12 +181,14 @@ def _pattern(lane: Lane, pauses: Intervals, step_begin_ns: IntArray) -> GilWaits
 def _places(lane: Lane, waits: Intervals, step_begin_ns: IntArray) -> tuple[int, float]:
     """Number of places in the step at which waits lie, and the share that every step has alike.
 
-    A place is how many operations of the step come before it.
+    A place is told by what the thread enqueues next, not by how much came before it: that moves
+    with every record that the tool lost.
     """
-    enqueued = np.sort(lane.enqueue_begin_ns)
+    hosted = np.flatnonzero(lane.call >= 0)
+    order = hosted[np.argsort(lane.enqueue_begin_ns[hosted], kind="stable")]
+    name = np.append(lane.ops["name"][order], -1)
+    before = name[np.searchsorted(lane.enqueue_begin_ns[order], waits[1])]
     step = np.maximum(np.searchsorted(step_begin_ns, waits[1], side="right") - 1, 0)
-    before = np.searchsorted(enqueued, waits[1])
-    before -= np.searchsorted(enqueued, step_begin_ns[step])
     steps, step = np.unique(step, return_inverse=True)
     places, place = np.unique(before, return_inverse=True)
     cells, cell = np.unique(place * len(steps) + step, return_inverse=True)

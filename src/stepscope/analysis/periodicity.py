@@ -17,6 +17,8 @@ _MIN_REPEATS = 3
 _MAX_HYPOTHESES = 16
 _MIN_SIMILARITY = 0.75
 _TIE = 0.015
+_TWICE = 0.15  # how far from twice the usual length two steps together may be
+_LOOKED_AT = 64
 _BURSTS = -1  # marks the hypothesis that each run of optimizer operations ends a step
 
 
@@ -40,7 +42,7 @@ def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> Int
     if repeats is None:
         return None
     anchors = _bursts(optimizer) if repeats == _BURSTS else np.flatnonzero(compact == repeats)
-    return _phase(compact, optimizer, upload, anchors)
+    return _with_lost(compact, _phase(compact, optimizer, upload, anchors))
 
 
 def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
@@ -135,3 +137,33 @@ def _phase(token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: In
         last_of_burst = at[np.searchsorted(at, bursts[1:]) - 1]
         return np.concatenate(([0], last_of_burst + 1))
     return anchors
+
+
+def _with_lost(token: IntArray, begins: IntArray) -> IntArray:
+    """Split segments of two steps, the second of which lost the record that begins it.
+
+    It begins near the middle, where what follows is most like what follows other beginnings.
+    """
+    length = np.diff(np.append(begins, len(token)))
+    usual = int(np.median(length))
+    if len(begins) < _MIN_REPEATS or usual < 8:
+        return begins
+    looked_at = min(_LOOKED_AT, usual // 4)
+    typical = int(begins[np.argmin(np.abs(length - usual))])
+    like = np.bincount(token[typical : typical + looked_at], minlength=int(token.max()) + 1)
+    found = []
+    for row in np.flatnonzero(np.abs(length / (2 * usual) - 1) <= _TWICE).tolist():
+        middle = int(begins[row]) + int(length[row]) // 2
+        reach = max(looked_at // 4, int(_TWICE * usual))
+        # the nearest to the middle of those that are alike
+        places = sorted(range(middle - reach, middle + reach), key=lambda at: abs(at - middle))
+        common = [_common(token[at : at + looked_at], like) for at in places]
+        best = int(np.argmax(common))
+        if common[best] >= _MIN_SIMILARITY * looked_at:
+            found.append(places[best])
+    return np.union1d(begins, np.array(found, begins.dtype))
+
+
+def _common(tokens: IntArray, like: IntArray) -> int:
+    """How many tokens are in a bag of tokens as well."""
+    return int(np.minimum(np.bincount(tokens, minlength=len(like)), like).sum())

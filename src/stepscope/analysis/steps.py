@@ -13,7 +13,7 @@ from stepscope.analysis.periodicity import find_period
 from stepscope.trace.frame import Frame, IntArray
 
 MIN_STEPS = 3
-_NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*\d+[\])]?(?:/\d+)?$")
+_NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*(\d+)[\])]?(?:/\d+)?$")
 _COVERS_A_STEP = 0.5
 _COVERS_A_CYCLE = 0.8
 
@@ -142,6 +142,8 @@ class _Candidate:
     label: str
     numbered: bool
     coverage: float
+    lost: IntArray
+    """Rows after which the numbers leave one out although the host enqueued work."""
 
     @property
     def named_step(self) -> bool:
@@ -175,7 +177,10 @@ def _from_ranges(lane: Lane) -> Steps | None:
 
 
 def _steps(candidate: _Candidate, source: str, says: str) -> Steps:
-    return Steps(candidate.begin, int(candidate.end[-1]), source, says, candidate.label)
+    begin = np.insert(candidate.begin, candidate.lost + 1, candidate.end[candidate.lost])
+    if len(candidate.lost):
+        says += "; where a number is missing, its step begins at the end of the one before"
+    return Steps(begin, int(candidate.end[-1]), source, says, candidate.label)
 
 
 def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
@@ -187,6 +192,7 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
     stems: list[str] = []
     numbered: list[bool] = []
     code_of = np.empty(len(names), np.int64)
+    number_of = np.full(len(names), -1, np.int64)
     for code, name in enumerate(names):
         match = _NUMBERED.match(name)
         is_numbered = bool(match and match.group(1))
@@ -197,6 +203,8 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
             stems.append(stem)
             numbered.append(is_numbered)
         code_of[code] = stem_of[key]
+        if match and is_numbered:
+            number_of[code] = int(match.group(2)[-15:])
     threads, thread_of = np.unique(ranges["thread_id"], return_inverse=True)
     group = code_of[ranges["name"]] * len(threads) + thread_of
     order = np.argsort(group, kind="stable")
@@ -211,7 +219,10 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
         stem = int(code_of[ranges["name"][rows[0]]])
         inside = np.searchsorted(enqueued, end) - np.searchsorted(enqueued, begin)
         coverage = float(inside.sum()) / max(len(enqueued), 1)
-        found.append(_Candidate(begin, end, stems[stem], numbered[stem], coverage))
+        left_out = np.diff(number_of[ranges["name"][rows]]) == 2
+        left_out &= np.searchsorted(enqueued, begin[1:]) > np.searchsorted(enqueued, end[:-1])
+        lost = np.flatnonzero(left_out & numbered[stem])
+        found.append(_Candidate(begin, end, stems[stem], numbered[stem], coverage, lost))
     return found
 
 

@@ -11,24 +11,39 @@ from stepscope.cli import options
 @options.paths
 @options.formats("terminal", "json", "markdown")
 @options.again
+@click.option(
+    "--ncu",
+    "reports",
+    multiple=True,
+    type=click.Path(readable=False),
+    help="Nsight Compute report of the same program; may be repeated. Findings about kernels go "
+    "on to the cause inside them.",
+)
 @click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
-def command(paths: tuple[str, ...], format_: str, again: bool, no_evidence: bool) -> None:
+def command(
+    paths: tuple[str, ...], format_: str, again: bool, reports: tuple[str, ...], no_evidence: bool
+) -> None:
     """Name the causes of the step time, with evidence and the predicted gain.
 
     PATH is an Nsight Systems export (.sqlite, .nsys-rep, Parquet or Arrow folder), a PyTorch
     trace (.json, .json.gz, .json.zst) or a Stepscope trace. Several paths, or a folder of them,
     are the ranks of one job.
     """
-    show(paths, format_, again=again, evidence=not no_evidence)
+    show(paths, format_, again=again, evidence=not no_evidence, reports=reports)
 
 
 def show(
-    paths: tuple[str, ...], format_: str, *, again: bool = False, evidence: bool = True
+    paths: tuple[str, ...],
+    format_: str,
+    *,
+    again: bool = False,
+    evidence: bool = True,
+    reports: tuple[str, ...] = (),
 ) -> None:
     """Diagnose and print."""
     from stepscope.session import Session
 
-    diagnosis = Session(paths, again=again).diagnose()
+    diagnosis = Session(paths, again=again).diagnose(reports)
     if format_ == "json":
         import msgspec
 

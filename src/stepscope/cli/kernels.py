@@ -2,24 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
 import click
 
 from stepscope.cli import options
+from stepscope.trace.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
 
 
 @click.command()
 @options.paths
+@click.option(
+    "--kernel", "-k", default="", help="Explain this kernel of a report: ID, name, regex."
+)
+@click.option(
+    "--against",
+    "other",
+    default="",
+    type=click.Path(readable=False),
+    help="Compare with this report, metric by metric.",
+)
+@click.option(
+    "--roofline", is_flag=True, help="Operators of a trace against the device's ceilings."
+)
+@click.option(
+    "--plot",
+    default="",
+    type=click.Path(readable=False),
+    help="Draw the roofline of a report into this .svg or .html file.",
+)
 @options.formats(*options.TABLE_FORMATS)
 @options.again
-def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
-    """Show the kernels of the steady steps by family and name, the longest time first.
+def command(
+    paths: tuple[str, ...],
+    kernel: str,
+    other: str,
+    roofline: bool,
+    plot: str,
+    format_: str,
+    again: bool,
+) -> None:
+    """Show the kernels of a trace, or explain those of an Nsight Compute report.
 
-    Times are ns, summed over all devices; per step they are means of one device. Kernels that run
+    Of a trace: the kernels of the steady steps by family and name, the longest time first. Times
+    are ns, summed over all devices; per step they are means of one device. Kernels that run
     at the same time count each. Bytes are those that copies recorded, and those that PyTorch's
     contiguous elementwise kernels move by their type and launch; other kernels show none.
+
+    Of a report (.ncu-rep, or what ncu --csv --page raw or details printed): what limits each
+    kernel, and with --kernel why.
     """
+    from stepscope.session import is_kernel_report
+
+    if any(is_kernel_report(path) for path in paths):
+        if len(paths) > 1:
+            raise UsageError("give one Nsight Compute report; --against names a second one")
+        if roofline:
+            raise UsageError("--roofline is about traces; the roofline of a report is in --kernel")
+        _report(paths[0], kernel, other, plot, format_)
+        return
+    if kernel or other or plot:
+        raise UsageError(
+            "--kernel, --against and --plot are about Nsight Compute reports, which "
+            f"{paths[0]} is not; ncu --set full -o REPORT makes one"
+        )
+    _trace(paths, roofline=roofline, format_=format_, again=again)
+
+
+def _trace(paths: tuple[str, ...], *, roofline: bool, format_: str, again: bool) -> None:
     from stepscope.session import Session
 
     session = Session(paths, again=again)
-    options.write_table(session.kernels(), format_, "stepscope.kernels/1")
+    if roofline:
+        from stepscope.render import operator_roofline as render
+
+        found = session.operator_rooflines()
+        _write(found, format_, render.rooflines_text, render.rooflines_table)
+    else:
+        options.write_table(session.kernels(), format_, "stepscope.kernels/1")
     options.warn_of_problems(session)
+
+
+def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None:
+    from stepscope import session
+    from stepscope.render import ncu
+
+    if plot:
+        _draw(path, kernel, other, plot)
+    if other:
+        compared = session.compare_kernel_reports(path, other)
+        _write(compared, format_, ncu.against_text, ncu.against_rows)
+    elif kernel:
+        explained = session.explain_kernel(path, kernel)
+        _write(explained, format_, ncu.explanation_text, ncu.explanation_rows)
+    else:
+        _write(session.kernel_report(path), format_, ncu.kernels_text, ncu.kernels_table)
+
+
+def _write(
+    result: T, format_: str, text: Callable[[T], str], rows: Callable[[T], pa.Table]
+) -> None:
+    """Print a result: JSON of all of it, text for people, or its rows."""
+    if format_ == "json":
+        import msgspec
+
+        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    elif format_ == "column":
+        options.write(text(result))
+    else:
+        options.write_table(rows(result), format_, "")
+
+
+def _draw(path: str, kernel: str, other: str, plot: str) -> None:
+    from stepscope.render.roofline_svg import Point, roofline_page, roofline_svg
+    from stepscope.session import kernel_rooflines
+
+    if Path(plot).suffix not in (".svg", ".html"):
+        raise UsageError(f"--plot writes .svg or .html, not {plot!r}")
+    points = [Point(*found) for found in kernel_rooflines(path, kernel, other)]
+    make = roofline_svg if plot.endswith(".svg") else roofline_page
+    try:
+        Path(plot).write_text(make(points, f"Roofline of {Path(path).name}"), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {plot}: {error.strerror}") from error
+    click.echo(f"drawn: {plot}", err=True)

@@ -22,6 +22,7 @@ from stepscope.trace.errors import StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
+    "run": "Run a program, record it, and diagnose what was recorded.",
     "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
     "whatif": "Predict the step after a change, by replaying the run with it.",
     "critical-path": "Show what decided how long the steps took.",
@@ -36,8 +37,12 @@ COMMANDS: dict[str, str] = {
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
+    "ui": "Show the timeline in the browser, with the diagnosis beside it.",
+    "export": "Write the timeline for Perfetto, Chrome or speedscope.",
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
+    "capture": "Steer a capture that runs, or read one whose launcher died.",
+    "doctor": "Show what can be captured on this machine.",
     "cache": "See and clear the cache of imported captures.",
 }
 """Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""

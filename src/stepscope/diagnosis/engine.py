@@ -34,6 +34,14 @@ HEALTHY = "gpu_bound_healthy"
 _HIGH, _MEDIUM = 0.20, 0.08
 _NOTABLE = 0.1
 
+_SMALL_PART = 0.5
+"""A repair that gains less than this part of what the cause takes deserves a word about it."""
+_ELSEWHERE = "most of that time would pass all the same, for something else then limits the step"
+_HOST_LIMITS = (
+    "the host would then limit the step, at the pace that it has here; a program that is not "
+    "recorded, or that launches faster, gains more"
+)
+
 
 def diagnose(
     cases: list[Case],
@@ -101,6 +109,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     if known:
         costs = "{time_ns_per_step} of each {step_ns} step"
         says = f"{cause.title} costs {filled(costs, evidence, {})}: {says}"
+        if item.gain_ns < _SMALL_PART * detection.time_ns:
+            says += f"; {_ELSEWHERE if detection.repair is None else _HOST_LIMITS}"
     else:
         says = says[0].upper() + says[1:]
     step = round(case.step_ns)

@@ -6,13 +6,13 @@ from typing import Literal
 
 from stepscope.analysis.kernels.repair import Repair
 from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.result import Location
 
 Bound = Literal["low", "expected", "high"]
 
-STACKS = "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True, with_stack=True)"
 """The capture that names operators, shapes and lines."""
 
 
@@ -114,7 +114,7 @@ def detection(
         where=Location(range_, operator, source),
         texts=texts or {},
         time_sql=time,
-        next_capture=next_capture or (None if source else STACKS),
+        next_capture=next_capture or (None if source else captures.STACKS),
         repair=repair,
         absorbs=absorbs,
     )

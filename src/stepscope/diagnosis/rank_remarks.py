@@ -46,7 +46,7 @@ def rank_remarks(
 ) -> list[str]:
     """Sentences about waiting, transferring and who is last."""
     if c is None or not len(c.parts):
-        return []
+        return [] if c is None else list(c.matched.says)
     waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
     remarks = []
     if c.alone and transfer > _NOTABLE:

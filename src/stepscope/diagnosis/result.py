@@ -113,6 +113,30 @@ class Location(msgspec.Struct, frozen=True):
         return {name: repr(place) for name, place in places if place}
 
 
+class InsideKernel(msgspec.Struct, frozen=True):
+    """What an Nsight Compute report says of a kernel that a finding is about.
+
+    Attributes:
+        kernel: its name.
+        report: the report.
+        launch: number of the launch in the report.
+        same_grid: whether that launch has the grid of the trace; else it is the nearest there is.
+        share: part of the finding's kernel time that this kernel takes.
+        limiter: what holds it back, a key of the reference page on limiters.
+        says: one sentence with the figures.
+        do: what helps inside the kernel, the most effective first.
+    """
+
+    kernel: str
+    report: str
+    launch: int
+    same_grid: bool
+    share: float
+    limiter: str
+    says: str
+    do: list[str]
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One root cause.
 
@@ -134,6 +158,7 @@ class Finding(msgspec.Struct, frozen=True):
             one, as a share; null where the prediction is arithmetic.
         names: names in the sentence (of ranges, kernels, files), whose digits are no figures.
         evidence: the figures; every figure of the sentence is among them.
+        inside: what Nsight Compute reports say of its kernels; empty without reports.
     """
 
     cause: str
@@ -152,6 +177,7 @@ class Finding(msgspec.Struct, frozen=True):
     replay_error: float | None
     names: list[str]
     evidence: list[Evidence]
+    inside: list[InsideKernel] = []
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

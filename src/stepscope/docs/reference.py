@@ -45,6 +45,8 @@ from stepscope.docs.markdown import (
     table,
     text_constants,
 )
+from stepscope.docs.ncu_pages import RESULTS, STRUCTS, limiters_page
+from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
 from stepscope.importers.registry import importers
 from stepscope.trace.meta import Absent
@@ -65,6 +67,10 @@ ENVIRONMENT = {
         "folders"
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
+    "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
+    "STEPSCOPE_CAPTURE": (
+        "set by `stepscope run` for the program: the collector's configuration. Not for users"
+    ),
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
 """What the environment variables do; they have no registry, so the scan below guards this one."""
@@ -322,7 +328,7 @@ def importers_page() -> str:
         ),
     ]
     for importer in importers():
-        module = importlib.import_module(f"stepscope.importers.{importer.name}")
+        module = importlib.import_module(importer.read.__module__)
         parts += [
             f"## {importer.name}",
             " ".join(prose(p) for p in summary(module).split("\n\n")),
@@ -349,6 +355,15 @@ def environment_page() -> str:
     return _page(["# Environment variables", table(("variable", "meaning"), rows)])
 
 
+def _result_page(stem: str) -> str:
+    what, commands, schema, structs = RESULTS[stem]
+    return _json_page(what, commands, schema, stem, structs)
+
+
+def _result_schema(stem: str) -> str:
+    return _json_schema(RESULTS[stem][3])
+
+
 def _contract_page(file: str) -> str:
     what, commands, schema, structs = CONTRACTS[file]
     return _json_page(what, commands, schema, file, structs)
@@ -368,6 +383,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "causes.md": causes_page,
     "idle-time.md": idle_page,
     "kernels.md": lambda: _page(kernels_page()),
+    "limiters.md": lambda: _page(limiters_page()),
+    **{f"{stem}-json.md": partial(_result_page, stem) for stem in RESULTS},
+    **{f"{stem}.schema.json": partial(_result_schema, stem) for stem in RESULTS},
     "tables.md": tables_page,
     "diagnosis-json.md": diagnosis_page,
     "diagnosis.schema.json": diagnosis_schema,
@@ -382,6 +400,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "problems.md": problems_page,
     "importers.md": importers_page,
     "environment.md": environment_page,
+    "raw-format.md": lambda: _page(raw_format_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 
@@ -427,6 +446,7 @@ def _structs() -> list[type[msgspec.Struct]]:
         result.StepTime,
         result.LaneAccounting,
         result.Finding,
+        result.InsideKernel,
         result.Location,
         result.Evidence,
         Problem,
@@ -452,7 +472,7 @@ def _json_type(hint: Any) -> str:
     if hint in names:
         return names[hint]
     contracts = [struct for contract in CONTRACTS.values() for struct in contract[-1]]
-    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *contracts]:
+    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *STRUCTS, *contracts]:
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     parts: tuple[Any, ...] = getattr(hint, "__args__", ())
     origin = getattr(hint, "__origin__", None)
@@ -471,6 +491,10 @@ def _absent(importer: str) -> list[Absent]:
         from stepscope.importers.nsys.absent import absent_tables as nsys
 
         return nsys({}, set())
+    if importer == "stepscope":
+        from stepscope.importers.own.absent import absent_tables as own
+
+        return own({})
     if importer == "kineto":
         from stepscope.importers.kineto.absent import absent_tables as kineto
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shutil
 import stat
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,13 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
-from stepscope.trace.store import META_NAME, TraceWriter, read_meta, write_meta
+from stepscope.trace.store import (
+    META_NAME,
+    TraceWriter,
+    read_meta,
+    storage_errors,
+    write_meta,
+)
 from stepscope.trace.text import without_controls
 from stepscope.trace.trace import Trace
 
@@ -114,18 +121,51 @@ def load(path: Path, cache_store: Cache, *, again: bool = False) -> Trace:
         raise InputError(_unknown(path))
 
     def build(folder: Path, digest: str) -> None:
-        problems = ProblemLog()
-        writer = TraceWriter(folder, problems)
-        try:
-            meta = importer.read(path, writer)
-            meta.rows = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
-        _finish(meta, importer, path, digest, problems, folder)
+        _fill(importer, path, folder, digest)
 
     folder = cache_store.get(path, f"{importer.name}/{importer.revision}", build, again=again)
     return Trace(folder, path)
+
+
+def convert(path: Path, target: Path) -> None:
+    """Read any supported input into a trace folder of its own, outside the cache.
+
+    Args:
+        path: a capture that an importer recognises.
+        target: the trace; replaced as a whole when it exists, and only when reading worked.
+
+    Raises:
+        InputError: not a supported capture, or damaged.
+        StorageError: the target cannot be written.
+    """
+    importer = detect(path)
+    if importer is None:
+        raise InputError(_unknown(path))
+    partial = target.with_name(f".{target.name}.partial")
+    with storage_errors(target):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    try:
+        _fill(importer, path, partial, "")
+        with storage_errors(target):
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _fill(importer: Importer, path: Path, folder: Path, digest: str) -> None:
+    """Read an input into an empty folder."""
+    problems = ProblemLog()
+    writer = TraceWriter(folder, problems)
+    try:
+        meta = importer.read(path, writer)
+        meta.rows = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    _finish(meta, importer, path, digest, problems, folder)
 
 
 def _finish(

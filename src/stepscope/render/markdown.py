@@ -61,6 +61,10 @@ def _finding(number: int, finding: Finding) -> list[str]:
         "",
         *(f"- {escape(advice)}" for advice in finding.do),
     ]
+    for kernel in finding.inside:
+        grid = "" if kernel.same_grid else " (another grid)"
+        lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.says)}")
+        lines += [f"  - {escape(advice)}" for advice in kernel.do]
     if finding.next_capture:
         lines.append(f"- to know more: {escape(finding.next_capture)}")
     lines += [

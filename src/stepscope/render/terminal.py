@@ -146,6 +146,12 @@ def _finding(
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
     lines += [(3, Text(f"→ {advice}")) for advice in finding.do]
+    for kernel in finding.inside:
+        grid = "" if kernel.same_grid else " (another grid)"
+        lines.append(
+            (3, Text(f"inside {clean(kernel.kernel, 60)}{grid}: {clean(kernel.says, 300)}"))
+        )
+        lines += [(5, Text(f"→ {advice}")) for advice in kernel.do]
     if finding.next_capture:
         lines.append((3, Text(f"to know more: {finding.next_capture}")))
     if evidence:

@@ -140,7 +140,33 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "graph_mode",
         "data_loss",
         "CUDA graph launches were recorded as a whole, the kernels inside are unknown",
-        "capture with nsys profile --cuda-graph-trace=node",
+        "capture with stepscope run --graph node, or nsys profile --cuda-graph-trace=node",
+    ),
+    ProblemKind(
+        "unfinished_capture",
+        "data_loss",
+        "processes ended without closing their capture (killed, crashed, or os._exit): the last"
+        " moments of GPU work may be missing, ranges are whole",
+        "let the program end by itself, or stop it with SIGTERM; stepscope run --flush-ms bounds"
+        " the loss",
+    ),
+    ProblemKind(
+        "torn_end",
+        "notice",
+        "files end within a record, as they do when a process is killed while it writes",
+        "nothing to do; everything before it was read",
+    ),
+    ProblemKind(
+        "damaged_block",
+        "data_loss",
+        "parts of the capture's files are damaged and were left out",
+        "copy the capture again, and check the disk it was written to",
+    ),
+    ProblemKind(
+        "no_time",
+        "notice",
+        "GPU operations have no time, because they had not finished when recording ended",
+        "nothing to do for a few at the end of the capture",
     ),
     ProblemKind(
         "dropped_records",

@@ -406,6 +406,35 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
     return read
 
 
+def read_row(folder: Path, table: str, row: int) -> dict[str, object]:
+    """One row of a table, by its position; only the part of the file that holds it is read.
+
+    Raises:
+        UsageError: there is no such row.
+        InputError: the file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"{table}.parquet"
+    if table not in TABLES or row < 0 or not path.exists():
+        raise UsageError(f"there is no row {row} of {table!r}")
+    try:
+        file = pq.ParquetFile(path)
+        before = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if row < before + rows:
+                found: dict[str, object] = (
+                    file.read_row_group(group).slice(row - before, 1).to_pylist()[0]
+                )
+                return found
+            before += rows
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise damaged(path, " ".join(str(error).split())[:300]) from error
+    raise UsageError(f"there is no row {row} of {table!r}")
+
+
 def damaged(path: Path, why: str) -> InputError:
     """The error for a stored table that cannot be trusted."""
     return InputError(f"{path} is damaged ({why}); import the original capture again (--again)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.trace.frame import Frame, from_arrow
 from stepscope.trace.meta import Meta
-from stepscope.trace.store import damaged, read_meta, read_table
+from stepscope.trace.store import damaged, read_meta, read_row, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +55,15 @@ class Trace:
                 f"it holds {len(read)} rows instead of {self.rows(table)}",
             )
         return read
+
+    def row(self, table: str, row: int) -> dict[str, object]:
+        """One row of one table, all columns.
+
+        Raises:
+            UsageError: there is no such row.
+            InputError: the stored table is damaged, or gone.
+        """
+        return read_row(self.folder, table, row)
 
     def frame(self, table: str, *columns: str) -> Frame:
         """Columns of one table as numpy, kept for the next request of the same columns."""

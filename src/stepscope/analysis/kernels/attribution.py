@@ -145,7 +145,7 @@ class Attribution:
         by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
         linked = np.where(linked >= 0, linked, by_sequence)
         at = self.operator.copy()
-        parent = self._parents
+        parent = self.parents
         open_ = at >= 0
         while open_.any():
             here = np.where(open_, linked[np.maximum(at, 0)], -1)
@@ -229,7 +229,8 @@ class Attribution:
         )
 
     @cached_property
-    def _parents(self) -> IntArray:
+    def parents(self) -> IntArray:
+        """Row of the operator around each of ``operators``; -1 at the top."""
         table = self.operators
         return nest(table["start_ns"], table["end_ns"], table["thread_id"])[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,8 @@ from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSE_OF_LABEL, CAUSES
 from stepscope.analysis.host import blocking_calls, host_timeline
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.noise import without_noise
+from stepscope.analysis.owners import inside
 from stepscope.analysis.profiler_cost import RecordedCost
 from stepscope.analysis.silence import explain_silences, input_time
 from stepscope.analysis.simulation.costs import Delays, delays, typical_call_ns
@@ -31,6 +33,8 @@ from stepscope.analysis.simulation.waits import (
     operation_waits,
     recorded_events,
 )
+from stepscope.intervals import subtract, union
+from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.trace.frame import BoolArray, IntArray
 
 _NEARLY_FULL: Final = 512
@@ -81,6 +85,8 @@ def build(
     waited = blocking | (lay.of_ops(full) > 0)
     call = np.where(waited, np.minimum(call, usual), call)
     wait_of = _host_waits(lane, order, waits, lay, usual, (call, returns, wait_cause))
+    for cause, owned in e.events.items():  # a wait inside an event goes when the event goes
+        wait_cause[(wait_cause >= 0) & inside(owned, lay.at_ns)] = C[cause]
     instance = np.full(len(lane.ops), -1, np.int64)
     if rows is not None and instances is not None:
         instance[rows] = instances
@@ -254,6 +260,8 @@ def _host_work(
     lane = e.lane
     step = (run.end_ns - run.begin_ns) // run.steps
     timeline = host_timeline(lane, run.begin_ns, run.end_ns, step, input_time(lane, read))
+    begins = e.steps.begin_ns[run.first : run.last + 1]
+    timeline = without_noise(timeline, lane, begins, e.steps.label)
     cause = np.array([C[CAUSE_OF_LABEL[label]] for label in h.LABELS])[timeline.label]
     silent = np.flatnonzero(timeline.label == h.LABELS.index(h.SILENCE))
     if len(silent):
@@ -265,10 +273,15 @@ def _host_work(
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
     work = np.zeros((len(at), len(CAUSES)), np.int64)
+    owned = _together(e.events.values())
     for column in np.unique(cause).tolist():
         rows = cause == column
-        upto = _running(timeline.start_ns[rows], timeline.end_ns[rows])
+        labelled = timeline.start_ns[rows], timeline.end_ns[rows]
+        upto = _running(*subtract(labelled, owned))
         work[:, column] = upto(stop) - upto(begin)
+    for name, intervals in e.events.items():
+        upto = _running(*intervals)
+        work[:, C[name]] += upto(stop) - upto(begin)
     recording = e.recording
     if not len(recording.at_ns):
         none = np.zeros(len(at), np.int64)
@@ -282,11 +295,19 @@ def _host_work(
     return work, total, quiet.between(begin, stop)
 
 
+def _together(sets: Iterable[Intervals]) -> Intervals:
+    """The union of some sets of intervals."""
+    known = list(sets) or [EMPTY]
+    return union(*(np.concatenate(column) for column in zip(*known, strict=True)))
+
+
 def _running(start: IntArray, end: IntArray) -> Callable[[IntArray], IntArray]:
     """How much of a disjoint set lies before a time."""
     covered = np.concatenate(([0], np.cumsum(end - start)))
 
     def upto(time: IntArray) -> IntArray:
+        if not len(end):
+            return np.zeros(len(time), np.int64)
         at = np.searchsorted(start, time, side="right")
         last = np.maximum(at - 1, 0)
         over = np.where(at > 0, np.maximum(end[last] - time, 0), 0)

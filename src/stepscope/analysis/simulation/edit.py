@@ -70,6 +70,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "profiler_overhead": _no_recording,
         "small_kernels": _no_turnaround,
         "unexplained": _no_delays,
+        "checkpoint_stall": _saved_beside,
     }
     if cause in special:
         return special[cause](subject, bound)
@@ -255,11 +256,7 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     ops = lane.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
-    speed, _ = pinned_bandwidth(lane)
-    pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
-    pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
-    faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
-    duration = np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
+    duration = _pinned_ns(subject, copies)
     work = program.work_ns.copy()
     work[:, C["blocking_copy"]] = 0
     delay = np.where(copies, 0, program.delay_ns)
@@ -270,6 +267,29 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
         return freed
     down = ops.equals("copy_kind", "DtoH")[row]
     return _on_own_stream(_on_own_stream(freed, copies & ~down, after=False), copies & down)
+
+
+def _saved_beside(subject: Subject, bound: Bound) -> Subject:
+    """The state is copied on a stream of its own, and another thread writes it."""
+    program = subject.program
+    copies = program.blocks & (program.wait_cause == C["checkpoint_stall"])
+    freed = _no_work(subject, "checkpoint_stall", bound)
+    if bound == "high":
+        return freed
+    delay = np.where(copies, 0, program.delay_ns)
+    pinned = freed.becomes(duration_ns=_pinned_ns(freed, copies), delay_ns=delay)
+    return _on_own_stream(pinned, copies)
+
+
+def _pinned_ns(subject: Subject, copies: BoolArray) -> IntArray:
+    """Durations if some copies of pageable memory were pinned."""
+    program, ops = subject.program, subject.lane.ops
+    row = np.maximum(program.op, 0)
+    speed, _ = pinned_bandwidth(subject.lane)
+    pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
+    pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
+    faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
+    return np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
 
 
 def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) -> Subject:

@@ -9,13 +9,18 @@ from stepscope.analysis.simulation.program import MARK, C, Program
 from stepscope.trace.frame import BoolArray, IntArray
 
 
-def at_pace(subjects: list[Subject], bound: Bound) -> list[Subject]:
+def at_pace(subjects: list[Subject], bound: Bound, part: float = 1.0) -> list[Subject]:
     """Every step launches at the pace of the quickest or slowest.
 
     What launching costs the host differs from run to run and with what else the thread does: one
     that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
     capture does not say; the spread between its steps, all ranks together, is what it shows. The
     quickest and slowest in twenty do not count.
+
+    Args:
+        subjects: the programs, one a device.
+        bound: the quickest for ``low``, the slowest for ``high``.
+        part: how much of the way from the mean pace to go.
     """
     of_rank = [_launching(s) for s in subjects]
     of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
@@ -24,7 +29,7 @@ def at_pace(subjects: list[Subject], bound: Bound) -> list[Subject]:
     ordered = np.sort(of_step)
     among = 0.05 * (len(ordered) - 1)
     chosen = int(among) if bound == "low" else len(ordered) - 1 - int(among)
-    pace = float(ordered[chosen] / ordered.mean())
+    pace = 1 + part * (float(ordered[chosen] / ordered.mean()) - 1)
     found = []
     for subject in subjects:
         work = subject.program.work_ns.copy()

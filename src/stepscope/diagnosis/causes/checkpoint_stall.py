@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.stalls import NAMED, STALL_EVIDENCE
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "checkpoint_stall"
@@ -72,8 +73,8 @@ def detect(case: Case) -> Detection | None:
         next_capture=(
             None
             if NAMED in stalls.evidence
-            else "nsys profile -t cuda,nvtx,osrt python train.py, with the saving annotated by "
-            "torch.cuda.nvtx.range('checkpoint')"
+            else captures.WAITS
+            + ", with the saving annotated by torch.cuda.nvtx.range('checkpoint')"
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.gil import GIL_EVIDENCE, MIN_ON_INTERVAL, PATTERN, SWITCH_NS
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "gil_contention"
@@ -47,7 +48,7 @@ def detect(case: Case) -> Detection | None:
         where=case.place(_ID),
         next_capture=(
             "py-spy record --gil --native --pid PID shows who holds the lock (py-spy dump for one "
-            "look); or nsys profile -t cuda,nvtx,osrt,python-gil python train.py"
+            "look); or " + captures.WAITS
             if thin
             else None
         ),

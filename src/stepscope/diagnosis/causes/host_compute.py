@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.silence import NAMED_OTHER
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
 
 _ID = "host_compute"
@@ -37,12 +38,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[idle_figure(_ID)],
         where=where,
-        next_capture=(
-            None
-            if where.source
-            else "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True), or annotate "
-            "the phases with torch.cuda.nvtx.range"
-        ),
+        next_capture=None if where.source else captures.STACKS,
     )
 
 

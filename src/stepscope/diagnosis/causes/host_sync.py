@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "host_sync"
@@ -49,11 +50,7 @@ def detect(case: Case) -> Detection | None:
             ),
         ],
         where=where,
-        next_capture=(
-            None
-            if where.source or where.range
-            else "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True)"
-        ),
+        next_capture=None if where.source or where.range else captures.STACKS,
     )
 
 

@@ -10,6 +10,7 @@ from stepscope.analysis.silence import (
     NAMED_INPUT,
     OS_WAIT,
 )
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "input_starvation"
@@ -83,12 +84,7 @@ def detect(case: Case) -> Detection | None:
         texts=where.texts(),
         figures=figures,
         where=where,
-        next_capture=(
-            "torch.profiler.profile(activities=[CPU, CUDA], with_stack=True), or "
-            "nsys profile -t cuda,nvtx,osrt --pytorch=autograd-nvtx python train.py"
-            if weak or not codes - {-1}
-            else None
-        ),
+        next_capture=captures.WAITS if weak or not codes - {-1} else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 
 _MANY = 20
@@ -29,13 +30,10 @@ def detect(case: Case) -> Detection | None:
             "most GPU operations have no recorded launching call, so idle time cannot be "
             "attributed to what the host did"
         )
-        capture = (
-            "nsys profile -t cuda,nvtx python train.py, or torch.profiler with "
-            "ProfilerActivity.CPU as well"
-        )
+        capture = captures.PLAIN
     elif case.idle_ns("unexplained") > _TOO_MUCH * case.step_ns:
         reason = "the device waits for something that the capture does not show"
-        capture = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node python train.py"
+        capture = captures.WAITS_AND_NODES
     elif said := _hidden_in_communication(case):
         reason, capture = said
     if reason is None:
@@ -53,21 +51,34 @@ def detect(case: Case) -> Detection | None:
 def _hidden_in_communication(case: Case) -> tuple[str, str] | None:
     """(why, what to add) where communication may be waiting for ranks that are not there."""
     c = case.job.view.collectives
-    if c is None or not len(c.parts) or c.matched.complete:
+    if c is None:
         return None
-    me = next(i for i, device in enumerate(case.job.view.devices) if device is case.device)
-    absent = float(c.parts.absent.mean(axis=0)[me])
-    if c.alone:
-        absent += float(c.parts.transfer.mean(axis=0)[me])
-    idle = max(case.explanation.idle_by_cause_ns.values(), default=0) / case.explanation.n_steady
-    if absent <= max(_TOO_MUCH * case.step_ns, idle):
+    explanation, n = case.explanation, case.explanation.n_steady
+    matched = bool(len(c.parts)) and (c.alone or bool((c.matched.instances.members > 1).any()))
+    if not matched:
+        hidden = explanation.steady_total("exposed_communication_ns") / n
+    elif c.matched.complete:
+        return None
+    else:
+        me = next(i for i, device in enumerate(case.job.view.devices) if device is case.device)
+        hidden = float((c.parts.absent + c.parts.unmatched).mean(axis=0)[me])
+        if c.alone:
+            hidden += float(c.parts.transfer.mean(axis=0)[me])
+    idle = max(explanation.idle_by_cause_ns.values(), default=0) / n
+    if hidden <= max(_TOO_MUCH * case.step_ns, idle):
         return None
     rest = "the captures of the other ranks, given together with this one"
     name = case.meta.input_name
     pattern = re.sub(r"(?i)(rank[_\-.]?)\d+", r"\g<1>*", name)
     if pattern != name:
         rest = f"stepscope diagnose {pattern}, with the captures of all ranks there"
-    if c.alone:
+    if not matched and not c.alone:
+        why = (
+            "much of the step is communication that nothing covers, and none of it has a "
+            "counterpart in the other captures, so that these may be of different runs"
+        )
+        rest = "captures of all ranks of one run, taken at the same time"
+    elif c.alone:
         why = (
             "much of the step is communication that nothing covers, and the capture of one rank "
             "cannot tell moving data from waiting for a late rank"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 
 _ID = "profiler_overhead"
@@ -30,7 +31,8 @@ def detect(case: Case) -> Detection | None:
             "judge the step time from a run without the profiler",
             "record less: with_stack=False, profile_memory=False, record_shapes=False; fewer steps "
             "do not help",
-            "capture with nsys profile -t cuda,nvtx, which costs the host less per event",
+            "capture with stepscope run, or with nsys profile -t cuda,nvtx: each event costs the "
+            "host less",
         ],
         figures=[
             idle_figure(_ID),
@@ -45,7 +47,7 @@ def detect(case: Case) -> Detection | None:
                 "SELECT count(*) FROM python_function WHERE {process} AND {window}",
             ),
         ],
-        next_capture="nsys profile -t cuda,nvtx --sample=none --cpuctxsw=none python train.py",
+        next_capture=captures.PLAIN,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.outliers import PARTS, Outliers
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.result import Location
 
@@ -112,9 +113,8 @@ _DO = {
     ],
 }
 _NEXT = {
-    "silence": "nsys profile -t cuda,nvtx,osrt --sample=process-tree --cpuctxsw=process-tree "
-    "python train.py",
-    "slower": "nsys profile -t cuda,nvtx --gpu-metrics-devices=all python train.py",
+    "silence": captures.COLLECTIONS,
+    "slower": captures.PLAIN,
     "launch": "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.analysis.collectives.job import Collectives
 from stepscope.analysis.collectives.late import Lateness
 from stepscope.analysis.simulation import RankLike
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
     IMPOSED_SQL,
@@ -126,7 +127,7 @@ def _advice(late: Lateness, own: Detection | None) -> list[str]:
 
 def _next(late: Lateness, c: Collectives) -> str | None:
     if late.mechanism == "rate":
-        return "nsys profile --gpu-metrics-devices=all -t cuda,nvtx python train.py"
+        return captures.PLAIN
     return None if c.matched.complete else "the same capture of the ranks that are missing"
 
 

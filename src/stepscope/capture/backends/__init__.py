@@ -1,0 +1,1 @@
+"""The tools that can make a capture. Each module holds one ``BACKEND``; the registry lists them."""

@@ -1,0 +1,85 @@
+"""Nsight Systems, where it is installed."""
+
+from __future__ import annotations
+
+from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.libraries import find_tool
+from stepscope.capture.options import PROFILER_RANGE, Options
+
+RESULT = "run"
+_CONFIGURATION = "hook.conf"
+_EVENTS_SINCE = (2025, 1)
+"""Versions from here on know ``--cuda-event-trace``."""
+
+
+def check(command: tuple[str, ...]) -> Readiness:
+    """Is there an nsys that runs?"""
+    tool = find_tool("nsys")
+    if tool is None:
+        return Readiness(
+            False,
+            "nsys is not installed",
+            "install Nsight Systems from developer.nvidia.com/nsight-systems, or name it in "
+            "STEPSCOPE_NSYS",
+        )
+    return Readiness(True, "ready", detail=f"{tool.path} {tool.text()}")
+
+
+def plan(options: Options) -> Plan:
+    """``nsys profile`` with the flags that its version knows."""
+    tool = find_tool("nsys")
+    if tool is None:
+        raise CaptureError(check(options.command).remedy)
+    for given, name in (
+        (options.paused, "--paused (use nsys start and nsys stop)"),
+        (bool(options.ring_s), "--ring"),
+        (bool(options.max_bytes), "--max-size"),
+        (options.gc, "--gc"),
+        (options.waits, "--waits"),
+        (options.stacks, "--stacks"),
+        (bool(options.ranks), "--ranks"),
+    ):
+        if given:
+            raise CaptureError(f"the nsys back-end does not know {name}; use --backend collector")
+    command = [tool.path, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
+    command += [f"--cuda-graph-trace={options.graph}", "--force-overwrite=true"]
+    command.append(f"--output={options.output.resolve() / RESULT}")
+    if "memory" in options.record:
+        command.append("--cuda-memory-usage=true")
+    if "event" in options.record:
+        if tool.version < _EVENTS_SINCE:
+            raise CaptureError(
+                f"nsys {tool.text()} does not record CUDA events; it needs 2025.1 or newer"
+            )
+        command.append("--cuda-event-trace=true")
+    environment: dict[str, str] = {}
+    files = {}
+    end = "stop-shutdown" if options.stop_program else "stop"
+    if options.steps or options.range == PROFILER_RANGE:
+        command += ["--capture-range=cudaProfilerApi", f"--capture-range-end={end}"]
+    elif options.range:
+        command += ["--capture-range=nvtx", f"--capture-range-end={end}"]
+        command.append(f"--nvtx-capture={options.range}")
+        # names that the program did not register count as well
+        environment["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"
+    if options.delay_s:
+        command.append(f"--delay={options.delay_s:g}")
+    if options.duration_s:
+        command.append(f"--duration={options.duration_s:g}")
+        command.append(f"--kill={'sigterm' if options.stop_program else 'none'}")
+    if options.steps:
+        path = options.output.resolve() / _CONFIGURATION
+        values = {"hook": "profiler", "steps": options.steps, "warmup": options.warmup}
+        files[path] = configuration(values)
+        environment = with_hook({**environment, "STEPSCOPE_CAPTURE": str(path)})
+    return Plan(
+        command=(*command, *options.command),
+        environment=environment,
+        files=files,
+        results=f"{RESULT}.nsys-rep",
+    )
+
+
+BACKEND = Backend("nsys", "Nsight Systems", check, plan)
+"""Registered by :mod:`stepscope.capture.backends.registry`."""

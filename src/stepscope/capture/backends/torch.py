@@ -1,0 +1,64 @@
+"""torch.profiler, started and stopped by the hook: no change to the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.libraries import site_folders
+from stepscope.capture.options import Options
+
+_CONFIGURATION = "hook.conf"
+_STEPS, _WARMUP = 10, 5
+"""Recorded where --steps is not given: torch.profiler keeps everything in memory, so never all."""
+
+
+def check(command: tuple[str, ...]) -> Readiness:
+    """Has the program's Python a torch?"""
+    for folder in site_folders(command):
+        if (Path(folder) / "torch" / "__init__.py").exists():
+            return Readiness(True, "ready", detail=f"{folder}/torch")
+    return Readiness(
+        False, "PyTorch was not found in the program's Python", "install PyTorch 2.1 or newer"
+    )
+
+
+def plan(options: Options) -> Plan:
+    """The program itself, with a hook that records some optimizer steps."""
+    for given, name in (
+        (bool(options.range), "--range"),
+        (options.paused, "--paused"),
+        (bool(options.delay_s or options.duration_s), "--delay and --duration"),
+        (bool(options.ring_s), "--ring"),
+        (bool(options.record), "--record"),
+        (options.gc, "--gc"),
+        (options.waits, "--waits"),
+    ):
+        if given:
+            raise CaptureError(
+                f"the torch back-end records optimizer steps and does not know {name}; give "
+                "--steps and --warmup, or use --backend collector"
+            )
+    steps, warmup = options.steps or _STEPS, options.warmup if options.steps else _WARMUP
+    path = options.output.resolve() / _CONFIGURATION
+    values: dict[str, object] = {
+        "hook": "torch",
+        "steps": steps,
+        "warmup": warmup,
+        "stacks": options.stacks,
+        "output": options.output.resolve(),
+        "ranks": f",{','.join(map(str, options.ranks))}," if options.ranks else "",
+        "stop_program": options.stop_program,
+    }
+    return Plan(
+        command=options.command,
+        environment=with_hook({"STEPSCOPE_CAPTURE": str(path)}),
+        files={path: configuration(values)},
+        notes=(f"recording {steps} optimizer steps after {warmup}",),
+        results="torch.rank*.json.gz",
+    )
+
+
+BACKEND = Backend("torch", "torch.profiler", check, plan)
+"""Registered by :mod:`stepscope.capture.backends.registry`."""

@@ -1,0 +1,18 @@
+// CUDA's side: CUPTI's activity records become rows.
+#pragma once
+#include "process.h"
+
+namespace stepscope {
+namespace activity {
+
+bool attach(Process& process);  // finds and subscribes to CUPTI; false leaves CUDA untraced
+bool attached();
+void enable();
+void disable();
+void flush(bool forced);          // asks CUPTI for finished buffers
+void drain(Process& process);     // converts the buffers that came back
+void forget();                    // in a forked child
+void describe(Text& json);        // counts, for the closing block
+
+}  // namespace activity
+}  // namespace stepscope

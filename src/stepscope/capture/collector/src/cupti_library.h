@@ -1,0 +1,31 @@
+// Finds libcupti and its functions. Never linked: the program's own copy is the right one.
+#pragma once
+#include "cupti_abi.h"
+
+namespace stepscope {
+namespace cupti {
+
+struct Library {
+  Result (*Subscribe)(void** subscriber, Callback callback, void* user);
+  Result (*EnableCallback)(uint32_t enable, void* subscriber, int domain, uint32_t id);
+  Result (*GetVersion)(uint32_t* version);
+  Result (*GetResultString)(Result result, const char** text);
+  Result (*GetCallbackName)(int domain, uint32_t id, const char** name);
+  Result (*SetThreadIdType)(int type);                       // may be null
+  Result (*ActivityRegisterTimestampCallback)(Timestamp);    // may be null
+  Result (*ActivityRegisterCallbacks)(BufferRequested, BufferCompleted);
+  Result (*ActivityEnable)(int kind);
+  Result (*ActivityDisable)(int kind);
+  Result (*ActivityFlushAll)(uint32_t flag);
+  Result (*ActivityGetNextRecord)(uint8_t* buffer, size_t valid, uint8_t** record);
+  Result (*ActivityGetNumDroppedRecords)(void* context, uint32_t stream, size_t* dropped);
+  Result (*ActivityEnableRuntimeApi)(uint32_t id, uint8_t enable);  // may be null
+  Result (*ActivityEnableDriverApi)(uint32_t id, uint8_t enable);   // may be null
+  char path[4096];
+};
+
+// Fills the table; on failure false, and `why` holds one sentence.
+bool open_library(Library& library, const char* candidates, char* why, size_t room);
+
+}  // namespace cupti
+}  // namespace stepscope

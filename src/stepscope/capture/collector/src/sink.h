@@ -1,0 +1,51 @@
+// The process's raw file.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "format.h"
+#include "util.h"
+
+namespace stepscope {
+
+class Sink {
+ public:
+  // Creates FOLDER/BASE.raw; false when it cannot be written.
+  bool open(const char* folder, const char* base);
+  // Appends one block. After a failed write (disk full) everything is dropped and counted.
+  void write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* data, uint32_t bytes,
+             uint32_t thread = 0, uint64_t sequence = 0);
+  template <class Row>
+  void write(BlockKind kind, Rows<Row>& rows) {
+    if (rows.count())
+      write(kind, sizeof(Row), rows.count(), rows.data(), rows.count() * sizeof(Row));
+    rows.clear();
+  }
+  void json(const Text& text) {
+    write(kMeta, 0, 1, text.data(), static_cast<uint32_t>(text.size()));
+  }
+  void close();
+  void forget();  // in a forked child: the descriptor is the parent's
+  // Ring mode: rows go to BASE.N.raw, of which the newest cover the last keep_ns.
+  void keep_only(uint64_t keep_ns) { keep_ns_ = keep_ns; }
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t dropped_blocks() const { return dropped_; }
+  const char* base() const { return base_; }
+
+ private:
+  bool put(int descriptor, const BlockHeader& header, const void* data);
+  int segment(uint64_t time);
+
+  Mutex mutex_;
+  int descriptor_ = -1, segment_ = -1;
+  uint64_t bytes_ = 0, dropped_ = 0, keep_ns_ = 0, segment_since_ = 0;
+  uint32_t segment_number_ = 0;
+  bool failed_ = false;
+  char folder_[4096] = "";
+  char base_[128] = "";
+};
+
+uint32_t crc32(const void* data, size_t bytes);
+
+}  // namespace stepscope

@@ -1,0 +1,166 @@
+"""What can be captured on this machine, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from stepscope.capture import nvml
+from stepscope.capture.backends.registry import BACKENDS
+from stepscope.capture.collector import build
+from stepscope.capture.libraries import cupti_candidates, cupti_version, find_tool, load
+
+Status = Literal["ok", "warning", "missing"]
+_ADMIN_ONLY = Path("/proc/driver/nvidia/params")
+_CAP_SYS_ADMIN = 1 << 21
+_PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PERF = Path("/proc/sys/kernel/perf_event_paranoid")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is about.
+        status: ``ok``, ``warning`` (works, with limits) or ``missing``.
+        says: what was found.
+        remedy: what to do; empty where there is nothing to do.
+    """
+
+    name: str
+    status: Status
+    says: str
+    remedy: str = ""
+
+    def document(self) -> dict[str, str]:
+        """As in the JSON output."""
+        return {key: str(value) for key, value in asdict(self).items()}
+
+
+def examine(command: tuple[str, ...] = ()) -> list[Check]:
+    """Look at everything; takes some seconds at most.
+
+    Args:
+        command: the program that is to be captured, whose Python is looked into.
+    """
+    return [*_gpu(), *_cupti(command), *_permissions(), *_tools(), *_backends(command)]
+
+
+def _gpu() -> Iterator[Check]:
+    yield Check("system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    try:
+        library = nvml.Nvml()
+        gpus = library.gpus()
+        driver = f"driver {library.driver()}, CUDA up to {library.cuda()}"
+    except OSError as error:
+        cuda = load("libcuda.so.1")
+        remedy = "install NVIDIA's driver; in a container, start it with --gpus all"
+        says = str(error) if cuda is None else f"{error} (libcuda is there)"
+        yield Check("driver", "missing", says, remedy)
+        return
+    yield Check("driver", "ok", driver)
+    if not gpus:
+        yield Check("gpu", "missing", "the driver sees no GPU", "check CUDA_VISIBLE_DEVICES")
+    for gpu in gpus:
+        yield Check(f"gpu {gpu.index}", "ok", f"{gpu.name} {gpu.uuid}")
+
+
+def _cupti(command: tuple[str, ...]) -> Iterator[Check]:
+    candidates = cupti_candidates(command)
+    if not candidates:
+        yield Check(
+            "cupti",
+            "missing",
+            "no libcupti was found in this Python's packages, in CUDA_HOME or in the system",
+            "install PyTorch with CUDA, or pip install nvidia-cuda-cupti (-cu12 for CUDA 12)",
+        )
+    for path in candidates[:4]:
+        version = cupti_version(path)
+        if version is None:
+            yield Check("cupti", "warning", f"{path} does not load or does not tell its version")
+        else:
+            yield Check("cupti", "ok", f"{path}, interface version {version}")
+
+
+def _permissions() -> Iterator[Check]:
+    admin = os.geteuid() == 0 or bool(_capabilities() & _CAP_SYS_ADMIN)
+    try:
+        restricted = "RmProfilingAdminOnly: 1" in _ADMIN_ONLY.read_text(encoding="utf-8")
+    except OSError:
+        restricted = False
+    if restricted and not admin:
+        yield Check(
+            "hardware counters",
+            "warning",
+            "only administrators may read them, so ncu does not work; captures of the timeline do",
+            "ask for NVreg_RestrictProfilingToAdminUsers=0 in the driver's module options",
+        )
+    else:
+        yield Check("hardware counters", "ok", "may be read by this user")
+    if (scope := _number(_PTRACE)) is not None and scope >= 2 and not admin:
+        yield Check(
+            "attach", "warning", f"ptrace_scope is {scope}: no tool may attach to processes"
+        )
+    if (level := _number(_PERF)) is not None and level > 2 and not admin:
+        yield Check(
+            "cpu sampling",
+            "warning",
+            f"perf_event_paranoid is {level}, so nsys does not sample the CPU",
+            "sysctl kernel.perf_event_paranoid=2",
+        )
+    try:
+        free = os.statvfs("/dev/shm")
+        megabytes = free.f_bavail * free.f_frsize / 1e6
+    except OSError:
+        megabytes = 0.0
+    if megabytes < 64:
+        yield Check(
+            "shared memory",
+            "warning",
+            f"/dev/shm has {megabytes:.0f} MB free: NVTX ranges of killed processes would be lost",
+            "in a container, start it with --shm-size=1g",
+        )
+    else:
+        yield Check("shared memory", "ok", f"/dev/shm has {megabytes:.0f} MB free")
+
+
+def _capabilities() -> int:
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("CapEff:"):
+                return int(line.split()[1], 16)
+    except OSError:
+        pass
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _tools() -> Iterator[Check]:
+    for name in ("nsys", "ncu"):
+        tool = find_tool(name)
+        if tool is None:
+            yield Check(name, "missing", f"{name} was not found", BACKENDS[name].check(()).remedy)
+        else:
+            yield Check(name, "ok", f"{tool.path}, version {tool.text()}")
+    cxx = build.compiler()
+    says = cxx or "no C++ compiler was found; it is needed only where the wheel brings no collector"
+    yield Check("compiler", "ok" if cxx else "warning", says)
+
+
+def _backends(command: tuple[str, ...]) -> Iterator[Check]:
+    for backend in BACKENDS.values():
+        ready = backend.check(command)
+        status: Status = "missing" if not ready.ready else "warning" if ready.remedy else "ok"
+        says = f"{ready.says} ({ready.detail})" if ready.detail else ready.says
+        yield Check(f"backend {backend.name}", status, says, ready.remedy)

@@ -1,0 +1,49 @@
+"""What the session calls: make options, plan, record. Standard library only, like all beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture import control
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.options import Options
+
+
+def make_options(*, command: tuple[str, ...], output: str, **rest: Any) -> Options:
+    """Options with a folder: the one given, else a new one beside the program's start."""
+    folder = Path(output) if output else _new_folder()
+    return Options(command=tuple(command), output=folder, **rest)
+
+
+def _new_folder() -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path(f"stepscope-{stamp}")
+    return next(
+        path for path in (base, *(Path(f"{base}-{n}") for n in range(2, 1000))) if not path.exists()
+    )
+
+
+def steer(order: str, target: str) -> None:
+    """Begin or end recording from outside.
+
+    Args:
+        order: ``start`` or ``stop``.
+        target: a process id, or the folder of a run.
+
+    Raises:
+        CaptureError: nothing is recorded there.
+    """
+    if target.isdigit() and not os.path.isdir(target):  # noqa: PTH112 - a name, not yet a path
+        control.give_order(control.folder_of(int(target)), order)
+        return
+    folder = Path(target)
+    raw = folder if (folder / control.CONTROL_FILE).exists() else folder / "raw"
+    if not (raw / control.CONTROL_FILE).exists():
+        raise CaptureError(
+            f"{target} is neither a process nor the folder of a capture that runs; name the "
+            "process id of the program or of stepscope run"
+        )
+    control.give_order(raw, order)

@@ -1,0 +1,245 @@
+"""The optional hook in the recorded program: counts optimizer steps, notes garbage collections.
+
+Python imports a module of this name when it starts; the launcher puts this folder in front of
+``PYTHONPATH`` when a capture asks for steps, collections or torch.profiler. It imports the standard
+library only, reads the collector's configuration, and does nothing in a program without torch.
+Another ``sitecustomize`` that would have been found without it is run as usual.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from typing import Any
+
+_Configuration = dict[str, str]
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs start-up
+_OPTIMIZER = "torch.optim.optimizer"
+_LONG_COLLECTION_NS = 100_000
+"""Collections below this are not noted: young generations take microseconds and are many."""
+
+
+def _run_other() -> None:
+    """Run the sitecustomize that this one hides."""
+    elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def _configuration() -> _Configuration:
+    """The collector's configuration; empty where there is none."""
+    found: _Configuration = {}
+    try:
+        with open(os.environ["STEPSCOPE_CAPTURE"], encoding="utf-8") as lines:  # noqa: PTH123
+            for line in lines:
+                key, _, value = line.rstrip("\n").partition("=")
+                found[key] = value
+    except (OSError, KeyError):
+        return {}
+    return found
+
+
+class _Collector:
+    """Recording by the collector's library."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        import ctypes
+
+        self._library = ctypes.CDLL(configuration["library"])
+        self._library.stepscope_range.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+        )
+
+    def start(self) -> None:
+        self._library.stepscope_start()
+
+    def stop(self) -> None:
+        self._library.stepscope_stop()
+
+    def push(self, name: str) -> None:
+        self._library.stepscope_push(name.encode())
+
+    def pop(self) -> None:
+        self._library.stepscope_pop()
+
+    def range(self, domain: str, name: str, begin_ns: int, end_ns: int) -> None:
+        self._library.stepscope_range(domain.encode(), name.encode(), begin_ns, end_ns)
+
+
+class _ProfilerApi:
+    """Recording by another tool that watches cudaProfilerStart and cudaProfilerStop."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        self._torch = sys.modules["torch"]
+
+    def start(self) -> None:
+        self._torch.cuda.cudart().cudaProfilerStart()
+
+    def stop(self) -> None:
+        self._torch.cuda.cudart().cudaProfilerStop()
+
+    def push(self, name: str) -> None:
+        self._torch.cuda.nvtx.range_push(name)
+
+    def pop(self) -> None:
+        self._torch.cuda.nvtx.range_pop()
+
+
+class _TorchProfiler:
+    """Recording by torch.profiler, into one file a process."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        self._configuration = configuration
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        import importlib
+
+        profiler = importlib.import_module("torch.profiler")
+        kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
+        self._profiler = profiler.profile(
+            activities=kinds,
+            record_shapes=True,
+            with_stack=self._configuration.get("stacks") == "1",
+        )
+        self._profiler.start()
+
+    def stop(self) -> None:
+        self._profiler.stop()
+        rank = os.environ.get("RANK", "0")
+        folder = self._configuration["output"]
+        self._profiler.export_chrome_trace(f"{folder}/torch.rank{rank}.json.gz")
+
+    def push(self, name: str) -> None:
+        if name != "step_0":
+            self._profiler.step()
+
+    def pop(self) -> None:
+        pass
+
+
+_RECORDERS = {"collector": _Collector, "profiler": _ProfilerApi, "torch": _TorchProfiler}
+
+
+class _Steps:
+    """Counts the steps of the first optimizer that makes one, and records some of them."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        self._configuration = configuration
+        self._warmup = int(configuration.get("warmup", "0"))
+        self._steps = int(configuration["steps"])
+        self._optimizer: int | None = None
+        self._made = 0
+        self._recorder: Any = None
+
+    def before(self, optimizer: object, *_: object) -> None:
+        """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+            if self._warmup == 0:
+                self._begin()
+
+    def after(self, optimizer: object, *_: object) -> None:
+        if id(optimizer) != self._optimizer:
+            return
+        self._made += 1
+        recorded = self._made - self._warmup
+        if self._warmup and recorded == 0:
+            self._begin()
+        elif 0 < recorded < self._steps:
+            self._recorder.pop()
+            self._recorder.push(f"step_{recorded}")
+        elif recorded == self._steps:
+            self._synchronize()
+            self._recorder.pop()
+            self._recorder.stop()
+            if self._configuration.get("stop_program") == "1":
+                import signal
+
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _begin(self) -> None:
+        self._synchronize()
+        self._recorder = _RECORDERS[self._configuration["hook"]](self._configuration)
+        self._recorder.start()
+        self._recorder.push("step_0")
+
+    def _synchronize(self) -> None:
+        cuda = sys.modules["torch"].cuda
+        if cuda.is_initialized():
+            cuda.synchronize()
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Waits for torch's optimizers to be imported."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        self._configuration = configuration
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _OPTIMIZER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            load = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                self._hook(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+    def _hook(self, module: Any) -> None:
+        steps = _Steps(self._configuration)
+        try:
+            module.register_optimizer_step_pre_hook(steps.before)
+            module.register_optimizer_step_post_hook(steps.after)
+        except AttributeError:
+            print("stepscope: this torch is too old for --steps; it needs 2.1", file=sys.stderr)
+
+
+def _watch_collections(configuration: _Configuration) -> None:
+    import gc
+
+    recorder = _Collector(configuration)
+    begun = [0]
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        now = time.monotonic_ns()
+        if phase == "start":
+            begun[0] = now
+        elif begun[0] and now - begun[0] >= _LONG_COLLECTION_NS:
+            name = f"garbage collection, generation {info['generation']}"
+            recorder.range("python gc", name, begun[0], now)
+
+    gc.callbacks.append(note)
+
+
+def _install() -> None:
+    configuration = _configuration()
+    ranks = configuration.get("ranks", "")
+    if ranks and f",{os.environ.get('RANK', '')}," not in ranks and "RANK" in os.environ:
+        return
+    if configuration.get("gc") == "1":
+        _watch_collections(configuration)
+    if int(configuration.get("steps") or 0) > 0:
+        sys.meta_path.insert(0, _Watch(configuration))
+
+
+_run_other()
+try:
+    _install()
+except Exception as error:
+    # whatever goes wrong here must not stop the program
+    print(f"stepscope: steps and collections are not recorded: {error!r}", file=sys.stderr)

@@ -1,0 +1,284 @@
+"""Run the program under a plan, watch it, and leave its files in order whatever its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.capture import control, nvml, rawfiles
+from stepscope.capture.backends.base import Backend, Plan
+from stepscope.capture.backends.collector import RAW_FOLDER
+from stepscope.capture.backends.registry import choose
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.options import Options
+from stepscope.capture.process_tree import VARIABLE, members
+
+MANIFEST = "capture.json"
+_PROGRESS_S = 5.0
+_GRACE_S = 10.0
+"""How long processes that outlive the program's first one are waited for."""
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+Say = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What a capture came to.
+
+    Attributes:
+        folder: the capture's folder.
+        backend: which tool made it.
+        exit_code: of the program, as a shell would say it.
+        seconds: how long the program ran.
+        raw: folders of raw files by rank, still to be read (collector).
+        results: files that another tool wrote.
+        remarks: what the user should know, in sentences.
+    """
+
+    folder: Path
+    backend: str
+    exit_code: int
+    seconds: float
+    raw: list[Path] = field(default_factory=list)
+    results: list[Path] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def prepare(options: Options) -> tuple[Backend, str, Plan]:
+    """Choose the back-end and plan the capture; changes nothing.
+
+    Raises:
+        CaptureError: the options make no sense, or nothing works here.
+    """
+    options.check()
+    if shutil.which(options.command[0]) is None:
+        raise CaptureError(f"{options.command[0]} is no program that can be found; check its name")
+    backend, why = choose(options)
+    return backend, why, backend.plan(options)
+
+
+def record(options: Options, version: str, say: Say) -> Outcome:
+    """Make a capture.
+
+    Args:
+        options: what to record.
+        version: Stepscope's version, for the capture's metadata.
+        say: shows a line to the user.
+
+    Raises:
+        CaptureError: it could not begin.
+    """
+    backend, why, plan = prepare(options)
+    say(f"recording with the back-end {why}")
+    for note in plan.notes:
+        say(note)
+    raw = _make_folders(options, plan, version)
+    sampled = options.counters and backend.name == "collector"
+    sampler = nvml.Sampler(raw / "counters.csv") if sampled else None
+    began = time.monotonic()
+    try:
+        if sampler:
+            sampler.start()
+        exit_code = _run(plan, raw, say)
+    finally:
+        if sampler:
+            sampler.stop()
+        if backend.name == "collector":
+            rawfiles.rescue(raw, plan.pool)
+    outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
+    if backend.name == "collector":
+        _order_raw(raw, options, outcome)
+    else:
+        outcome.results = sorted(options.output.glob(plan.results))
+        if not outcome.results:
+            outcome.remarks.append(_no_result(options, plan))
+    return outcome
+
+
+def order(folder: Path) -> Outcome:
+    """Put the raw files of a run whose launcher did not live to do it in order.
+
+    Args:
+        folder: the run's folder, or its raw folder.
+
+    Raises:
+        CaptureError: there is nothing of the kind in it.
+    """
+    run = folder.parent if folder.name == RAW_FOLDER else folder
+    raw = run / RAW_FOLDER
+    if not raw.is_dir():
+        raise CaptureError(f"{folder} holds no raw capture; name the folder of a stepscope run")
+    pool = None
+    with contextlib.suppress(OSError, ValueError):
+        stated = json.loads((raw / MANIFEST).read_text(encoding="utf-8")).get("pool")
+        pool = Path(stated) if stated else None
+    running = members(_configuration(raw))
+    if running:
+        raise CaptureError(
+            f"{folder} is still being recorded by process {running[0]}; wait for its end"
+        )
+    rawfiles.rescue(raw, pool)
+    outcome = Outcome(run, "collector", 0, 0.0)
+    _order_raw(raw, None, outcome)
+    return outcome
+
+
+def _configuration(raw: Path) -> Path:
+    return raw.resolve() / "collector.conf"
+
+
+def _make_folders(options: Options, plan: Plan, version: str) -> Path:
+    """Make the run's folders and files; returns the raw folder."""
+    output = options.output
+    raw = output / RAW_FOLDER
+    try:
+        if output.exists() and any(output.iterdir()):
+            raise CaptureError(f"{output} exists and is not empty; give another folder with -o")
+        (raw if _writes_raw(plan) else output).mkdir(parents=True, exist_ok=True)
+        for path, text in plan.files.items():
+            path.write_text(text, encoding="utf-8")
+        if raw.is_dir():
+            control.prepare(raw)
+            manifest = {
+                "stepscope": version,
+                "origin_monotonic_ns": time.monotonic_ns(),
+                "origin_epoch_ns": time.time_ns(),
+                "command": list(options.command),
+                "options": options.summary(),
+                "pool": str(plan.pool) if plan.pool else None,
+                **_machine(),
+            }
+            (raw / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        if plan.pool:
+            plan.pool.mkdir(mode=0o700)
+    except OSError as error:
+        raise CaptureError(
+            f"cannot write {output}: {error.strerror}; give another folder with -o"
+        ) from error
+    return raw if raw.is_dir() else output
+
+
+def _writes_raw(plan: Plan) -> bool:
+    return any(path.parent.name == RAW_FOLDER for path in plan.files)
+
+
+def _machine() -> dict[str, str]:
+    """Versions that belong to the capture's metadata; empty without a driver."""
+    try:
+        library = nvml.Nvml()
+        return {"driver": library.driver(), "cuda_driver": library.cuda()}
+    except OSError:
+        return {}
+
+
+def _run(plan: Plan, raw: Path, say: Say) -> int:
+    """Run the program to its end; returns its exit code as a shell would."""
+    environment = {**os.environ, **plan.environment}
+    try:
+        child = subprocess.Popen(plan.command, env=environment)
+    except OSError as error:
+        raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+    with _signals_to(child):
+        shown = time.monotonic()
+        while True:
+            try:
+                code = child.wait(timeout=0.2)
+                break
+            except subprocess.TimeoutExpired:
+                if sys.stderr.isatty() and time.monotonic() - shown > _PROGRESS_S:
+                    shown = time.monotonic()
+                    say(f"recording: {_megabytes(raw):.1f} MB so far")
+        if VARIABLE in plan.environment:
+            _await_others(Path(plan.environment[VARIABLE]), say)
+    return code if code >= 0 else 128 - code
+
+
+def _await_others(configuration: Path, say: Say) -> None:
+    """Wait for processes that outlive the first one: their files are still being written."""
+    limit = time.monotonic() + _GRACE_S
+    while (left := members(configuration)) and time.monotonic() < limit:
+        time.sleep(0.1)
+    if left:
+        say(f"{len(left)} processes still run, such as {left[0]}; what they record is left out")
+
+
+@contextlib.contextmanager
+def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass signals on. Ctrl+C reaches the program by itself: it is in the same process group."""
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(OSError):
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _megabytes(folder: Path) -> float:
+    total = 0
+    for path in folder.glob("*.raw"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total / 1e6
+
+
+def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
+    groups = rawfiles.sort_by_rank(raw)
+    outcome.raw = [raw / name for name in sorted(groups, key=lambda n: int(n[4:]))]
+    found = [one for members_ in groups.values() for one in members_]
+    said = list(dict.fromkeys(text for one in found for text in one.remarks))
+    outcome.remarks += said
+    cut = len(rawfiles.cut_short(found))
+    if cut:
+        outcome.remarks.append(
+            f"{cut} of {len(found)} processes did not close their capture (killed, crashed or left "
+            "by os._exit); what they had written was kept"
+        )
+    if not found:
+        outcome.remarks.append(
+            "the program used neither CUDA nor NVTX, so nothing was recorded; was it the right "
+            "program, and do its children keep its environment?"
+        )
+    elif not said and all(one.device is None for one in found):
+        outcome.remarks.append("the program did not use CUDA; only NVTX ranges were recorded")
+    elif not any(one.work for one in found) and not said:
+        outcome.remarks.append("no GPU work was recorded" + _hint(options))
+
+
+def _hint(options: Options | None) -> str:
+    if options is None:
+        return ""
+    if options.steps:
+        return (
+            f": the program made no {options.warmup + 1} optimizer steps of torch.optim, or its "
+            "Python ignores PYTHONPATH (-I, -E); record without --steps"
+        )
+    if options.range:
+        return f": the program never entered the range {options.range}; check its name"
+    if options.paused:
+        return ": stepscope capture start was not called while it ran"
+    return ""
+
+
+def _no_result(options: Options, plan: Plan) -> str:
+    stream = sorted(options.output.glob("*.qdstrm"))
+    if stream:
+        return (
+            f"nsys wrote {stream[0].name} but no report: this installation cannot import its own "
+            f"stream; import it where Nsight Systems is whole, with nsys import {stream[0].name}"
+        )
+    return f"the tool wrote no {plan.results}; see its messages above"

@@ -1,0 +1,115 @@
+"""What a user may ask of a capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.capture.errors import CaptureError
+
+RECORDS: dict[str, tuple[int, ...]] = {
+    "kernel": (10,),
+    "copy": (1, 22, 2),
+    "call": (5, 4),
+    "sync": (38,),
+    "overhead": (17,),
+    "graph": (51,),
+    "stream": (37,),
+    "event": (36,),
+    "memory": (49,),
+}
+"""What the collector records, and CUPTI's numbers of the activity kinds it stands for."""
+DEFAULT_RECORDS = ("kernel", "copy", "call", "sync", "overhead", "graph", "stream")
+PROFILER_RANGE = "cudaProfilerApi"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One capture.
+
+    Attributes:
+        command: program and arguments.
+        output: folder of the capture; made anew.
+        backend: ``auto``, ``collector``, ``nsys``, ``torch`` or ``ncu``.
+        steps: record so many optimizer steps; 0: not by steps.
+        warmup: optimizer steps to let pass first.
+        range: record inside NVTX ranges of this name (``NAME`` or ``NAME@DOMAIN``), or between
+            the calls of ``cudaProfilerApi``; empty: not by range.
+        delay_s: begin so many seconds after the program's start.
+        duration_s: record so many seconds; 0: to the end.
+        paused: begin when ``stepscope capture start`` says so.
+        ring_s: keep only the last so many seconds; 0: everything.
+        max_bytes: end recording when one process's file has this size; 0: no limit.
+        ranks: record only these ranks; empty: all.
+        graph: ``graph`` records a CUDA graph as one operation, ``node`` every kernel in it.
+        record: further things to record: ``event``, ``memory``.
+        every_call: also record calls that only query.
+        counters: sample the GPUs' counters beside the program.
+        gc: record Python's garbage collections.
+        waits: record waits in the C library and for Python's global lock.
+        stacks: record Python stacks (``torch`` only).
+        flush_ms: how often GPU records are fetched: bounds what a killed process loses.
+        stop_program: end the program when recording has ended.
+        keep_raw: keep the raw files after they were read.
+    """
+
+    command: tuple[str, ...]
+    output: Path
+    backend: str = "auto"
+    steps: int = 0
+    warmup: int = 0
+    range: str = ""
+    delay_s: float = 0.0
+    duration_s: float = 0.0
+    paused: bool = False
+    ring_s: float = 0.0
+    max_bytes: int = 0
+    ranks: tuple[int, ...] = ()
+    graph: str = "graph"
+    record: tuple[str, ...] = field(default=())
+    every_call: bool = False
+    counters: bool = True
+    gc: bool = False
+    waits: bool = False
+    stacks: bool = False
+    flush_ms: int = 500
+    stop_program: bool = False
+    keep_raw: bool = False
+
+    def check(self) -> None:
+        """Refuse what makes no sense together.
+
+        Raises:
+            CaptureError: with one sentence.
+        """
+        if not self.command:
+            raise CaptureError("no program to run; give it after --, as in: -- python train.py")
+        ways = {
+            "--steps": self.steps > 0,
+            "--range": bool(self.range),
+            "--paused": self.paused,
+        }
+        asked = [name for name, given in ways.items() if given]
+        if len(asked) > 1:
+            raise CaptureError(f"{' and '.join(asked)} both say when to record; give one of them")
+        if self.warmup and not self.steps:
+            raise CaptureError("--warmup counts steps before those of --steps; give --steps too")
+        if asked and self.delay_s:
+            raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
+
+    def kinds(self) -> list[int]:
+        """Numbers of the CUPTI activity kinds to record."""
+        wanted = [*DEFAULT_RECORDS, *self.record]
+        if self.graph == "node":
+            wanted.remove("graph")
+        return list(dict.fromkeys(kind for name in wanted for kind in RECORDS[name]))
+
+    def summary(self) -> dict[str, str]:
+        """The options that differ from their defaults, as text, for the capture's metadata."""
+        default = Options((), Path())
+        skipped = ("command", "output")
+        return {
+            name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            for name, value in vars(self).items()
+            if name not in skipped and value != getattr(default, name)
+        }

@@ -1,0 +1,177 @@
+"""Put the raw files of a run in order: rescue what killed processes left, one folder a rank.
+
+Only the JSON blocks are read here; the layout is declared in ``importers/own/layout.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HEADER = struct.Struct("<IHHIIIIQQ")
+_MAGIC = 0x31425353
+_META = 1
+_GPU_WORK = (4, 5, 6, 10)  # kernels, copies, memory sets, graphs
+_RANKS = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
+SHARED_FILES = ("capture.json", "counters.csv")
+"""Files of the launcher that every rank's folder gets a copy of."""
+
+
+@dataclass
+class Recorded:
+    """One process's files.
+
+    Attributes:
+        name: their common name.
+        process: process id.
+        parent: parent's process id.
+        rank: rank, where its environment told.
+        device: first GPU it had; None without GPU.
+        work: number of blocks with GPU work.
+        finished: whether it closed its capture.
+        kept: whether what it held in memory survives its end.
+        remarks: what went wrong, in its own words.
+    """
+
+    name: str
+    process: int = 0
+    parent: int = 0
+    rank: int | None = None
+    device: str | None = None
+    work: int = 0
+    finished: bool = False
+    kept: bool = True
+    remarks: list[str] = field(default_factory=list)
+
+
+def cut_short(found: list[Recorded]) -> list[Recorded]:
+    """Processes that lost something by their sudden end.
+
+    Workers without a GPU usually leave by ``os._exit``; their NVTX events outlive them.
+    """
+    return [one for one in found if not one.finished and (one.device is not None or not one.kept)]
+
+
+def rescue(folder: Path, pool: Path | None) -> int:
+    """Move what processes left in memory beside their files; returns of how many."""
+    found = 0
+    if pool is None or not pool.is_dir():
+        return found
+    for left in sorted(pool.glob("*.pool")):
+        if (folder / f"{left.stem}.raw").exists():
+            shutil.move(left, folder / left.name)
+            found += 1
+    shutil.rmtree(pool, ignore_errors=True)
+    return found
+
+
+def recorded(folder: Path) -> list[Recorded]:
+    """The processes whose files lie in a folder."""
+    return [_examine(path) for path in sorted(folder.glob("*.raw")) if path.name.count(".") == 1]
+
+
+def sort_by_rank(folder: Path) -> dict[str, list[Recorded]]:
+    """Move each rank's files into a folder of its own (``rank0``); returns folder to processes."""
+    groups: dict[str, list[Recorded]] = {}
+    for name, members in group(recorded(folder)).items():
+        target = folder / name
+        target.mkdir(exist_ok=True)
+        for member in members:
+            for path in folder.glob(f"{member.name}.*"):
+                path.rename(target / path.name)
+        for shared in SHARED_FILES:
+            if (folder / shared).exists():
+                shutil.copyfile(folder / shared, target / shared)
+        groups[name] = members
+    for shared in SHARED_FILES if groups else ():
+        (folder / shared).unlink(missing_ok=True)
+    for target in sorted(folder.glob("rank*")):
+        if target.name not in groups and any(target.glob("*.raw")):
+            groups[target.name] = recorded(target)  # sorted before
+    return groups
+
+
+def group(found: list[Recorded]) -> dict[str, list[Recorded]]:
+    """Processes by rank: ``rank3`` -> its process and the workers that it started."""
+    groups: dict[str, list[Recorded]] = {}
+    owner: dict[int, str] = {}
+    ranked = [one for one in found if one.rank is not None]
+    # processes with a GPU but without a rank are counted in the order of their ids
+    others = sorted(
+        (one for one in found if one.rank is None and one.work), key=lambda one: one.process
+    )
+    free = iter(n for n in range(len(found) + 1) if n not in {one.rank for one in ranked})
+    for one in (*ranked, *others):
+        name = f"rank{one.rank if one.rank is not None else next(free)}"
+        groups.setdefault(name, []).append(one)
+        owner[one.process] = name
+    parents = {one.process: one.parent for one in found}
+    for one in found:
+        if one.rank is not None or one.work:
+            continue
+        process, seen = one.parent, {one.process}
+        while process and process not in owner and process not in seen:
+            seen.add(process)
+            process = parents.get(process, 0)
+        name = owner.get(process) or min(groups, default="rank0")
+        groups.setdefault(name, []).append(one)
+    return groups
+
+
+def _examine(path: Path) -> Recorded:
+    one = Recorded(path.stem)
+    environment: dict[str, Any] = {}
+    for kind, content in _blocks(path):
+        if kind in _GPU_WORK:
+            one.work += 1
+        said = content or {}
+        match said.get("type"):
+            case "process":
+                one.process, one.parent = int(said.get("pid", 0)), int(said.get("parent", 0))
+                environment |= said.get("environment", {})
+                one.kept = bool(said.get("pool"))
+            case "remark" if said.get("severity") in ("error", "warning"):
+                one.remarks.append(str(said.get("text", "")))
+            case "end":
+                one.finished = True
+                environment |= said.get("environment", {})
+            case "cupti":
+                one.device = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
+    for name in _RANKS:
+        if str(environment.get(name, "")).isdigit():
+            one.rank = int(environment[name])
+            break
+    return one
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """(kind, JSON object or None) of every whole block; a ring keeps its rows in other files."""
+    for part in (path, *sorted(path.parent.glob(f"{path.stem}.*.raw"))):
+        size = part.stat().st_size
+        with part.open("rb") as stream:
+            at = 0
+            while at + _HEADER.size <= size:
+                stream.seek(at)
+                magic, kind, _, _, length, *_ = _HEADER.unpack(stream.read(_HEADER.size))
+                at += _HEADER.size + length
+                if magic != _MAGIC or at > size:
+                    break
+                content = None
+                if kind == _META:
+                    try:
+                        content = json.loads(stream.read(length).decode("utf-8", "replace"))
+                    except ValueError:
+                        content = None
+                yield kind, content if isinstance(content, dict) else None

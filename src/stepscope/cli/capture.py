@@ -1,0 +1,34 @@
+"""``stepscope capture``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["start", "stop", "finalise"]))
+@click.argument("target")
+@options.formats("text", "json")
+def command(action: str, target: str, format_: str) -> None:
+    """Steer a capture that runs, or read one whose launcher did not live to do it.
+
+    "start PID" and "stop PID" begin and end recording in a program that 'stepscope run' started
+    (--paused lets it start without recording); PID is any of its processes, or the launcher.
+    "finalise FOLDER" reads the raw files of a run into traces.
+    """
+    from stepscope.recording import finalise_capture, order_capture
+
+    traces = []
+    if action == "finalise":
+        traces = [str(trace) for trace in finalise_capture(target)]
+    else:
+        order_capture(action, target)
+    if format_ == "json":
+        import msgspec
+
+        document = {"schema": "stepscope.capture/1", "action": action, "traces": traces}
+        options.write(msgspec.json.encode(document).decode() + "\n")
+    else:
+        options.write("".join(f"{trace}\n" for trace in traces))

@@ -1,0 +1,37 @@
+"""``stepscope doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+_MARKS = {"ok": "ok", "warning": "!", "missing": "-"}
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@options.formats("text", "json")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def command(format_: str, program: tuple[str, ...]) -> None:
+    """Show what can be captured on this machine, and what to do where it cannot.
+
+    Give the program after --, as in: stepscope doctor -- python train.py; its Python is then the
+    one that is looked into.
+    """
+    from stepscope.recording import examine_machine
+
+    checks = examine_machine(program)
+    if format_ == "json":
+        import msgspec
+
+        document = {"schema": "stepscope.doctor/1", "checks": checks}
+        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        return
+    from stepscope.render.text import clean
+
+    width = max(len(check["name"]) for check in checks)
+    for check in checks:
+        line = f"{_MARKS[check['status']]:2} {check['name']:{width}}  {check['says']}"
+        options.write(clean(line, 1000) + "\n")
+        if check["remedy"]:
+            options.write(clean(f"{'':{width + 5}}{check['remedy']}", 1000) + "\n")

@@ -1,0 +1,49 @@
+"""``stepscope export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepscope.cli import options
+from stepscope.trace.errors import StorageError, UsageError
+
+
+@click.command()
+@options.paths
+@click.option(
+    "--type",
+    "-t",
+    "kind",
+    type=click.Choice(["perfetto", "chrome", "speedscope"]),
+    required=True,
+    help="Format of the file.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it."
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@options.again
+def command(paths: tuple[str, ...], kind: str, output: str, force: bool, again: bool) -> None:
+    """Write the timeline for another viewer.
+
+    Tracks, launch arrows and counters are those of `stepscope ui`, with steps and with idle time
+    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope.
+    """
+    import gzip
+
+    from stepscope.session import Session
+
+    path = Path(output)
+    if path.exists() and not force:
+        raise UsageError(f"{output} exists; --force overwrites it")
+    parts = Session(paths, again=again).exported(kind)
+    try:
+        with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {output}: {error.strerror}; choose another file"
+        ) from error

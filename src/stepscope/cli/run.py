@@ -1,0 +1,160 @@
+"""``stepscope run``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from stepscope.cli import options
+
+_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    try:
+        return round(float(number or 0) * (_SIZES[unit] if unit else 1))
+    except (ValueError, KeyError) as error:
+        raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
+
+
+def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no list of ranks; write 0,3") from error
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("-o", "--output", default="", help="Folder of the capture; a new one by default.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "collector", "nsys", "torch", "ncu"]),
+    default="auto",
+    show_default=True,
+    help="What records: Stepscope's own collector, Nsight Systems, torch.profiler, or Nsight "
+    "Compute.",
+)
+@click.option("--steps", default=0, help="Record so many optimizer steps of PyTorch.")
+@click.option(
+    "--warmup", type=int, default=None, help="Steps to let pass before --steps; 5 by default."
+)
+@click.option(
+    "--range",
+    "range_",
+    default="",
+    help="Record inside NVTX ranges of this name (NAME or NAME@DOMAIN), or between the program's "
+    "calls of cudaProfilerApi.",
+)
+@click.option("--delay", default=0.0, help="Begin so many seconds after the program's start.")
+@click.option("--duration", default=0.0, help="Record so many seconds.")
+@click.option("--paused", is_flag=True, help="Begin when 'stepscope capture start' says so.")
+@click.option("--ring", default=0.0, help="Keep only the last so many seconds.")
+@click.option(
+    "--max-size",
+    default="0",
+    callback=_bytes,
+    help="End recording when a process's raw file has this size, as in 500M.",
+)
+@click.option("--ranks", default="", callback=_ranks, help="Record only these ranks, as in 0,3.")
+@click.option(
+    "--graph",
+    type=click.Choice(["graph", "node"]),
+    default="graph",
+    show_default=True,
+    help="CUDA graphs as one operation, or every kernel in them, which costs more.",
+)
+@click.option(
+    "--record",
+    multiple=True,
+    type=click.Choice(["event", "memory"]),
+    help="Also record CUDA events, or allocations of device memory.",
+)
+@click.option("--every-call", is_flag=True, help="Also record CUDA calls that only query.")
+@click.option(
+    "--counters/--no-counters",
+    default=True,
+    help="Sample the GPUs' clocks, power and memory ten times a second.",
+)
+@click.option("--gc", is_flag=True, help="Record Python's garbage collections.")
+@click.option(
+    "--waits",
+    is_flag=True,
+    help="Record waits in the C library (locks, files, queues) and for Python's global lock.",
+)
+@click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
+@click.option(
+    "--flush-ms",
+    default=500,
+    show_default=True,
+    help="How often GPU records are fetched: what a killed process loses.",
+)
+@click.option("--stop-program", is_flag=True, help="End the program when recording has ended.")
+@click.option("--keep-raw", is_flag=True, help="Keep the raw files after they were read.")
+@click.option("--no-diagnose", is_flag=True, help="Only capture.")
+@options.formats("terminal", "json", "markdown")
+@click.option("--dry-run", is_flag=True, help="Print the exact command, and do nothing.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)
+def command(
+    output: str,
+    program: tuple[str, ...],
+    range_: str,
+    warmup: int | None,
+    max_size: int,
+    delay: float,
+    duration: float,
+    ring: float,
+    no_diagnose: bool,
+    dry_run: bool,
+    format_: str,
+    steps: int,
+    **rest: object,
+) -> int:
+    """Run a program, record it, and diagnose what was recorded.
+
+    Give the program after --, as in: stepscope run -- python train.py. Nothing needs to be
+    installed for it and the program is not changed. What is recorded survives a crash. The exit
+    code is the program's.
+    """
+    from stepscope.recording import capture_options, capture_program, planned_command
+
+    wanted = capture_options(
+        command=program,
+        output=output,
+        range=range_,
+        steps=steps,
+        warmup=warmup if warmup is not None else 5 * bool(steps),
+        max_bytes=max_size,
+        delay_s=delay,
+        duration_s=duration,
+        ring_s=ring,
+        **rest,
+    )
+    if dry_run:
+        why, text = planned_command(wanted)
+        if format_ == "json":
+            import msgspec
+
+            document = {"schema": "stepscope.plan/1", "backend": why, "command": text}
+            options.write(msgspec.json.encode(document).decode() + "\n")
+            return 0
+        _say(f"back-end {why}")
+        options.write(text + "\n")
+        return 0
+    outcome = capture_program(wanted, _say)
+    captured = bool(outcome.traces or outcome.results)
+    if captured:
+        _say(
+            f"captured in {outcome.folder}; read it again with: stepscope diagnose {outcome.folder}"
+        )
+    if captured and not no_diagnose:
+        sys.stdout.flush()
+        outcome.diagnose(format_)
+    return outcome.exit_code or (0 if captured else 2)
+
+
+def _say(text: str) -> None:
+    from stepscope.render.text import clean
+
+    click.echo(f"stepscope: {clean(text, 1000)}", err=True)

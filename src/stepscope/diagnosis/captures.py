@@ -1,0 +1,20 @@
+"""Commands that record what a finding lacks. Each cause names one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PLAIN: Final = "stepscope run -- python train.py"
+"""GPU work, CUDA calls and ranges, at the least cost; clocks and power beside them."""
+
+WAITS: Final = "stepscope run --waits -- python train.py"
+"""Also what threads wait for: locks, files, queues, Python's global lock."""
+
+WAITS_AND_NODES: Final = "stepscope run --waits --graph node -- python train.py"
+"""Also the kernels inside CUDA graphs."""
+
+COLLECTIONS: Final = "stepscope run --waits --gc -- python train.py"
+"""Also Python's garbage collections."""
+
+STACKS: Final = "stepscope run --backend torch --stacks --steps 5 -- python train.py"
+"""Operators with shapes, and the Python lines that call them; torch.profiler slows the host."""

@@ -1,0 +1,1 @@
+"""Timelines in the formats of other viewers."""

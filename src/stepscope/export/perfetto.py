@@ -1,0 +1,126 @@
+"""Perfetto's own format: a stream of ``TracePacket`` messages, written field by field.
+
+Only the handful of fields that a timeline needs are written; their numbers are those of
+``protos/perfetto/trace/trace_packet.proto`` and ``track_event/*.proto`` of the Perfetto project,
+where a field's number never changes. Times are nanoseconds on the trace's own clock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from stepscope.analysis.timeline.timeline import Timeline
+from stepscope.analysis.timeline.track import Samples
+from stepscope.export.pieces import begins_and_ends, launches, pieces
+
+REFERENCE = "perfetto/trace/trace_packet.proto"
+
+_PACKET = 1  # Trace.packet
+_TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
+_EVENT_NAMES = 2  # InternedData.event_names; EventName: iid 1, name 2
+_TYPE, _TRACK, _NAME_ID, _COUNTER, _FLOWS, _FLOW_ENDS = 9, 11, 10, 44, 47, 48
+_BEGIN, _END, _SAMPLE = 1, 2, 4
+_CLEARED, _NEEDS = 1, 2
+_UUID, _NAME, _PARENT, _IS_COUNTER, _ORDER, _RANK = 1, 2, 5, 8, 11, 12
+_EXPLICIT = 3  # TrackDescriptor.ChildTracksOrdering
+
+
+def varint(value: int) -> bytes:
+    """A number of any size, 7 bits a byte; negative ones in two's complement of 64 bits."""
+    value &= (1 << 64) - 1
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field that holds a number."""
+    return varint(field << 3) + varint(value)
+
+
+def message(field: int, content: bytes) -> bytes:
+    """A field that holds text or another message."""
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def _fixed(field: int, value: int) -> bytes:
+    return varint(field << 3 | 1) + struct.pack("<Q", value)
+
+
+def _double(field: int, value: float) -> bytes:
+    return varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def _packet(content: bytes) -> bytes:
+    return message(_PACKET, content + number(_SEQUENCE, 1))
+
+
+def _track(uuid: int, name: str, parent: int, rank: int, *, counter: bool = False) -> bytes:
+    content = number(_UUID, uuid) + message(_NAME, name.encode("utf-8", "replace"))
+    if parent:
+        content += number(_PARENT, parent) + number(_RANK, rank)
+    if counter:
+        content += message(_IS_COUNTER, b"")
+    else:
+        content += number(_ORDER, _EXPLICIT)
+    return _packet(message(_DESCRIPTOR, content))
+
+
+def write(timeline: Timeline) -> Iterator[bytes]:
+    """The file, in parts."""
+    arrows = launches(timeline)
+    told: set[int] = set()
+    groups: dict[str, int] = {}
+    yield _packet(number(_FLAGS, _CLEARED))
+    uuid = 0
+    for track in timeline.tracks:
+        group = timeline.group_of(track)
+        if group not in groups:
+            uuid += 1
+            groups[group] = uuid
+            yield _track(uuid, group, 0, 0)
+        content = timeline.track(track.id).content
+        if isinstance(content, Samples):
+            uuid += 1
+            yield _track(uuid, track.title, groups[group], uuid, counter=True)
+            head = number(_TYPE, _SAMPLE) + number(_TRACK, uuid)
+            for at, value in zip(content.time.tolist(), content.value.tolist(), strict=True):
+                yield _packet(
+                    number(_TIMESTAMP, at) + message(_EVENT, head + _double(_COUNTER, value))
+                )
+            continue
+        names = [n for n in set(content.name.tolist()) if n not in told]
+        told.update(names)
+        interned = b"".join(
+            message(
+                _EVENT_NAMES,
+                number(1, n + 1) + message(2, timeline.names.texts[n].encode("utf-8", "replace")),
+            )
+            for n in names
+        )
+        if interned:
+            yield _packet(message(_INTERNED, interned) + number(_FLAGS, _NEEDS))
+        of_track = arrows.get(track.id, {})
+        for piece in pieces(timeline, track):
+            uuid += 1
+            yield _track(uuid, piece.title, groups[group], uuid)
+            begin = number(_TYPE, _BEGIN) + number(_TRACK, uuid)
+            end = message(_EVENT, number(_TYPE, _END) + number(_TRACK, uuid))
+            time, begins, row = begins_and_ends(content, piece.rows)
+            name = (content.name[row] + 1).tolist()
+            flags = number(_FLAGS, _NEEDS)
+            for at, starts, of, text in zip(
+                time.tolist(), begins.tolist(), row.tolist(), name, strict=True
+            ):
+                if not starts:
+                    yield _packet(number(_TIMESTAMP, at) + end + flags)
+                    continue
+                event = begin + number(_NAME_ID, text)
+                if of in of_track:
+                    arrow, leaves = of_track[of]
+                    event += _fixed(_FLOWS if leaves else _FLOW_ENDS, arrow + 1)
+                yield _packet(number(_TIMESTAMP, at) + message(_EVENT, event) + flags)

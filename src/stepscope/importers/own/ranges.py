@@ -1,0 +1,202 @@
+"""NVTX events to ranges and marks."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.importers.own import layout
+from stepscope.importers.own.payload import payload_texts
+from stepscope.importers.own.raw import Raw
+from stepscope.importers.own.sink import Sink, constant, dictionary, texts
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = "range"
+OSRT_DOMAIN, GIL_DOMAIN = "stepscope osrt", "stepscope gil"
+"""Domains in which the preloaded library tells of waits; no ranges of the program."""
+_KINDS = ["pushpop", "startend", "mark"]
+_FORMATS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
+"""NVTX payload types by number."""
+
+
+def read_ranges(
+    sink: Sink, raw: Raw, process: int, end_ns: int, within: tuple[int, int] | None = None
+) -> dict[int, str]:
+    """Fill ``range`` with the ranges of one process.
+
+    Args:
+        sink: takes the rows.
+        raw: the process's files.
+        process: process id.
+        end_ns: monotonic time at which ranges that are still open are closed.
+        within: monotonic times; ranges wholly outside are left out.
+
+    Returns:
+        The names that the program gave to its threads.
+    """
+    if not raw.nvtx:
+        return {}
+    rows = np.concatenate([rows for _, rows in raw.nvtx])
+    thread = np.repeat([t for t, _ in raw.nvtx], [len(r) for _, r in raw.nvtx]).astype(np.int64)
+    payloads = payload_texts(raw, rows)
+    opens, closes = _pushpop(rows, thread)
+    told = _read_waits(sink, raw, rows, thread, process, (opens, closes), within)
+    opens, closes = opens[~told], closes[~told]
+    starts, ends = _startend(rows)
+    marks = np.flatnonzero(rows["op"] == layout.MARK)
+    first = np.concatenate([opens, starts, marks])
+    last = np.concatenate([closes, ends, marks])
+    kind = np.repeat([0, 1, 2], [len(opens), len(starts), len(marks)])
+    closed = last >= 0
+    begin = rows["time"][first].astype(np.int64)
+    limit = max(end_ns, int(rows["time"].max()))
+    end = np.where(closed, rows["time"][last].astype(np.int64), limit)
+    if within is not None:
+        kept = (end >= within[0]) & (begin <= within[1])
+        first, last, kind = first[kept], last[kept], kind[kept]
+        closed, begin, end = closed[kept], begin[kept], end[kept]
+    sink.writer.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
+    _put(sink, raw, rows, thread, process, (first, last, kind, closed, begin, end), payloads)
+    sink.threads |= {(process, t) for t in np.unique(thread).tolist()}
+    named = rows[rows["op"] == layout.THREAD_NAME]
+    return {
+        int(number): raw.texts.get(int(name), "")
+        for number, name in zip(named["id"], named["name"], strict=True)
+    }
+
+
+def _read_waits(
+    sink: Sink,
+    raw: Raw,
+    rows: AnyArray,
+    thread: IntArray,
+    process: int,
+    pairs: tuple[IntArray, IntArray],
+    within: tuple[int, int] | None,
+) -> BoolArray:
+    """Fill ``api_call`` and ``gil`` with the waits among the ranges; returns which those are."""
+    opens, closes = pairs
+    domain = rows["domain"][opens]
+    told = np.zeros(len(opens), bool)
+    for name in (OSRT_DOMAIN, GIL_DOMAIN):
+        numbers = [number for number, text in raw.texts.items() if text == name]
+        mine = np.isin(domain, numbers) if numbers else np.zeros(len(opens), bool)
+        told |= mine
+        first, last = opens[mine & (closes >= 0)], closes[mine & (closes >= 0)]
+        if within is not None:
+            kept = (rows["time"][last] >= within[0]) & (rows["time"][first] <= within[1])
+            first, last = first[kept], last[kept]
+        if not len(first):
+            continue
+        columns: dict[str, Any] = {
+            "process_id": np.full(len(first), process),
+            "thread_id": thread[first],
+            "start_ns": sink.times(rows["time"][first]),
+            "end_ns": sink.times(rows["time"][last]),
+        }
+        if name == GIL_DOMAIN:
+            sink.put("gil", columns | {"state": constant("waiting", len(first))})
+        else:
+            sink.rows["osrt"] += len(first)
+            called = texts(raw, rows["name"][first]).fill_null("")
+            columns |= {"api": constant("osrt", len(first)), "name": called, "raw_name": called}
+            sink.put("api_call", columns)
+    return told
+
+
+def _put(
+    sink: Sink,
+    raw: Raw,
+    rows: AnyArray,
+    thread: IntArray,
+    process: int,
+    ranges: tuple[IntArray, IntArray, IntArray, BoolArray, IntArray, IntArray],
+    payloads: dict[int, str],
+) -> None:
+    import pyarrow as pa
+
+    first, last, kind, closed, begin, end = ranges
+    order = np.argsort(begin, kind="stable")
+    first, last, kind, closed = first[order], last[order], kind[order], closed[order]
+    end_thread = thread[last]
+    sink.put(
+        TABLE,
+        {
+            "kind": dictionary(kind, _KINDS),
+            "process_id": np.full(len(first), process),
+            "thread_id": thread[first],
+            "end_thread_id": pa.array(end_thread, mask=(kind != 1) | ~closed),
+            "start_ns": sink.times(begin[order]),
+            "end_ns": sink.times(end[order]),
+            "name": texts(raw, rows["name"][first]).fill_null(""),
+            "domain": texts(raw, rows["domain"][first]),
+            "payload": _payload_column(rows, first, payloads),
+            "closed": closed,
+            "end_missing": ~closed,
+        },
+    )
+
+
+def _pushpop(rows: AnyArray, thread: IntArray) -> tuple[IntArray, IntArray]:
+    """Rows of every push and of its pop (-1 where it was not popped).
+
+    Pushes and pops nest within one thread and domain. A pop without a push belongs to a range
+    that was opened before recording began, and is left out.
+    """
+    at = np.flatnonzero(np.isin(rows["op"], (layout.PUSH, layout.POP)))
+    # a thread's chunks come in order, so its rows are in order of time already
+    order = at[np.lexsort((at, rows["domain"][at], thread[at]))]
+    if not len(order):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    step = np.where(rows["op"][order] == layout.PUSH, 1, -1)
+    key = thread[order] * (1 << 32) + rows["domain"][order]
+    bounds = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(order)]
+    opens, closes = [], []
+    for begin, end in itertools.pairwise(bounds):
+        mine, change = order[begin:end], step[begin:end]
+        depth = np.cumsum(change)
+        low = np.minimum.accumulate(np.minimum(depth, 0))
+        orphan = (change < 0) & (low < np.concatenate(([0], low[:-1])))
+        mine, change = mine[~orphan], change[~orphan]
+        depth = np.cumsum(change)
+        level = np.where(change > 0, depth, depth + 1)
+        # on one level pushes and pops take turns, so a push's pop is the next event there
+        place = np.lexsort((np.arange(len(mine)), level))
+        is_push = change[place] > 0
+        follows = np.concatenate((~is_push[1:] & (level[place][1:] == level[place][:-1]), [False]))
+        after = np.concatenate((mine[place][1:], [-1]))
+        opens.append(mine[place][is_push])
+        closes.append(np.where(follows, after, -1)[is_push])
+    return np.concatenate(opens), np.concatenate(closes)
+
+
+def _startend(rows: AnyArray) -> tuple[IntArray, IntArray]:
+    """Rows of every start and of its end, by the range's id."""
+    starts = np.flatnonzero(rows["op"] == layout.BEGIN)
+    ends = np.flatnonzero(rows["op"] == layout.FINISH)
+    if not len(ends):
+        return starts, np.full(len(starts), -1, np.int64)
+    ends = ends[np.argsort(rows["id"][ends], kind="stable")]
+    known = rows["id"][ends]
+    place = np.minimum(np.searchsorted(known, rows["id"][starts]), len(ends) - 1)
+    return starts, np.where(known[place] == rows["id"][starts], ends[place], -1)
+
+
+def _payload_column(rows: AnyArray, first: IntArray, payloads: dict[int, str]) -> pa.Array:
+    """The payload of each range as text: a number, or JSON of a structure."""
+    import pyarrow as pa
+
+    texts_: dict[int, str] = dict(payloads)
+    for number, kind in _FORMATS.items():
+        for row in first[rows["payload_type"][first] == number].tolist():
+            value = np.frombuffer(rows["payload"][row].tobytes(), kind, 1)[0]
+            texts_[row] = str(value)
+    if not texts_:
+        return pa.nulls(len(first), pa.string())
+    found: list[Any] = [texts_.get(row) for row in first.tolist()]
+    return pa.array(found, pa.string())

@@ -1,0 +1,78 @@
+"""Read one raw capture, of one process or of a group of them, into the canonical tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.importers.own.about import (
+    end_of,
+    launcher_says,
+    meta_of,
+    origin_of,
+    process_of,
+    read_diagnostics,
+    read_things,
+    window_of,
+)
+from stepscope.importers.own.absent import absent_tables
+from stepscope.importers.own.counters import read_counters
+from stepscope.importers.own.gpu import (
+    read_gpu,
+    read_memory,
+    read_overhead,
+    read_streams,
+    read_syncs,
+)
+from stepscope.importers.own.host import count_unresolved, read_calls
+from stepscope.importers.own.ranges import read_ranges
+from stepscope.importers.own.raw import names_in, read_raw
+from stepscope.importers.own.sink import Sink
+from stepscope.trace.errors import InputError
+from stepscope.trace.meta import Meta
+from stepscope.trace.store import TraceWriter
+
+
+def read(path: Path, writer: TraceWriter) -> Meta:
+    """Fill the writer from a folder of raw files, or from one process's file.
+
+    Raises:
+        InputError: there is nothing in it, or it was written by another version.
+    """
+    folder = path if path.is_dir() else path.parent
+    names = names_in(folder) if path.is_dir() else [path.name.split(".", 1)[0]]
+    raws = [read_raw(folder, name, writer.problems) for name in names]
+    raws = [raw for raw in raws if raw.meta or raw.rows]
+    if not raws:
+        raise InputError(
+            f"{path} holds no whole record; the program ended before anything was recorded"
+        )
+    said = launcher_says(folder)
+    origin, epoch = origin_of(raws, said)
+    window = window_of(raws)
+    meta = meta_of(raws, said)
+    sink = Sink(writer, origin)
+    names_of_threads: dict[tuple[int, int], str] = {}
+    with_gpu = any(raw.one("cupti") for raw in raws)
+    for raw in raws:
+        process = process_of(raw)
+        read_gpu(sink, raw, process)
+        read_calls(sink, raw, process)
+        count_unresolved(sink, raw)
+        read_syncs(sink, raw, process)
+        read_overhead(sink, raw, process)
+        read_memory(sink, raw, process)
+        # a worker without a GPU does not know when its parent records
+        within = None if raw.one("cupti") or not with_gpu else (window.start_ns, window.end_ns)
+        named = read_ranges(sink, raw, process, end_of(raw), within)
+        names_of_threads |= {(process, thread): name for thread, name in named.items()}
+        read_streams(sink, raw, process)
+        raw.rows.clear()
+        raw.nvtx.clear()
+    read_counters(sink, folder, raws, window)
+    read_diagnostics(sink, raws)
+    read_things(sink, raws, names_of_threads)
+    meta.origin_epoch_ns = epoch
+    meta.window_start_ns = window.start_ns - origin
+    meta.window_end_ns = max(window.end_ns - origin, sink.latest_ns)
+    meta.absent = absent_tables(sink.rows)
+    return meta

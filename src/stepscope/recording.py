@@ -1,0 +1,159 @@
+"""The facade of captures: run a program under a recorder, turn what it left into traces.
+
+Beside :mod:`stepscope.session`, which opens traces; the command line calls both and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.trace.errors import InputError, StepscopeError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.capture.options import Options
+
+
+@contextmanager
+def _capture_errors() -> Iterator[None]:
+    """Captures know nothing of this package's errors; here theirs become ours."""
+    from stepscope.capture.errors import CaptureError
+
+    try:
+        yield
+    except CaptureError as error:
+        raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What ``stepscope run`` made.
+
+    Attributes:
+        folder: the capture's folder.
+        exit_code: the program's.
+        traces: Stepscope traces in it, one a rank.
+        results: captures in another tool's format in it.
+    """
+
+    folder: Path
+    exit_code: int
+    traces: list[Path]
+    results: list[Path]
+
+    def diagnose(self, format_: str = "terminal") -> int:
+        """Diagnose it in a process of its own, on this process's output; returns its code.
+
+        Args:
+            format_: as of ``stepscope diagnose``.
+        """
+        paths = self.traces or self.results
+        command = [sys.executable, "-m", "stepscope", "diagnose", "--format", format_]
+        command += map(str, paths)
+        return subprocess.run(command, check=False).returncode
+
+
+def capture_options(**options: Any) -> Options:
+    """What a capture shall record, by the names of :class:`~stepscope.capture.options.Options`."""
+    from stepscope.capture.facade import make_options
+
+    return make_options(**options)
+
+
+def planned_command(options: Options) -> tuple[str, str]:
+    """(why this back-end, the exact command) of a capture, without making it.
+
+    Raises:
+        UsageError: it cannot be made here.
+    """
+    from stepscope.capture.launcher import prepare
+
+    with _capture_errors():
+        _, why, plan = prepare(options)
+    return why, plan.text()
+
+
+def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
+    """Run a program, record it, and turn what was recorded into traces.
+
+    Raises:
+        UsageError: it cannot be recorded here.
+    """
+    from stepscope import __version__
+    from stepscope.capture.launcher import record
+
+    with _capture_errors():
+        outcome = record(options, __version__, say)
+    traces, failures = _finalised(outcome.raw, keep=options.keep_raw)
+    for remark in (*outcome.remarks, *failures):
+        say(remark)
+    return Captured(outcome.folder, outcome.exit_code, traces, outcome.results)
+
+
+def finalise_capture(folder: str | Path) -> list[Path]:
+    """Turn the raw files of a run into traces; returns these.
+
+    Raises:
+        UsageError: the folder is none of a run, or it is still being recorded.
+        InputError: nothing in it can be read.
+    """
+    from stepscope.capture.launcher import order
+
+    with _capture_errors():
+        outcome = order(Path(folder))
+    traces, failures = _finalised(outcome.raw, keep=False)
+    if not traces:
+        raise InputError(failures[0] if failures else f"{folder} holds no recorded process")
+    return traces
+
+
+def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:
+    """Read each rank's raw folder into a trace beside it; raw files of those that fail stay."""
+    from stepscope.importers.registry import convert
+
+    traces, failures = [], []
+    for raw in folders:
+        target = raw.parents[1] / f"{raw.name}.stepscope"
+        try:
+            convert(raw, target)
+        except StepscopeError as error:
+            failures.append(str(error))
+            continue
+        traces.append(target)
+    if folders and not failures:
+        everything = folders[0].parent
+        if keep:
+            # a hidden name: the folder's captures are its traces, and this is the same again
+            everything.rename(everything.with_name(f".{everything.name}"))
+        else:
+            shutil.rmtree(everything, ignore_errors=True)
+    return traces, failures
+
+
+def order_capture(order: str, target: str) -> None:
+    """Begin ("start") or end ("stop") recording in a program that is being recorded.
+
+    Args:
+        order: what to do.
+        target: a process of the program, the launcher's process, or the run's folder.
+
+    Raises:
+        UsageError: nothing is recorded there.
+    """
+    from stepscope.capture.facade import steer
+
+    with _capture_errors():
+        steer(order, target)
+
+
+def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What can be captured here: checks with name, status, what was found and the remedy."""
+    from stepscope.capture.doctor import examine
+
+    return [check.document() for check in examine(tuple(command))]

@@ -1,0 +1,1 @@
+"""The timeline in the browser: a web server on the loopback interface, and its page."""

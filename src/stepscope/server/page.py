@@ -1,0 +1,63 @@
+"""The timeline as one HTML file that opens from disk: no server, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+
+import msgspec
+
+from stepscope.server.app import asset, diagnosis_of
+from stepscope.session import Session
+from stepscope.trace.errors import InputError
+
+
+def page(session: Session, window: str = "", step: int | None = None) -> str:
+    """The file's text.
+
+    Args:
+        session: the opened job.
+        window: ``[start]/[end]``; empty for all.
+        step: number of a step to take instead.
+
+    Raises:
+        UsageError: the window is wrong, or holds too much for one page.
+    """
+    try:
+        diagnosed: msgspec.Raw | None = msgspec.Raw(diagnosis_of(session))
+        refused = ""
+    except InputError as error:
+        diagnosed, refused = None, str(error)
+    found = session.extract(window, step)
+    layout = found["layout"]
+    assert isinstance(layout, dict)
+    layout["paths"] = [path.rpartition("/")[2] for path in session.paths]
+    layout["problems"] = [msgspec.to_builtins(problem) for problem in session.problems]
+    if diagnosed is None:  # tracks that need an explanation have none
+        layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
+    data = msgspec.json.encode({**found, "diagnosed": diagnosed, "refused": refused})
+    # base64 holds nothing that HTML could take for markup
+    packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
+    script = asset("app.js").decode()
+    style = asset("app.css").decode()
+    if "</script" in script.lower() or "</style" in style.lower():
+        raise AssertionError("the built assets cannot stand inside a page")
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<title>Stepscope</title>\n<link rel="icon" href="data:,">\n'
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<div id="app"></div>\n'
+        f'<script type="application/octet-stream" id="trace">{packed}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

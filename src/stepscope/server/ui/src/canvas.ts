@@ -1,0 +1,421 @@
+/** Draws the timeline: axis above, rows below. Reads state, changes none. */
+
+import { colourOf, type Colours } from "./colours";
+import { bytes, clean, percent, tick, time } from "./format";
+import { LABELLED, ROW_PX } from "./strip";
+import { COUNTER_PX, GROUP_PX, depths, type Lane, type Tracks } from "./tracks";
+import type { Place, Row, Source } from "./types";
+import type { View } from "./view";
+
+export const AXIS_PX = 44;
+const FONT = "11px system-ui, sans-serif";
+const LEAST_LABEL_PX = 28;
+const MOST_ARROWS = 50;
+
+export interface Marks {
+  selected: Place | null;
+  /** Ends of arrows from the selection. */
+  arrows: Place[];
+  forward: boolean;
+  /** What a finding points at. */
+  blamed: Place[];
+  gap: { begin: number; end: number } | null;
+  range: { begin: number; end: number } | null;
+  found: Place[];
+  cursor: number | null;
+}
+
+export interface Theme {
+  back: string;
+  band: string;
+  line: string;
+  text: string;
+  faint: string;
+  strong: string;
+}
+
+export function themeOf(root: Element): Theme {
+  const style = getComputedStyle(root);
+  const of = (name: string): string => style.getPropertyValue(name).trim();
+  return {
+    back: of("--back"),
+    band: of("--band"),
+    line: of("--line"),
+    text: of("--text"),
+    faint: of("--faint"),
+    strong: of("--strong"),
+  };
+}
+
+export class Painter {
+  theme: Theme;
+
+  constructor(
+    private readonly axis: HTMLCanvasElement,
+    private readonly rows: HTMLCanvasElement,
+    private readonly source: Source,
+    readonly colours: Colours,
+  ) {
+    this.theme = themeOf(document.documentElement);
+  }
+
+  resize(width: number, height: number): void {
+    const ratio = window.devicePixelRatio || 1;
+    for (const [canvas, high] of [
+      [this.axis, AXIS_PX],
+      [this.rows, height],
+    ] as const) {
+      canvas.width = Math.max(1, Math.round(width * ratio));
+      canvas.height = Math.max(1, Math.round(high * ratio));
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${high}px`;
+    }
+  }
+
+  paint(view: View, tracks: Tracks, scroll: number, marks: Marks): void {
+    this.paintAxis(view, tracks, marks);
+    const canvas = this.rows;
+    const ratio = window.devicePixelRatio || 1;
+    const [width, height] = [canvas.width / ratio, canvas.height / ratio];
+    const context = canvas.getContext("2d", { alpha: false })!;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = this.theme.back;
+    context.fillRect(0, 0, width, height);
+    this.grid(context, view, width, height);
+    context.font = FONT;
+    context.textBaseline = "middle";
+    context.imageSmoothingEnabled = true;
+    for (const [group, lanes] of tracks.visible()) {
+      const y = group.y - scroll;
+      if (y < height && y > -GROUP_PX) {
+        context.fillStyle = this.theme.band;
+        context.fillRect(0, y, width, GROUP_PX);
+      }
+      if (group.folded) continue;
+      for (const lane of lanes) {
+        const top = lane.y - scroll;
+        if (top > height || top + lane.height < 0 || !lane.tile) continue;
+        context.save();
+        context.beginPath();
+        context.rect(0, top, width, lane.height);
+        context.clip();
+        if (lane.tile.counter) this.counter(context, lane, view, top, width);
+        else this.slices(context, lane, view, top, width, tracks.rowPx);
+        context.restore();
+      }
+    }
+    this.overlays(context, view, tracks, scroll, width, height, marks);
+  }
+
+  private grid(context: CanvasRenderingContext2D, view: View, width: number, height: number): void {
+    context.strokeStyle = this.theme.line;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (const at of ticks(view, width).times) {
+      const x = Math.round(view.x(at, width)) + 0.5;
+      context.moveTo(x, 0);
+      context.lineTo(x, height);
+    }
+    context.stroke();
+  }
+
+  private slices(
+    context: CanvasRenderingContext2D,
+    lane: Lane,
+    view: View,
+    top: number,
+    width: number,
+    rowPx: number,
+  ): void {
+    const tile = lane.tile!;
+    const shown = depths(lane);
+    if (lane.picture) {
+      const from = (view.begin - tile.begin) / tile.bucket;
+      const to = (view.end - tile.begin) / tile.bucket;
+      const first = Math.max(0, Math.floor(from));
+      const last = Math.min(tile.columns, Math.ceil(to));
+      if (last > first) {
+        const x = ((first - from) / (to - from)) * width;
+        const wide = ((last - first) / (to - from)) * width;
+        const [flat, high] = [shown * ROW_PX, shown * rowPx];
+        context.drawImage(lane.picture, first, 0, last - first, flat, x, top, wide, high);
+      }
+    }
+    const least = LABELLED * tile.bucket;
+    for (const row of tile.rows) {
+      if (row.depth >= shown) continue;
+      const y = top + row.depth * rowPx;
+      const [low, high] = between(row, view);
+      let before = -1;
+      for (let i = low; i < high; i++) {
+        if (row.end[i] - row.start[i] < least || row.end[i] < view.begin) continue;
+        const x = Math.max(-2, view.x(row.start[i], width));
+        const wide = Math.min(width + 2, view.x(row.end[i], width)) - x;
+        const code = row.code[i];
+        if (code !== before) context.fillStyle = this.colours.css[(before = code)];
+        context.fillRect(x, y, Math.max(1, wide - (wide > 4 ? 1 : 0)), rowPx - 1);
+        if (wide >= LEAST_LABEL_PX) {
+          const label = this.label(context, this.source.name(row.name[i]), wide - 8);
+          if (label) {
+            context.fillStyle = this.colours.text[code];
+            context.fillText(label, Math.max(x, 0) + 4, y + rowPx / 2);
+            before = -1;
+          }
+        }
+      }
+    }
+  }
+
+  private label(context: CanvasRenderingContext2D, name: string, room: number): string {
+    const most = Math.min(Math.floor(room / 5), 160);
+    if (most < 3) return "";
+    const text = clean(name, 160);
+    if (text.length <= most && context.measureText(text).width <= room) return text;
+    let low = 0;
+    let high = Math.min(text.length, most * 2);
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+      else high = middle - 1;
+    }
+    return low >= 2 ? `${text.slice(0, low)}…` : "";
+  }
+
+  private counter(
+    context: CanvasRenderingContext2D,
+    lane: Lane,
+    view: View,
+    top: number,
+    width: number,
+  ): void {
+    const tile = lane.tile!;
+    const { column, low, high, last, before, limits } = tile.counter!;
+    const most = Math.max(limits[1], 0);
+    const least = Math.min(limits[0], 0);
+    const room = COUNTER_PX - 8;
+    const y = (value: number): number =>
+      top + 4 + room - (most > least ? ((value - least) / (most - least)) * room : 0);
+    const x = (at: number): number => view.x(tile.begin + at * tile.bucket, width);
+    context.beginPath();
+    let level = before[0];
+    let from = x(0);
+    context.moveTo(from, y(least));
+    for (let i = 0; i < column.length; i++) {
+      const at = x(column[i]);
+      if (!Number.isNaN(level)) context.lineTo(at, y(level));
+      else context.moveTo(at, y(least));
+      context.lineTo(at, y(high[i]));
+      context.lineTo(at, y(low[i]));
+      level = last[i];
+      context.lineTo(x(column[i] + 1), y(level));
+      from = at;
+    }
+    if (!Number.isNaN(level)) {
+      const end = x(tile.columns);
+      context.lineTo(end, y(level));
+      context.lineTo(end, y(least));
+    }
+    context.closePath();
+    context.fillStyle = "#56b4e980";
+    context.fill();
+    context.strokeStyle = "#0072b2";
+    context.stroke();
+    context.fillStyle = this.theme.faint;
+    const text = lane.info.unit === "bytes" ? bytes(most) : most.toLocaleString("en");
+    context.fillText(`max ${text}`, 4, top + 9);
+  }
+
+  private overlays(
+    context: CanvasRenderingContext2D,
+    view: View,
+    tracks: Tracks,
+    scroll: number,
+    width: number,
+    height: number,
+    marks: Marks,
+  ): void {
+    const band = (begin: number, end: number, fill: string, line: string): void => {
+      const x = view.x(begin, width);
+      const wide = Math.max(1, view.x(end, width) - x);
+      context.fillStyle = fill;
+      context.fillRect(x, 0, wide, height);
+      context.strokeStyle = line;
+      context.lineWidth = 1;
+      context.strokeRect(Math.round(x) + 0.5, -1, Math.round(wide), height + 2);
+    };
+    if (marks.gap) band(marks.gap.begin, marks.gap.end, "#d55e0022", "#d55e00");
+    if (marks.range) band(marks.range.begin, marks.range.end, "#0072b22a", "#0072b2");
+    const box = (place: Place): [number, number, number] | null => {
+      const lane = tracks.lanes.get(place.track);
+      if (!lane || !isOpen(tracks, lane)) return null;
+      const y = lane.y - scroll + Math.min(place.depth, depths(lane) - 1) * tracks.rowPx;
+      const x = view.x(place.start, width);
+      return [x, y, Math.max(2, view.x(place.end, width) - x)];
+    };
+    const outline = (place: Place, colour: string, thick: number): void => {
+      const at = box(place);
+      if (!at || at[0] > width || at[0] + at[2] < 0) return;
+      context.strokeStyle = colour;
+      context.lineWidth = thick;
+      const x = Math.max(-4, at[0]);
+      const wide = Math.min(width + 4, at[0] + at[2]) - x;
+      context.strokeRect(x, at[1], wide, tracks.rowPx - 1);
+    };
+    for (const place of marks.found) outline(place, "#f0e442", 2);
+    for (const place of marks.blamed) outline(place, "#d55e00", 2.5);
+    if (marks.selected) {
+      outline(marks.selected, this.theme.strong, 2.5);
+      const from = box(marks.selected);
+      for (const place of marks.arrows.slice(0, MOST_ARROWS)) {
+        outline(place, this.theme.strong, 1.5);
+        const to = box(place);
+        if (!from || !to) continue;
+        // from the end of the launching call to the begin of what it launched
+        const [call, work] = marks.forward ? [from, to] : [to, from];
+        arrow(context, call[0] + call[2], call[1] + tracks.rowPx / 2, work[0], work[1] + tracks.rowPx / 2,
+          this.theme.strong); // prettier-ignore
+      }
+    }
+    if (marks.cursor !== null) {
+      const x = Math.round(view.x(marks.cursor, width)) + 0.5;
+      context.strokeStyle = this.theme.faint;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(x, 0);
+      context.lineTo(x, height);
+      context.stroke();
+    }
+  }
+
+  private paintAxis(view: View, tracks: Tracks, marks: Marks): void {
+    const canvas = this.axis;
+    const ratio = window.devicePixelRatio || 1;
+    const width = canvas.width / ratio;
+    const context = canvas.getContext("2d", { alpha: false })!;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = this.theme.band;
+    context.fillRect(0, 0, width, AXIS_PX);
+    context.font = FONT;
+    context.textBaseline = "middle";
+    const { times, step } = ticks(view, width);
+    for (const at of times) {
+      const x = Math.round(view.x(at, width)) + 0.5;
+      context.strokeStyle = this.theme.line;
+      context.beginPath();
+      context.moveTo(x, 16);
+      context.lineTo(x, 22);
+      context.stroke();
+      context.fillStyle = this.theme.text;
+      context.textAlign = "left";
+      context.fillText(tick(at, step), x + 3, 9);
+    }
+    const steps = [...tracks.lanes.values()].find((l) => l.info.table === "step" && l.tile);
+    if (steps) this.ruler(context, steps, view, width);
+    const range = marks.range ?? marks.gap;
+    if (range) {
+      const x = view.x(range.begin, width);
+      const wide = Math.max(1, view.x(range.end, width) - x);
+      context.fillStyle = "#0072b240";
+      context.fillRect(x, 0, wide, AXIS_PX);
+      const text = time(range.end - range.begin);
+      const half = context.measureText(text).width / 2 + 6;
+      const middle = Math.min(Math.max(x + wide / 2, half), width - half);
+      context.fillStyle = this.theme.back;
+      context.fillRect(middle - half, 1, 2 * half, 16);
+      context.fillStyle = this.theme.strong;
+      context.textAlign = "center";
+      context.fillText(text, middle, 9);
+      context.textAlign = "left";
+    }
+    context.strokeStyle = this.theme.line;
+    context.beginPath();
+    context.moveTo(0, AXIS_PX - 0.5);
+    context.lineTo(width, AXIS_PX - 0.5);
+    context.stroke();
+  }
+
+  private ruler(
+    context: CanvasRenderingContext2D,
+    lane: Lane,
+    view: View,
+    width: number,
+  ): void {
+    const steady = colourOf("step_steady");
+    for (const row of lane.tile!.rows) {
+      const [low, high] = between(row, view);
+      for (let i = low; i < high; i++) {
+        const x = Math.max(-2, view.x(row.start[i], width));
+        const wide = Math.min(width + 2, view.x(row.end[i], width)) - x;
+        if (wide < 1) continue;
+        context.fillStyle = this.colours.css[row.code[i]];
+        context.globalAlpha = this.colours.css[row.code[i]] === steady ? 1 : 0.5;
+        context.fillRect(x, 25, Math.max(1, wide - 1), 15);
+        context.globalAlpha = 1;
+        const length = row.end[i] - row.start[i];
+        const label = this.label(context, `${this.source.name(row.name[i])} · ${time(length)}`, wide - 8);
+        context.fillStyle = "#10141a";
+        if (label) context.fillText(label, Math.max(0, x) + 4, 33);
+      }
+    }
+  }
+}
+
+function isOpen(tracks: Tracks, lane: Lane): boolean {
+  for (const other of tracks.open()) if (other === lane) return true;
+  return false;
+}
+
+/** First row, and one past the last, that the view may show. Starts are sorted; so, nearly, are ends. */
+export function between(row: Row, view: View): [number, number] {
+  const low = Math.max(0, lowerBound(row.end, view.begin) - 1);
+  return [low, lowerBound(row.start, view.end)];
+}
+
+export function lowerBound(values: Float64Array, wanted: number): number {
+  let low = 0;
+  let high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+export function ticks(view: View, width: number): { times: number[]; step: number } {
+  const rough = view.span / Math.max(1, width / 110);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? power * 10;
+  const times: number[] = [];
+  for (let at = Math.ceil(view.begin / step) * step; at <= view.end; at += step) times.push(at);
+  return { times, step };
+}
+
+function arrow(
+  context: CanvasRenderingContext2D,
+  x0: number,
+  y0: number,
+  x1: number,
+  y1: number,
+  colour: string,
+): void {
+  const bend = Math.min(80, Math.max(12, Math.abs(x1 - x0) / 2));
+  context.strokeStyle = colour;
+  context.fillStyle = colour;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x1 - 7, y1 - 4);
+  context.lineTo(x1 - 7, y1 + 4);
+  context.fill();
+}
+
+/** What the pointer is over, in words. */
+export function hint(place: Place | null, more: number, share: number): string {
+  if (place) return `${clean(place.name)} · ${time(place.end - place.start)}`;
+  return more > 0 ? `${more} short events here, busy ${percent(share)}; zoom in or click` : "";
+}

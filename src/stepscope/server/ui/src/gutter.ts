@@ -1,0 +1,69 @@
+/** Names of the tracks, as elements: screen readers and keyboards reach them. */
+
+import { element, fill } from "./dom";
+import { clean } from "./format";
+import { GROUP_PX, type Group, type Lane, type Tracks } from "./tracks";
+
+export interface GutterActions {
+  fold(target: Group | Lane): void;
+  pin(lane: Lane): void;
+  move(group: Group, by: number): void;
+}
+
+export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterActions): void {
+  const made: HTMLElement[] = [];
+  for (const [group, lanes] of tracks.visible()) {
+    const title = clean(group.title, 80);
+    const head = element(
+      "div",
+      { class: "group", role: "heading", "aria-level": 2 },
+      element(
+        "button",
+        {
+          class: "title",
+          "aria-expanded": group.folded ? "false" : "true",
+          title,
+          click: () => actions.fold(group),
+        },
+        `${group.folded ? "▸" : "▾"} ${title}`,
+      ),
+      tool("↑", `Move ${title} up`, () => actions.move(group, -1)),
+      tool("↓", `Move ${title} down`, () => actions.move(group, 1)),
+    );
+    head.style.top = `${group.y}px`;
+    made.push(head);
+    if (group.folded) continue;
+    for (const lane of lanes) {
+      const pinned = tracks.isPinned(lane);
+      const name = clean(pinned ? `${lane.info.title} · ${lane.info.group}` : lane.info.title, 90);
+      const entry = element(
+        "div",
+        { class: "lane", "data-track": lane.info.id },
+        element(
+          "button",
+          {
+            class: "title",
+            title: `${name} (click to fold)`,
+            "aria-expanded": lane.folded ? "false" : "true",
+            click: () => actions.fold(lane),
+          },
+          (lane.tile?.depths ?? 1) > 1 ? `${lane.folded ? "▸" : "▾"} ${name}` : name,
+        ),
+        tool(pinned ? "★" : "☆", `${pinned ? "Unpin" : "Pin"} ${name}`, () => actions.pin(lane), pinned),
+      );
+      entry.style.top = `${lane.y}px`;
+      entry.style.height = `${lane.height}px`;
+      made.push(entry);
+    }
+  }
+  parent.style.height = `${Math.max(tracks.height, GROUP_PX)}px`;
+  fill(parent, ...made);
+}
+
+function tool(text: string, says: string, run: () => void, on = false): HTMLElement {
+  return element(
+    "button",
+    { class: on ? "tool on" : "tool", "aria-label": says, title: says, click: run },
+    text,
+  );
+}

@@ -1,0 +1,71 @@
+/** Keys, in one list: what they do and what the help says of them. */
+
+export interface Key {
+  /** Physical key, or the character where the place on the keyboard does not matter. */
+  match: (event: KeyboardEvent) => boolean;
+  shows: string;
+  says: string;
+  run: (event: KeyboardEvent) => void;
+}
+
+export interface Commands {
+  zoom(factor: number): void;
+  pan(share: number): void;
+  scroll(rows: number): void;
+  fit(): void;
+  frameSelection(): void;
+  near(step: number, same: boolean): void;
+  depth(step: number): void;
+  follow(): void;
+  search(): void;
+  filter(): void;
+  zoomRange(): void;
+  rangeOfSelection(): void;
+  finding(step: number): void;
+  help(): void;
+  theme(): void;
+  clear(): void;
+}
+
+const code =
+  (...codes: string[]) =>
+  (event: KeyboardEvent): boolean =>
+    codes.includes(event.code) && !event.ctrlKey && !event.metaKey && !event.altKey;
+const typed =
+  (...characters: string[]) =>
+  (event: KeyboardEvent): boolean =>
+    characters.includes(event.key) && !event.ctrlKey && !event.metaKey && !event.altKey;
+
+export function keys(c: Commands): Key[] {
+  return [
+    { match: code("KeyW"), shows: "W", says: "zoom in at the pointer", run: (e) => c.zoom(e.shiftKey ? 0.4 : 0.75) },
+    { match: code("KeyS"), shows: "S", says: "zoom out", run: (e) => c.zoom(e.shiftKey ? 2.5 : 1 / 0.75) },
+    { match: code("KeyA", "ArrowLeft"), shows: "A ←", says: "move left", run: (e) => c.pan(e.shiftKey ? -0.5 : -0.12) },
+    { match: code("KeyD", "ArrowRight"), shows: "D →", says: "move right", run: (e) => c.pan(e.shiftKey ? 0.5 : 0.12) },
+    { match: code("ArrowUp"), shows: "↑", says: "scroll up", run: () => c.scroll(-3) },
+    { match: code("ArrowDown"), shows: "↓", says: "scroll down", run: () => c.scroll(3) },
+    { match: typed("0"), shows: "0, double click", says: "show everything", run: () => c.fit() },
+    { match: code("KeyF"), shows: "F", says: "show the selection", run: () => c.frameSelection() },
+    { match: typed("."), shows: ".", says: "select the next on its row (or the first in view)", run: () => c.near(1, false) },
+    { match: typed(","), shows: ",", says: "select the one before", run: () => c.near(-1, false) },
+    { match: code("KeyN"), shows: "N, Shift+N", says: "next, previous of the same name", run: (e) => c.near(e.shiftKey ? -1 : 1, true) },
+    { match: code("KeyJ"), shows: "J, Shift+J", says: "select a row further down, up", run: (e) => c.depth(e.shiftKey ? -1 : 1) },
+    { match: code("KeyE"), shows: "E", says: "follow the arrow: launch to kernel and back", run: () => c.follow() },
+    { match: code("KeyR"), shows: "R", says: "make the selection the range", run: () => c.rangeOfSelection() },
+    { match: code("KeyZ"), shows: "Z", says: "zoom to the range", run: () => c.zoomRange() },
+    { match: code("KeyG"), shows: "G, Shift+G", says: "next, previous place of a finding", run: (e) => c.finding(e.shiftKey ? -1 : 1) },
+    { match: typed("/"), shows: "/", says: "search names; Enter goes on, Shift+Enter back", run: () => c.search() },
+    { match: code("KeyT"), shows: "T", says: "filter tracks", run: () => c.filter() },
+    { match: code("KeyL"), shows: "L", says: "dark or light", run: () => c.theme() },
+    { match: typed("?"), shows: "?", says: "this help", run: () => c.help() },
+    { match: typed("Escape"), shows: "Esc", says: "clear range, then selection", run: () => c.clear() },
+  ];
+}
+
+export const MOUSE: [string, string][] = [
+  ["drag", "move"],
+  ["Shift+drag, drag on the axis", "choose a range: its statistics appear beside"],
+  ["wheel", "scroll the tracks"],
+  ["Ctrl+wheel, wheel on the axis", "zoom at the pointer"],
+  ["click", "select"],
+];

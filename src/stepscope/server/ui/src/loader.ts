@@ -1,0 +1,90 @@
+/** Fetches what the view needs, a little more than it shows, and drops what it no longer does. */
+
+import type { Colours } from "./colours";
+import { strip } from "./strip";
+import type { Lane } from "./tracks";
+import type { Source } from "./types";
+import type { View } from "./view";
+
+const MOST_COLUMNS = 16000;
+const PAUSE_MS = 60;
+
+export class Loader {
+  private running: AbortController | null = null;
+  private asked = "";
+  private last = 0;
+  private timer = 0;
+  pending = false;
+
+  constructor(
+    private readonly source: Source,
+    private readonly colours: () => Colours,
+    private readonly arrived: () => void,
+    private readonly failed: (message: string) => void,
+  ) {}
+
+  /** Width of a column for a view: a power of two, at most a pixel. */
+  static bucket(view: View, width: number): number {
+    return 2 ** Math.max(0, Math.floor(Math.log2(view.span / Math.max(1, width))));
+  }
+
+  want(view: View, width: number, lanes: Lane[]): void {
+    const bucket = Loader.bucket(view, width);
+    const missing = lanes.filter(({ tile }) => {
+      if (!tile || tile.bucket !== bucket) return true;
+      const end = tile.begin + tile.bucket * tile.columns;
+      const low = Math.max(view.begin, view.first);
+      const high = Math.min(view.end, view.last);
+      return tile.begin > low || end < high;
+    });
+    if (!missing.length) return;
+    const shown = view.span / bucket;
+    const beside = Math.max(0, Math.min(1, (MOST_COLUMNS / shown - 1) / 2)) * view.span;
+    const low = Math.max(view.begin - beside, view.first - 2 * bucket);
+    const high = Math.min(view.end + beside, view.last + 2 * bucket);
+    const begin = Math.floor(low / bucket) * bucket;
+    const columns = Math.max(1, Math.min(MOST_COLUMNS, Math.ceil((high - begin) / bucket)));
+    const ids = missing.map((lane) => lane.info.id);
+    const asked = `${bucket} ${Math.round(view.begin / bucket / 64)} ${ids.join()}`;
+    if (this.pending && asked === this.asked) return;
+    const wait = this.last + PAUSE_MS - performance.now();
+    clearTimeout(this.timer);
+    if (wait > 0) {
+      this.timer = window.setTimeout(this.arrived, wait);
+      return;
+    }
+    this.asked = asked;
+    this.last = performance.now();
+    void this.fetch(missing, begin, bucket, columns);
+  }
+
+  private async fetch(
+    lanes: Lane[],
+    begin: number,
+    bucket: number,
+    columns: number,
+  ): Promise<void> {
+    this.running?.abort();
+    const control = new AbortController();
+    this.running = control;
+    this.pending = true;
+    try {
+      const ids = lanes.map((lane) => lane.info.id);
+      const tiles = await this.source.tiles(ids, begin, bucket, columns, control.signal);
+      for (const lane of lanes) {
+        const tile = tiles.get(lane.info.id);
+        if (!tile) continue;
+        lane.tile = tile;
+        lane.picture = strip(tile, this.colours());
+      }
+    } catch (error) {
+      if (control.signal.aborted) return;
+      this.failed(error instanceof Error ? error.message : String(error));
+      this.last = performance.now() + 2000;
+    }
+    if (this.running === control) {
+      this.pending = false;
+      this.arrived();
+    }
+  }
+}

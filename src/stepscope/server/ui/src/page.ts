@@ -1,0 +1,366 @@
+/** Answers from the page itself: a window of a timeline that was written into one file. */
+
+import type {
+  Counter,
+  Details,
+  Diagnosed,
+  DeviceStatistics,
+  Hits,
+  Layout,
+  Place,
+  Row,
+  Source,
+  Statistics,
+  TrackInfo,
+  TrackTile,
+} from "./types";
+
+interface Packed {
+  layout: Layout;
+  names: Record<string, string>;
+  diagnosed: Diagnosed | null;
+  refused: string;
+  tracks: Record<string, Record<string, unknown>>;
+}
+
+type Fact = { values?: string; texts?: Record<string, string>; codes?: string };
+
+interface Content {
+  start: Float64Array;
+  end: Float64Array;
+  depth: Uint8Array;
+  name: Uint32Array;
+  code: Uint8Array;
+  facts: Map<string, (row: number) => string | number | null>;
+  rows: Uint32Array[];
+}
+
+interface Samples {
+  time: Float64Array;
+  value: Float64Array;
+}
+
+const MOST_HITS = 500;
+const TOP = 12;
+
+/** The source inside the page, or null where a server is behind it. */
+export async function pageSource(): Promise<PageSource | null> {
+  const element = document.getElementById("trace");
+  if (!element) return null;
+  const packed = bytesOf(element.textContent ?? "");
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new PageSource((await new Response(stream).json()) as Packed);
+}
+
+function bytesOf(text: string): Uint8Array<ArrayBuffer> {
+  const raw = atob(text);
+  const made = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
+  return made;
+}
+
+const doubles = (text: unknown): Float64Array => new Float64Array(bytesOf(text as string).buffer);
+
+export class PageSource implements Source {
+  private readonly content = new Map<number, Content>();
+  private readonly samples = new Map<number, Samples>();
+
+  constructor(private readonly packed: Packed) {
+    for (const [id, track] of Object.entries(packed.tracks)) {
+      if ("time" in track) {
+        this.samples.set(Number(id), { time: doubles(track.time), value: doubles(track.value) });
+        continue;
+      }
+      const depth = bytesOf(track.depth as string);
+      const depths = depth.reduce((most, d) => Math.max(most, d + 1), 0);
+      const rows = Array.from({ length: depths }, (_, d) =>
+        Uint32Array.from([...depth.keys()].filter((row) => depth[row] === d)),
+      );
+      this.content.set(Number(id), {
+        start: doubles(track.start),
+        end: doubles(track.end),
+        depth,
+        name: new Uint32Array(bytesOf(track.name as string).buffer),
+        code: bytesOf(track.code as string),
+        facts: factsOf(track.facts as Record<string, Fact>),
+        rows,
+      });
+    }
+  }
+
+  layout(): Promise<Layout> {
+    return Promise.resolve(this.packed.layout);
+  }
+
+  diagnosis(): Promise<Diagnosed> {
+    const { diagnosed, refused } = this.packed;
+    return diagnosed ? Promise.resolve(diagnosed) : Promise.reject(new Error(refused));
+  }
+
+  name(number: number): string {
+    return this.packed.names[number] ?? "";
+  }
+
+  tiles(
+    tracks: number[],
+    begin: number,
+    bucket: number,
+    columns: number,
+  ): Promise<Map<number, TrackTile>> {
+    const found = new Map<number, TrackTile>();
+    for (const track of tracks) {
+      const base = { begin, bucket, columns };
+      const samples = this.samples.get(track);
+      const content = this.content.get(track);
+      if (samples) {
+        const counter = counterTile(samples, begin, bucket, columns);
+        found.set(track, { ...base, depths: 1, rows: [], counter });
+      } else if (content) {
+        const rows = content.rows.map((r, depth) =>
+          rowTile(content, r, depth, begin, bucket, columns),
+        );
+        found.set(track, { ...base, depths: rows.length, rows, counter: null });
+      }
+    }
+    return Promise.resolve(found);
+  }
+
+  row(track: number, row: number): Promise<Details> {
+    const content = this.content.get(track);
+    if (!content || row >= content.start.length) return Promise.reject(new Error("no such row"));
+    const same = { count: 0, number: 0, total: 0 };
+    content.name.forEach((name, other) => {
+      if (name !== content.name[row]) return;
+      same.count++;
+      same.total += content.end[other] - content.start[other];
+      if (other <= row) same.number++;
+    });
+    const facts: Details["facts"] = [];
+    for (const [key, of] of content.facts) {
+      const value = of(row);
+      if (value !== null) facts.push([key, value]);
+    }
+    const info = this.info(track);
+    return Promise.resolve({
+      ...this.place(track, row),
+      table: info.table,
+      class: this.packed.layout.classes[content.code[row]].key,
+      facts,
+      same,
+      arrows: { forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
+    });
+  }
+
+  near(track: number, row: number, step: number, same: boolean): Promise<Place | null> {
+    const content = this.content.get(track)!;
+    const of = same ? content.name : content.depth;
+    for (let at = row + step; at >= 0 && at < of.length; at += step)
+      if (of[at] === of[row]) return Promise.resolve(this.place(track, at));
+    return Promise.resolve(null);
+  }
+
+  search(text: string, regex: boolean): Promise<Hits> {
+    let pattern: RegExp;
+    try {
+      pattern = new RegExp(regex ? text : text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
+    } catch {
+      return Promise.reject(new Error("no regular expression"));
+    }
+    const wanted = new Set(
+      Object.entries(this.packed.names)
+        .filter(([, name]) => pattern.test(name.slice(0, 2000)))
+        .map(([number]) => Number(number)),
+    );
+    const hits: Place[] = [];
+    const names = new Map<number, Hits["names"][number]>();
+    for (const [track, content] of this.content) {
+      if (this.info(track).explained) continue;
+      content.name.forEach((name, row) => {
+        if (!wanted.has(name)) return;
+        hits.push(this.place(track, row));
+        const entry = names.get(name) ?? { name: this.name(name), count: 0, total: 0, track, row };
+        entry.count++;
+        entry.total += content.end[row] - content.start[row];
+        names.set(name, entry);
+      });
+    }
+    hits.sort((a, b) => a.start - b.start || a.track - b.track);
+    return Promise.resolve({
+      total: hits.length,
+      hits: hits.slice(0, MOST_HITS),
+      names: [...names.values()].sort((a, b) => b.total - a.total).slice(0, 100),
+    });
+  }
+
+  statistics(begin: number, end: number): Promise<Statistics> {
+    const { tracks, classes } = this.packed.layout;
+    const inside = (id: number, add: (row: number, ns: number) => void): void => {
+      const content = this.content.get(id)!;
+      for (let row = 0; row < content.start.length; row++) {
+        const ns = Math.min(content.end[row], end) - Math.max(content.start[row], begin);
+        if (ns > 0) add(row, ns);
+      }
+    };
+    const byClass = (ids: number[]): Record<string, number> => {
+      const sums: Record<string, number> = {};
+      for (const id of ids)
+        inside(id, (row, ns) => {
+          const key = classes[this.content.get(id)!.code[row]].key;
+          sums[key] = (sums[key] ?? 0) + ns;
+        });
+      return sums;
+    };
+    const devices: DeviceStatistics[] = [];
+    for (const busy of tracks.filter((track) => track.path.endsWith("/busy"))) {
+      const own = tracks.filter((track) => track.group === busy.group && this.content.has(track.id));
+      const streams = own.filter((t) => t.table === "gpu_op" && t !== busy).map((t) => t.id);
+      const sums = byClass([busy.id]);
+      const total = Object.values(sums).reduce((a, b) => a + b, 0);
+      const kernels = new Map<number, DeviceStatistics["kernels"][number]>();
+      for (const id of streams)
+        inside(id, (row, ns) => {
+          const name = this.content.get(id)!.name[row];
+          const entry = kernels.get(name) ?? { name: this.name(name), total: 0, count: 0, track: id, row };
+          entry.total += ns;
+          entry.count++;
+          kernels.set(name, entry);
+        });
+      devices.push({
+        title: busy.group,
+        busy: sums,
+        idle: Math.max(0, end - begin - total),
+        idle_by_cause: byClass(own.filter((t) => t.table === "idle_gap").map((t) => t.id)),
+        families: byClass(streams),
+        kernels: [...kernels.values()].sort((a, b) => b.total - a.total).slice(0, TOP),
+      });
+    }
+    return Promise.resolve({ begin, end, devices });
+  }
+
+  private info(track: number): TrackInfo {
+    return this.packed.layout.tracks.find(({ id }) => id === track)!;
+  }
+
+  private place(track: number, row: number): Place {
+    const c = this.content.get(track)!;
+    const name = this.name(c.name[row]);
+    return { track, row, depth: c.depth[row], start: c.start[row], end: c.end[row], name };
+  }
+
+  /** By correlation id inside one process: of several calls the earliest made the launch. */
+  private linked(track: number, row: number): Place[] {
+    const { tracks } = this.packed.layout;
+    const of = (id: number, at: number, key: string): string | number | null =>
+      this.content.get(id)?.facts.get(key)?.(at) ?? null;
+    const wanted = of(track, row, "correlation_id");
+    const { table, rank } = this.info(track);
+    const other = { gpu_op: "api_call", api_call: "gpu_op" }[table];
+    if (wanted === null || other === undefined || Number(wanted) <= 0) return [];
+    const process = of(track, row, "process_id");
+    const found: Place[] = [];
+    for (const info of tracks) {
+      if (info.table !== other || info.rank !== rank || !this.content.has(info.id)) continue;
+      const length = this.content.get(info.id)!.start.length;
+      for (let at = 0; at < length; at++)
+        if (of(info.id, at, "correlation_id") === wanted && of(info.id, at, "process_id") === process)
+          found.push(this.place(info.id, at));
+    }
+    found.sort((a, b) => a.start - b.start);
+    return other === "api_call" ? found.slice(0, 1) : found.slice(0, 50);
+  }
+}
+
+function factsOf(facts: Record<string, Fact>): Content["facts"] {
+  const made: Content["facts"] = new Map();
+  for (const [key, fact] of Object.entries(facts)) {
+    const values = doubles(fact.values ?? fact.codes);
+    const texts = fact.texts;
+    made.set(key, (row) => {
+      if (values[row] === -1) return null;
+      return texts ? (texts[String(values[row])] ?? null) : values[row];
+    });
+  }
+  return made;
+}
+
+/** The same as `intervals/lod.py` gives: long slices one by one, short ones by columns. */
+export function rowTile(
+  content: Pick<Content, "start" | "end" | "name" | "code">,
+  rows: Uint32Array,
+  depth: number,
+  begin: number,
+  bucket: number,
+  columns: number,
+): Row {
+  const end = begin + bucket * columns;
+  const long: number[] = [];
+  const cover = new Map<number, Map<number, number>>();
+  const begun = new Map<number, number>();
+  let reach = -Infinity;
+  for (const row of rows) {
+    const [from, to] = [content.start[row], content.end[row]];
+    if (to < begin || from >= end) continue;
+    if (to - from >= bucket) {
+      long.push(row);
+      reach = Math.max(reach, to);
+      continue;
+    }
+    if (from >= begin) {
+      const column = Math.floor((from - begin) / bucket);
+      begun.set(column, (begun.get(column) ?? 0) + 1);
+    }
+    let at = Math.max(from, begin, reach);
+    reach = Math.max(reach, to);
+    while (at < Math.min(to, end)) {
+      const column = Math.floor((at - begin) / bucket);
+      const stop = Math.min(to, begin + (column + 1) * bucket, end);
+      const kinds = cover.get(column) ?? new Map<number, number>();
+      kinds.set(content.code[row], (kinds.get(content.code[row]) ?? 0) + stop - at);
+      cover.set(column, kinds);
+      at = stop;
+    }
+  }
+  const index = [...new Set([...cover.keys(), ...begun.keys()])].sort((a, b) => a - b);
+  const kinds = index.map((c) => [...(cover.get(c) ?? [])].sort((a, b) => b[1] - a[1]));
+  const pick = <T extends number>(values: ArrayLike<T>): T[] => long.map((row) => values[row]);
+  return {
+    depth,
+    start: Float64Array.from(pick(content.start)),
+    end: Float64Array.from(pick(content.end)),
+    row: Uint32Array.from(long),
+    name: Uint32Array.from(pick(content.name)),
+    code: Uint8Array.from(pick(content.code)),
+    column: Uint32Array.from(index),
+    share: Float32Array.from(kinds.map((k) => k.reduce((sum, [, ns]) => sum + ns, 0) / bucket)),
+    dominant: Uint8Array.from(kinds.map((k) => k[0]?.[0] ?? 0)),
+    count: Uint32Array.from(index.map((c) => begun.get(c) ?? 0)),
+  };
+}
+
+function counterTile(samples: Samples, begin: number, bucket: number, columns: number): Counter {
+  const end = begin + bucket * columns;
+  const found: [number, number, number, number][] = [];
+  let before = NaN;
+  let [least, most] = [Infinity, -Infinity];
+  samples.time.forEach((at, i) => {
+    const value = samples.value[i];
+    [least, most] = [Math.min(least, value), Math.max(most, value)];
+    if (at < begin) before = value;
+    if (at < begin || at >= end) return;
+    const column = Math.floor((at - begin) / bucket);
+    const last = found[found.length - 1];
+    if (last?.[0] === column) {
+      last[1] = Math.min(last[1], value);
+      last[2] = Math.max(last[2], value);
+      last[3] = value;
+    } else found.push([column, value, value, value]);
+  });
+  return {
+    column: Uint32Array.from(found.map((f) => f[0])),
+    low: Float32Array.from(found.map((f) => f[1])),
+    high: Float32Array.from(found.map((f) => f[2])),
+    last: Float32Array.from(found.map((f) => f[3])),
+    before: Float32Array.of(before),
+    limits: Float32Array.of(least, most),
+  };
+}

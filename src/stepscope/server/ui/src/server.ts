@@ -1,0 +1,126 @@
+/** Answers from the server that served the page. Addresses are relative: they keep the token. */
+
+import type {
+  Counter,
+  Details,
+  Diagnosed,
+  Hits,
+  Layout,
+  Place,
+  Row,
+  Source,
+  Statistics,
+  TrackTile,
+} from "./types";
+
+type Kind = "f8" | "f4" | "u4" | "u1";
+
+interface Header {
+  begin: number;
+  bucket: number;
+  columns: number;
+  depths: Record<string, number>;
+  names: Record<string, string>;
+  rows: { track: number; depth: number; arrays: Record<string, [Kind, number, number]> }[];
+}
+
+const ARRAYS = { f8: Float64Array, f4: Float32Array, u4: Uint32Array, u1: Uint8Array };
+
+export class ServerSource implements Source {
+  private readonly names = new Map<number, string>();
+
+  layout(): Promise<Layout> {
+    return this.json("layout", {});
+  }
+
+  diagnosis(): Promise<Diagnosed> {
+    return this.json("diagnosis", {});
+  }
+
+  async tiles(
+    tracks: number[],
+    begin: number,
+    bucket: number,
+    columns: number,
+    signal: AbortSignal,
+  ): Promise<Map<number, TrackTile>> {
+    const answer = await ask("tile", { tracks: tracks.join(","), begin, bucket, columns }, signal);
+    const { tiles, names } = decode(await answer.arrayBuffer());
+    for (const [number, text] of Object.entries(names)) this.names.set(Number(number), text);
+    return tiles;
+  }
+
+  row(track: number, row: number): Promise<Details> {
+    return this.json("row", { track, row });
+  }
+
+  near(track: number, row: number, step: number, same: boolean): Promise<Place | null> {
+    return this.json("near", { track, row, step, same: same ? 1 : 0 });
+  }
+
+  search(text: string, regex: boolean): Promise<Hits> {
+    return this.json("search", { text, regex: regex ? 1 : 0 });
+  }
+
+  statistics(begin: number, end: number): Promise<Statistics> {
+    return this.json("statistics", { begin, end });
+  }
+
+  name(number: number): string {
+    return this.names.get(number) ?? "";
+  }
+
+  private async json<T>(what: string, query: Record<string, string | number>): Promise<T> {
+    return (await ask(what, query)).json() as Promise<T>;
+  }
+}
+
+async function ask(
+  what: string,
+  query: Record<string, string | number>,
+  signal?: AbortSignal,
+): Promise<Response> {
+  const words = new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)]));
+  let answer: Response;
+  try {
+    answer = await fetch(`api/${what}?${words}`, { signal: signal ?? null });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Error("the server does not answer; is stepscope ui still running?");
+  }
+  if (!answer.ok) {
+    const told = await answer.text();
+    let says = told;
+    try {
+      says = (JSON.parse(told) as { error: string }).error;
+    } catch {
+      // a refusal before any answer is plain text
+    }
+    throw new Error(says || `the server refused (${answer.status})`);
+  }
+  return answer;
+}
+
+/** Reads the binary form that `analysis/timeline/tile.py` documents. */
+export function decode(data: ArrayBuffer): {
+  tiles: Map<number, TrackTile>;
+  names: Record<string, string>;
+} {
+  const length = new DataView(data).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length))) as Header;
+  const tiles = new Map<number, TrackTile>();
+  for (const [track, depths] of Object.entries(header.depths)) {
+    const { begin, bucket, columns } = header;
+    tiles.set(Number(track), { begin, bucket, columns, depths, rows: [], counter: null });
+  }
+  for (const { track, depth, arrays } of header.rows) {
+    const made: Record<string, unknown> = { depth };
+    for (const [name, [kind, at, count]] of Object.entries(arrays)) {
+      made[name] = new ARRAYS[kind](data, 4 + length + at, count);
+    }
+    const tile = tiles.get(track)!;
+    if ("limits" in made) tile.counter = made as unknown as Counter;
+    else tile.rows.push(made as unknown as Row);
+  }
+  return { tiles, names: header.names };
+}

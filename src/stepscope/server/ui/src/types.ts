@@ -1,0 +1,172 @@
+/** What the server answers. Times are whole nanoseconds on the job's clock, exact as doubles. */
+
+export interface TrackInfo {
+  id: number;
+  title: string;
+  group: string;
+  kind: "slices" | "counter";
+  table: string;
+  path: string;
+  rank: number;
+  thread: number;
+  device: number;
+  explained: boolean;
+  unit: string;
+}
+
+export interface Member {
+  rank: number;
+  path: string;
+  source: string;
+  host: string;
+  offset: number;
+  absent: { table: string; reason: string; flag: string }[];
+}
+
+export interface Layout {
+  begin: number;
+  end: number;
+  classes: { key: string; says: string }[];
+  members: Member[];
+  tracks: TrackInfo[];
+  paths: string[];
+  problems: { severity: string; count: number; says: string; do: string }[];
+}
+
+/** One depth of one track in one window. */
+export interface Row {
+  depth: number;
+  start: Float64Array;
+  end: Float64Array;
+  row: Uint32Array;
+  name: Uint32Array;
+  code: Uint8Array;
+  column: Uint32Array;
+  share: Float32Array;
+  dominant: Uint8Array;
+  count: Uint32Array;
+}
+
+export interface Counter {
+  column: Uint32Array;
+  low: Float32Array;
+  high: Float32Array;
+  last: Float32Array;
+  before: Float32Array;
+  limits: Float32Array;
+}
+
+export interface TrackTile {
+  begin: number;
+  bucket: number;
+  columns: number;
+  depths: number;
+  rows: Row[];
+  counter: Counter | null;
+}
+
+export interface Place {
+  track: number;
+  row: number;
+  depth: number;
+  start: number;
+  end: number;
+  name: string;
+}
+
+export interface Details extends Place {
+  table: string;
+  class: string;
+  facts: [string, string | number | boolean][];
+  same: { count: number; number: number; total: number };
+  arrows: { forward: boolean; ends: Place[]; more: number };
+}
+
+export interface Hits {
+  total: number;
+  hits: Place[];
+  names: { name: string; count: number; total: number; track: number; row: number }[];
+}
+
+export interface DeviceStatistics {
+  title: string;
+  busy: Record<string, number>;
+  idle: number;
+  idle_by_cause: Record<string, number>;
+  families: Record<string, number>;
+  kernels: { name: string; total: number; count: number; track: number; row: number }[];
+}
+
+export interface Statistics {
+  begin: number;
+  end: number;
+  devices: DeviceStatistics[];
+}
+
+export interface Instance {
+  begin: number;
+  end: number;
+  cost: number;
+  rank: number;
+  what: string;
+  tracks: number[];
+  thread: number;
+  responsible: (Place & { overlap: number })[];
+}
+
+export interface Finding {
+  cause: string;
+  severity: string;
+  share_of_step: number;
+  time_ns_per_step: number;
+  predicted_step_ns: number;
+  prediction_low_ns: number;
+  prediction_high_ns: number;
+  ranks: number[];
+  says: string;
+  do: string[];
+  next_capture: string | null;
+  evidence: { figure: string; value: number; unit: string; sql: string }[];
+}
+
+export interface Accounting {
+  rank: number;
+  device: number;
+  wall_ns: number;
+  compute_ns: number;
+  exposed_communication_ns: number;
+  exposed_copy_ns: number;
+  memset_ns: number;
+  idle_ns: number;
+  idle_by_cause_ns: Record<string, number>;
+}
+
+export interface Diagnosed {
+  diagnosis: {
+    verdict: string;
+    trace: { steps: number; steady_steps: [number, number]; ranks: number };
+    step_ns: { median: number; p95: number; coefficient_of_variation: number };
+    accounting: Accounting[];
+    findings: Finding[];
+    remarks: string[];
+  };
+  instances: Instance[][];
+}
+
+/** Where answers come from: a server, or the page itself. */
+export interface Source {
+  layout(): Promise<Layout>;
+  diagnosis(): Promise<Diagnosed>;
+  tiles(
+    tracks: number[],
+    begin: number,
+    bucket: number,
+    columns: number,
+    signal: AbortSignal,
+  ): Promise<Map<number, TrackTile>>;
+  row(track: number, row: number): Promise<Details>;
+  near(track: number, row: number, step: number, same: boolean): Promise<Place | null>;
+  search(text: string, regex: boolean): Promise<Hits>;
+  statistics(begin: number, end: number): Promise<Statistics>;
+  name(number: number): string;
+}

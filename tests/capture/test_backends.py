@@ -1,0 +1,261 @@
+"""Options, the choice of the back-end, the commands it would run, and what doctor says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.capture.conftest import Program
+from tests.cli.command import Stepscope
+
+import stepscope.capture
+from stepscope.capture import libraries
+from stepscope.capture.backends import registry
+from stepscope.capture.backends.base import Readiness
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.launcher import prepare, record
+from stepscope.capture.options import Options
+
+COMMAND = (sys.executable, "train.py")
+
+
+def options(tmp_path: Path, **more: Any) -> Options:
+    return Options(COMMAND, tmp_path / "out", **more)
+
+
+def tool(folder: Path, name: str, version: str, body: str = "") -> Path:
+    path = folder / name
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "version {version}" && exit\n{body}\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(libraries, "_TOOL_FOLDERS", {"nsys": (), "ncu": ()})
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    libraries.find_tool.cache_clear()
+
+
+# --- the capture room stands alone ----------------------------------------------------------------
+
+
+def test_nothing_but_the_standard_library_is_loaded() -> None:
+    """The launcher works, and with it every module beside it, in a Python without packages."""
+    root = Path(stepscope.capture.__file__).parent
+    modules = [
+        ".".join(("stepscope.capture", *path.relative_to(root).with_suffix("").parts))
+        for path in root.rglob("*.py")
+        if path.name not in ("__init__.py", "sitecustomize.py")
+    ]
+    assert len(modules) > 12
+    code = (
+        f"import sys; sys.path.insert(0, {str(root.parents[1])!r})\n"
+        f"import importlib; [importlib.import_module(m) for m in {modules!r}]\n"
+        "print([m for m in sys.modules if m.split('.')[0] not in {*sys.stdlib_module_names,"
+        " 'stepscope'} and m != '__main__'],"
+        " [m for m in sys.modules if m.startswith('stepscope.') and '.capture' not in m])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[] []\n", "")
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"steps": 3, "range": "step"}, "--steps and --range both say when"),
+        ({"warmup": 3}, "give --steps too"),
+        ({"paused": True, "delay_s": 1.0}, "--delay and --paused both say"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
+    with pytest.raises(CaptureError, match=says):
+        prepare(options(tmp_path, backend="collector", **more))
+
+
+def test_an_output_that_exists_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(CaptureError, match="exists and is not empty"):
+        record(options(tmp_path, backend="collector"), "test", print)
+    with pytest.raises(CaptureError, match="no program that can be found"):
+        record(Options(("no-such-program",), tmp_path / "o"), "test", print)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def planned(tmp_path: Path, **more: Any) -> tuple[list[str], dict[str, str]]:
+    _, _, plan = prepare(options(tmp_path, **more))
+    return list(plan.command), plan.environment
+
+
+def test_nsys_gets_the_flags_that_its_version_knows(tmp_path: Path) -> None:
+    tool(tmp_path, "nsys", "2023.4.4.54-234433681190v0")
+    command, environment = planned(tmp_path, backend="nsys", range="step@lib", graph="node")
+    assert command[-2:] == list(COMMAND)
+    assert {
+        *("--trace=cuda,nvtx", "--sample=none", "--cuda-graph-trace=node"),
+        *("--capture-range=nvtx", "--nvtx-capture=step@lib", "--capture-range-end=stop"),
+        f"--output={(tmp_path / 'out').resolve()}/run",
+    } <= set(command)
+    assert environment == {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    with pytest.raises(CaptureError, match="or newer"):
+        planned(tmp_path, backend="nsys", record=("event",))
+    libraries.find_tool.cache_clear()
+    tool(tmp_path, "nsys", "2025.3.1.90-253135822126v0")
+    command, environment = planned(tmp_path, backend="nsys", record=("event",), steps=5)
+    assert {"--cuda-event-trace=true", "--capture-range=cudaProfilerApi"} <= set(command)
+    assert set(environment) == {"PYTHONPATH", "STEPSCOPE_CAPTURE"}
+    with pytest.raises(CaptureError, match="does not know --ring"):
+        planned(tmp_path, backend="nsys", ring_s=1.0)
+
+
+def test_ncu_is_bounded_to_a_range(tmp_path: Path) -> None:
+    tool(tmp_path, "ncu", "2025.3.1.0")
+    command, _ = planned(tmp_path, backend="ncu", range="forward")
+    assert shlex.join(command).startswith(f"{tmp_path}/ncu --set full --target-processes all")
+    assert command[command.index("--nvtx-include") + 1] == "forward/"
+    command, _ = planned(tmp_path, backend="ncu", range="cudaProfilerApi")
+    assert command[command.index("--profile-from-start") + 1] == "off"
+
+
+def test_a_tool_that_writes_nothing_is_told(tmp_path: Path) -> None:
+    body = 'for a; do case $a in --output=*) touch "${a#--output=}.qdstrm";; esac; done'
+    tool(tmp_path, "nsys", "2025.3.1.90", body)
+    outcome = record(options(tmp_path, backend="nsys"), "test", lambda text: None)
+    assert outcome.results == []
+    assert "cannot import its own stream" in outcome.remarks[0]
+
+
+def test_auto_explains_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(**ready: Readiness) -> None:
+        found = {
+            name: registry.Backend(name, "", lambda c, r=ready[name]: r, backend.plan)
+            for name, backend in registry.BACKENDS.items()
+            if name in ready
+        }
+        monkeypatch.setattr(registry, "BACKENDS", found)
+
+    yes, no = Readiness(True, "ready"), Readiness(False, "it is not installed", "install it")
+    say(collector=no, nsys=yes, torch=yes)
+    backend, why = registry.choose(options(tmp_path))
+    assert (backend.name, why) == (
+        "nsys",
+        "nsys: it is installed (not collector: it is not installed)",
+    )
+    assert registry.choose(options(tmp_path, stacks=True))[0].name == "torch"
+    say(collector=no, nsys=no, torch=no)
+    with pytest.raises(CaptureError, match=r"nothing here can make a capture.*install it"):
+        registry.choose(options(tmp_path))
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_dry_run_prints_a_command_that_works_as_it_stands(
+    stepscope: Stepscope, tmp_path: Path
+) -> None:
+    arguments = ("run", "--dry-run", "--backend", "collector", "-o", tmp_path / "o")
+    done = stepscope(*arguments, "--", sys.executable, "-c", "print('a b')")
+    assert "collector: as asked for" in done.stderr
+    words = shlex.split(done.stdout)
+    assert words[-3:] == [sys.executable, "-c", "print('a b')"]
+    assert {word.split("=")[0] for word in words[:-3]} == {
+        "STEPSCOPE_CAPTURE",
+        "CUDA_INJECTION64_PATH",
+        "NVTX_INJECTION64_PATH",
+    }
+    assert not (tmp_path / "o").exists()
+    printed = stepscope(
+        *("run", "--dry-run", "--format", "json", "-o", tmp_path / "o", "--", "true")
+    ).stdout
+    document = json.loads(printed)
+    assert document["schema"] == "stepscope.plan/1"
+    assert document["command"].endswith(" true")
+    shell = subprocess.run(["sh", "-c", done.stdout], capture_output=True, text=True, check=False)
+    assert shell.stdout == "a b\n"
+
+
+def test_run_returns_the_programs_code_and_says_when_nothing_was_recorded(
+    stepscope: Stepscope, tmp_path: Path
+) -> None:
+    arguments = ("run", "--backend", "collector", "-o")
+    program = (sys.executable, "-c", "import sys; sys.exit(7)")
+    done = stepscope(*arguments, tmp_path / "a", "--", *program, expect=7)
+    assert "used neither CUDA nor NVTX" in done.stderr
+    stepscope(*arguments, tmp_path / "b", "--", "true", expect=2)
+    assert "no such" not in stepscope.refuses("run", "--", "no-such-program")
+    assert "0,3" in stepscope.refuses("run", "--ranks", "a", "--", "true")
+    assert "500M" in stepscope.refuses("run", "--max-size", "lots", "--", "true")
+    assert "not recorded" in stepscope.refuses("capture", "start", str(os.getpid()))
+    assert "no raw capture" in stepscope.refuses("capture", "finalise", tmp_path / "a" / "x")
+
+
+def test_run_captures_and_diagnoses(stepscope: Stepscope, program: Program) -> None:
+    script = program.script("""
+        for i in range(12):
+            push(f"step_{i}"); launch(50); time.sleep(0.004); pop()
+    """)
+    folder = program.folder / "captured"
+    arguments = ("run", "--backend", "collector", "--no-counters", "--range", "step_3", "-o")
+    done = stepscope(*arguments, folder, "--", sys.executable, script)
+    assert "12 steps" not in done.stdout
+    whole = program.folder / "whole"
+    done = stepscope("run", "--keep-raw", "-o", whole, "--", sys.executable, script)
+    assert "Where a step goes" in done.stdout
+    assert f"read it again with: stepscope diagnose {whole}" in done.stderr
+    assert {path.name for path in whole.iterdir()} == {"rank0.stepscope", ".raw"}
+    diagnosis = stepscope.json("diagnose", whole)
+    arguments = ("run", "-o", program.folder / "json", "--format", "json", "--")
+    printed = stepscope(*arguments, sys.executable, script).stdout
+    assert json.loads(printed[printed.index("{") :])["schema"] == diagnosis["schema"]
+    assert diagnosis["trace"]["source"] == "stepscope"
+    assert diagnosis["trace"]["steps"] == 12
+    assert stepscope.json("diagnose", whole / ".raw")["findings"] == diagnosis["findings"]
+
+
+def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> None:
+    document = stepscope.json("doctor", PATH="/usr/bin:/bin")
+    assert document["schema"] == "stepscope.doctor/1"
+    checks = {check["name"]: check for check in document["checks"]}
+    assert {"driver", "cupti", "backend collector", "backend nsys", "backend torch"} <= set(checks)
+    for check in checks.values():
+        assert check["status"] in ("ok", "warning", "missing")
+        assert check["says"]
+        assert check["remedy"] or check["status"] != "missing"
+    assert "backend collector" in stepscope("doctor").stdout
+
+
+def test_without_a_compiler_the_collector_says_what_is_missing(
+    stepscope: Stepscope, tmp_path: Path
+) -> None:
+    from stepscope.capture.collector import build
+
+    if (build.HERE / build.file_name()).exists():
+        pytest.skip("this installation brings a compiled collector")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    env = {"PATH": str(bare), "CXX": ""}
+    message = stepscope.refuses(
+        *("run", "--backend", "collector", "-o", tmp_path / "o", "--", sys.executable, "-c", ""),
+        **env,
+    )
+    assert "there is no C++ compiler here" in message
+    document = stepscope.json("doctor", **env)
+    check = next(c for c in document["checks"] if c["name"] == "backend collector")
+    assert (check["status"], "compiler" in check["remedy"]) == ("missing", True)
+    assert json.dumps(document)

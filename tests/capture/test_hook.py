@@ -1,0 +1,117 @@
+"""Steps, garbage collections and torch.profiler through the hook, with a torch made of paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.capture.conftest import Program, read, texts
+
+TORCH = {
+    "torch/__init__.py": """
+        from torch import optim, profiler
+        class cuda:
+            synchronized = 0
+            @staticmethod
+            def is_initialized(): return True
+            @classmethod
+            def synchronize(cls): cls.synchronized += 1
+    """,
+    "torch/optim/__init__.py": "from torch.optim.optimizer import Optimizer",
+    "torch/optim/optimizer.py": """
+        before, after = [], []
+        def register_optimizer_step_pre_hook(hook): before.append(hook)
+        def register_optimizer_step_post_hook(hook): after.append(hook)
+        class Optimizer:
+            def step(self):
+                for hook in before: hook(self, (), {})
+                for hook in after: hook(self, (), {})
+    """,
+    "torch/profiler.py": """
+        import json
+        class ProfilerActivity: CPU, CUDA = "cpu", "cuda"
+        class profile:
+            def __init__(self, **options): self.options, self.steps = options, 0
+            def start(self): pass
+            def step(self): self.steps += 1
+            def stop(self): pass
+            def export_chrome_trace(self, path):
+                with open(path, "w") as file: json.dump([self.options, self.steps], file)
+    """,
+}
+
+TRAIN = """
+    from torch.optim import Optimizer
+    one, other = Optimizer(), Optimizer()
+    for i in range(12):
+        launch(10)
+        one.step(); other.step()
+    import torch
+    print(torch.cuda.synchronized)
+"""
+
+
+@pytest.fixture
+def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import textwrap
+
+    folder = tmp_path / "packages"
+    for name, text in TORCH.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+def test_steps_of_the_first_optimizer(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = program.trace(TRAIN, steps=4, warmup=3)
+    assert texts(trace, "gpu_op", "kind") == ["kernel"] * 40
+    assert texts(trace, "range", "name") == [f"step_{i}" for i in range(4)]
+    assert set(texts(trace, "range", "domain")) == {"stepscope"}
+    assert capfd.readouterr().out.split() == ["2"]  # before and after, not in between
+
+
+def test_a_program_without_steps_is_told(program: Program, torch: Path) -> None:
+    outcome = program.record("launch(5)", steps=4)
+    assert any("made no 1 optimizer steps" in text for text in outcome.remarks)
+
+
+def test_the_program_can_be_ended_with_the_capture(program: Program, torch: Path) -> None:
+    outcome = program.record(TRAIN + "\n    launch(10**6)", steps=2, warmup=1, stop_program=True)
+    assert outcome.exit_code == 128 + 15
+    assert read(outcome.raw[0]).rows("gpu_op") == 20
+
+
+def test_another_sitecustomize_still_runs(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (torch / "sitecustomize.py").write_text("print('the other one')")
+    program.record("print('program')", steps=1)
+    assert capfd.readouterr().out.splitlines() == ["the other one", "program"]
+
+
+def test_garbage_collections(program: Program) -> None:
+    trace = program.trace(
+        """
+        import gc
+        keep = [[i] for i in range(300_000)]
+        push("around"); gc.collect(); pop(); launch()
+        """,
+        gc=True,
+    )
+    found = [n for n in texts(trace, "range", "name") if n == "garbage collection, generation 2"]
+    assert found
+    assert "python gc" in texts(trace, "range", "domain")
+
+
+def test_torch_profiler_without_a_change(program: Program, torch: Path) -> None:
+    outcome = program.record(TRAIN, backend="torch", steps=4, warmup=3, stacks=True)
+    (path,) = outcome.results
+    options, steps = json.loads(path.read_text())
+    assert path.name == "torch.rank0.json.gz"
+    assert options["with_stack"] is True
+    assert steps == 3  # after the first, at each boundary

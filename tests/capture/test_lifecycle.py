@@ -1,0 +1,351 @@
+"""When recording begins and ends, and every way in which a process can end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.capture.conftest import Program, read, texts
+
+from stepscope.capture import control
+from stepscope.capture.launcher import order, record
+from stepscope.recording import finalise_capture
+from stepscope.trace.trace import Trace
+
+BUSY = '[(push(f"r{i % 7}"), launch(), pop()) for i in range(10_000)]\n'
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError('planned')", 1),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)", 128 + 15),
+    ],
+)
+def test_orderly_ends_lose_nothing(program: Program, ending: str, code: int) -> None:
+    trace = program.trace(BUSY + ending, exit_code=code)
+    assert (trace.rows("gpu_op"), trace.rows("range")) == (10_000, 10_000)
+    assert trace.meta.problems == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("os._exit(0)", 0),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 128 + 9),
+        ("os.abort()", 128 + 6),
+        ("ctypes.string_at(0)", 128 + 11),
+    ],
+)
+def test_sudden_ends_lose_the_last_moments_of_gpu_work_only(
+    program: Program, ending: str, code: int
+) -> None:
+    """All NVTX events survive, and GPU records up to the last flush."""
+    trace = program.trace(BUSY + "time.sleep(0.5); launch(100)\n" + ending, exit_code=code)
+    assert trace.rows("range") == 10_000
+    assert 10_000 <= trace.rows("gpu_op") <= 10_100
+    names = set(texts(trace, "range", "name"))
+    assert names == {f"r{i}" for i in range(7)}
+    (problem,) = trace.meta.problems
+    assert (problem.id, problem.count) == ("unfinished_capture", 1)
+    assert f"pid {os.getpid()}" not in problem.detail
+    assert list(Path("/dev/shm").glob(f"stepscope-{os.getuid()}-{os.getpid()}-*")) == []
+
+
+def test_a_driver_that_ends_before_us_is_not_called(program: Program) -> None:
+    """Native programs: the driver's own exit handler is registered after cuInit."""
+    trace = program.trace("cuda.fake_context(); launch(1000)")
+    assert trace.rows("gpu_op") == 1000
+
+
+def test_forked_workers_have_files_of_their_own(program: Program) -> None:
+    trace = program.trace(
+        """
+        push("before")
+        children = []
+        for k in range(3):
+            pid = os.fork()
+            if pid == 0:
+                for i in range(1000): push(f"worker {k}"); pop()
+                os._exit(0)
+            children.append(pid)
+        launch(10)
+        [os.waitpid(pid, 0) for pid in children]
+        pop()
+        """
+    )
+    frame = trace.frame("range", "name", "process_id")
+    assert sorted(set(frame.texts["name"])) == ["before", "worker 0", "worker 1", "worker 2"]
+    assert len(frame) == 3001
+    assert len(set(frame["process_id"].tolist())) == 4
+    assert trace.rows("process") == 4
+    assert trace.meta.problems == []  # that workers leave by os._exit loses nothing
+    assert len(set(trace.frame("gpu_op", "process_id")["process_id"].tolist())) == 1
+
+
+def test_a_fork_in_the_middle_of_threads_that_record(program: Program) -> None:
+    trace = program.trace(
+        """
+        end = threading.Event()
+        def work():
+            while not end.is_set(): push("thread"); pop()
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [t.start() for t in threads]
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                push("child"); pop(); os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+        end.set(); [t.join() for t in threads]; launch()
+        """
+    )
+    assert texts(trace, "range", "name").count("child") == 10
+
+
+def test_spawned_ranks_become_traces_of_their_own(program: Program) -> None:
+    outcome = program.record(
+        """
+        import subprocess
+        if "RANK" not in os.environ:
+            codes = [subprocess.Popen([sys.executable, __file__],
+                     env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2"}) for r in range(2)]
+            sys.exit(max(c.wait() for c in codes))
+        push("of rank " + os.environ["RANK"]); launch(10 * (1 + int(os.environ["RANK"]))); pop()
+        if os.fork() == 0:
+            push("worker"); pop(); os._exit(0)
+        os.wait()
+        """,
+        start="",
+        # the launcher of the ranks uses neither CUDA nor NVTX
+    )
+    assert [raw.name for raw in outcome.raw] == []
+    outcome = program.record(
+        """
+        import subprocess
+        if "RANK" not in os.environ:
+            codes = [subprocess.Popen([sys.executable, __file__],
+                     env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2"}) for r in range(2)]
+            sys.exit(max(c.wait() for c in codes))
+        nvtx.nvtx_load(); cuda.fake_init()
+        push("of rank " + os.environ["RANK"]); launch(10 * (1 + int(os.environ["RANK"]))); pop()
+        if os.fork() == 0:
+            push("worker"); pop(); os._exit(0)
+        os.wait()
+        """,
+        start="",
+    )
+    assert [raw.name for raw in outcome.raw] == ["rank0", "rank1"]
+    traces = [read(raw) for raw in outcome.raw]
+    assert [trace.rows("gpu_op") for trace in traces] == [10, 20]
+    assert [trace.meta.rank for trace in traces] == [0, 1]
+    assert {trace.meta.world_size for trace in traces} == {2}
+    for rank, trace in enumerate(traces):
+        assert set(texts(trace, "range", "name")) == {f"of rank {rank}", "worker"}
+    # one time zero for all ranks of a machine
+    assert len({trace.meta.origin_epoch_ns for trace in traces}) == 1
+
+
+def test_only_the_ranks_asked_for(program: Program) -> None:
+    outcome = program.record(
+        """
+        import subprocess
+        if "RANK" not in os.environ:
+            [subprocess.run([sys.executable, __file__], env={**os.environ, "RANK": str(r)})
+             for r in range(3)]
+        else:
+            nvtx.nvtx_load(); cuda.fake_init(); launch(5)
+        """,
+        start="",
+        ranks=(2,),
+    )
+    assert [raw.name for raw in outcome.raw] == ["rank2"]
+
+
+# --- when to record -------------------------------------------------------------------------------
+
+
+def kernels_in(trace: Trace) -> int:
+    return texts(trace, "gpu_op", "kind").count("kernel")
+
+
+def test_between_the_calls_of_the_profiler_api(program: Program) -> None:
+    trace = program.trace(
+        """
+        launch(10); push("before"); pop()
+        cuda.fake_profiler(1); push("in"); launch(20); pop(); cuda.fake_profiler(0)
+        launch(30); push("after"); pop()
+        cuda.fake_profiler(1); launch(5); cuda.fake_profiler(0)
+        """,
+        range="cudaProfilerApi",
+    )
+    assert kernels_in(trace) == 25
+    assert texts(trace, "range", "name") == ["in"]
+    ops = trace.frame("gpu_op", "start_ns")["start_ns"]
+    assert trace.meta.window_start_ns <= ops.min()
+    assert ops.max() <= trace.meta.window_end_ns
+
+
+def test_inside_ranges_of_a_name(program: Program) -> None:
+    script = """
+        d = nvtx.domain(b"library"); s = nvtx.registered(d, b"step")
+        for i in range(3):
+            launch(10)
+            push("step"); push("step"); launch(1); pop(); launch(1); pop()
+        nvtx.domain_push(d, s, 0, 0.0); launch(100); nvtx.domain_pop(d)
+        r = nvtx.range_start(b"step"); launch(1000); nvtx.range_end(r); launch(10)
+    """
+    assert kernels_in(program.trace(script, range="step")) == 6 + 100 + 1000
+    assert kernels_in(program.trace(script, range="step@library")) == 100
+    outcome = program.record(script, range="nowhere")
+    assert any("never entered the range nowhere" in text for text in outcome.remarks)
+
+
+def test_workers_record_within_their_parents_window(program: Program) -> None:
+    trace = program.trace(
+        """
+        def worker(name):
+            if os.fork() == 0:
+                push(name); time.sleep(0.01); pop(); os._exit(0)
+            os.wait()
+        worker("before"); time.sleep(0.05)
+        cuda.fake_profiler(1); worker("within"); launch(5); cuda.fake_profiler(0)
+        time.sleep(0.05); worker("after")
+        """,
+        range="cudaProfilerApi",
+    )
+    assert texts(trace, "range", "name") == ["within"]
+
+
+def test_start_and_stop_from_outside(program: Program) -> None:
+    options = program.options(
+        """
+        from pathlib import Path
+        here = Path(__file__).parent
+        launch(10)
+        (here / "ready").touch()
+        while not (here / "go").exists(): launch(1); time.sleep(0.001)
+        (here / "went").touch()
+        while not (here / "end").exists(): time.sleep(0.001)
+        time.sleep(0.2); launch(5)
+        """,
+        paused=True,
+    )
+    here = program.folder
+    outcome = []
+    thread = threading.Thread(
+        target=lambda: outcome.append(record_without_signals(options, program))
+    )
+    thread.start()
+    wait_for(here / "ready")
+    ready = (here / "run1" / "raw" / "control").exists()
+    from stepscope.capture.facade import steer
+
+    steer("start", str(here / "run1"))
+    time.sleep(0.4)
+    (here / "go").touch()
+    wait_for(here / "went")
+    steer("stop", str(here / "run1"))
+    (here / "end").touch()
+    thread.join()
+    trace = read(outcome[0].raw[0])
+    assert ready
+    assert 1 <= kernels_in(trace) < 1000
+    assert kernels_in(trace) == trace.rows("api_call")
+
+
+def record_without_signals(options, program):  # type: ignore[no-untyped-def]
+    """``record`` from a thread, where signal handlers cannot be set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepscope.capture.launcher.signal.signal", lambda number, handler: None)
+        return record(options, "test", program.said.append)
+
+
+def wait_for(path: Path) -> None:
+    limit = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < limit, path
+        time.sleep(0.01)
+
+
+def test_pids_lead_to_their_capture(program: Program) -> None:
+    environment = {**os.environ, "STEPSCOPE_CAPTURE": str(program.folder / "collector.conf")}
+    code = "import time; time.sleep(30)"
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
+        try:
+            time.sleep(0.2)
+            assert control.folder_of(child.pid) == program.folder
+            assert control.folder_of(os.getpid()) == program.folder
+        finally:
+            child.kill()
+    with pytest.raises(Exception, match="is not recorded by stepscope run"):
+        control.folder_of(os.getpid())
+
+
+def test_delay_and_duration(program: Program) -> None:
+    # the stand-in CUDA is there at once; the program's own start-up counts, too
+    trace = program.trace(
+        """
+        begin = time.monotonic()
+        while time.monotonic() - begin < 2.5: launch(1); time.sleep(0.002)
+        """,
+        delay_s=1.0,
+        duration_s=0.5,
+    )
+    span = trace.frame("gpu_op", "start_ns")["start_ns"]
+    assert 300_000_000 < span.max() - span.min() < 900_000_000
+    assert span.min() > 900_000_000
+
+
+def test_a_size_limit_ends_recording(program: Program) -> None:
+    outcome = program.record(
+        "for _ in range(40): launch(1000); time.sleep(0.03)", max_bytes=1_000_000
+    )
+    assert any("limit of 1000000 bytes" in text for text in outcome.remarks)
+    trace = read(outcome.raw[0])
+    assert 5_000 < kernels_in(trace) < 40_000
+
+
+def test_a_ring_keeps_the_last_moments(program: Program) -> None:
+    trace = program.trace(
+        'for i in range(300): push(f"r{i}"); launch(10); pop(); time.sleep(0.01)', ring_s=0.8
+    )
+    ops = trace.frame("gpu_op", "start_ns")["start_ns"]
+    assert 500_000_000 < ops.max() - ops.min() < 1_500_000_000
+    assert 300 < len(ops) < 2000
+    assert "r299" in texts(trace, "range", "name") or trace.rows("range") > 0
+
+
+# --- a launcher that did not live -----------------------------------------------------------------
+
+
+def test_a_capture_whose_launcher_died_is_read_later(program: Program) -> None:
+    options = program.options(BUSY + "time.sleep(0.3); os.kill(os.getppid(), 9); os._exit(0)")
+    code = (
+        "import sys; from stepscope.capture.launcher import record;"
+        "from stepscope.capture.options import Options; from pathlib import Path;"
+        f"record(Options({options.command!r}, Path({str(options.output)!r}), counters=False,"
+        " backend='collector', flush_ms=100), 'test', print)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert done.returncode == -9, done.stderr
+    time.sleep(0.3)
+    (trace,) = map(Trace, finalise_capture(options.output))
+    assert (trace.rows("gpu_op"), trace.rows("range")) == (10_000, 10_000)
+    assert not (options.output / "raw").exists()
+
+
+def test_a_raw_folder_is_read_wherever_it_is_copied(program: Program, tmp_path: Path) -> None:
+    outcome = program.record(BUSY)
+    elsewhere = tmp_path / "elsewhere" / "raw" / "copy"
+    elsewhere.parent.mkdir(parents=True)
+    outcome.raw[0].rename(elsewhere)
+    assert read(elsewhere).rows("gpu_op") == 10_000
+    with pytest.raises(Exception, match="holds no raw capture"):
+        order(tmp_path)

@@ -1,0 +1,212 @@
+"""Exports: every slice arrives in the other format, nested, with its arrow and its time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.command import Stepscope
+from tests.support.build import Build
+
+from stepscope.analysis.timeline.classes import CODE
+from stepscope.analysis.timeline.track import slices
+from stepscope.export.perfetto import varint
+from stepscope.export.pieces import _crossing, begins_and_ends
+from stepscope.session import Session, bundled_capture
+
+Fields = list[tuple[int, Any]]
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Fields of a protocol-buffer message, by number; content of nested ones as bytes."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = number()
+        field, wire = key >> 3, key & 7
+        if wire == 0:
+            yield field, number()
+        elif wire == 1:
+            yield field, data[at : at + 8]
+            at += 8
+        else:
+            assert wire == 2
+            length = number()
+            yield field, data[at : at + length]
+            at += length
+
+
+def session(tmp_path: Path) -> Session:
+    b = Build()
+    b.range(0, 100, "step")
+    b.range(10, 40, "inner")
+    b.kernel(20, 30, call=(11, 12), name="first")
+    b.kernel(28, 36, call=(13, 14), name="overlaps")
+    b.kernel(36, 36, call=(15, 16), name="instant")
+    b._add(
+        "memory_event",
+        process_id=100,
+        time_ns=5000,
+        kind="cache",
+        device=0,
+        bytes=10,
+        total_allocated_bytes=4096,
+    )
+    return Session([b.trace(tmp_path).folder])
+
+
+def test_perfetto_by_its_field_numbers(tmp_path: Path) -> None:
+    data = b"".join(session(tmp_path).exported("perfetto"))
+    tracks: dict[int, dict[int, Any]] = {}
+    names: dict[int, str] = {}
+    events: list[tuple[int, dict[int, Any]]] = []
+    for field, packet in fields(data):
+        assert field == 1
+        told = dict(fields(packet))
+        assert told[10] == 1
+        if 60 in told:
+            track = dict(fields(told[60]))
+            tracks[track[1]] = track
+        if 12 in told:
+            for _, entry in fields(told[12]):
+                name = dict(fields(entry))
+                names[name[1]] = name[2].decode()
+        if 11 in told:
+            events.append((told[8], dict(fields(told[11]))))
+    titles = {uuid: track[2].decode() for uuid, track in tracks.items()}
+    assert {"Stream 7", "Stream 7 (overlapping 1)", "Ranges", "Memory allocated"} <= set(
+        titles.values()
+    )
+    assert all(track[5] in tracks for track in tracks.values() if 5 in track)
+    stream = [(at, e) for at, e in events if titles[e[11]].startswith("Stream 7")]
+    begun = {names[e[10]]: at for at, e in stream if e[9] == 1}
+    assert begun == {"first": 20_000, "overlaps": 28_000, "instant": 36_000}
+    open_: dict[int, int] = {}
+    for at, event in events:  # in the order of the file, every track nests
+        if event[9] in (1, 2):
+            open_[event[11]] = open_.get(event[11], 0) + (1 if event[9] == 1 else -1)
+            assert open_[event[11]] >= 0, at
+    assert set(open_.values()) == {0}
+    leaving = [struct.unpack("<Q", e[47])[0] for _, e in events if 47 in e]
+    arriving = [struct.unpack("<Q", e[48])[0] for _, e in events if 48 in e]
+    assert sorted(leaving) == sorted(arriving)
+    assert len(leaving) == 3
+    (sample,) = [(at, e) for at, e in events if e[9] == 4]
+    assert (sample[0], struct.unpack("<d", sample[1][44])[0]) == (5000, 4096.0)
+
+
+def test_numbers_of_any_size() -> None:
+    assert varint(0) == b"\0"
+    assert varint(300) == b"\xac\x02"
+    assert varint(-1) == b"\xff" * 9 + b"\x01"
+
+
+def test_chrome_holds_every_slice_exactly(tmp_path: Path) -> None:
+    found = json.loads(b"".join(session(tmp_path).exported("chrome")))["traceEvents"]
+    kinds = Counter(event["ph"] for event in found)
+    assert kinds["s"] == kinds["f"] == 3
+    assert kinds["C"] == 1
+    kernels = {e["name"]: e for e in found if e["ph"] == "X" and e["cat"].startswith("kernel_")}
+    assert (kernels["first"]["ts"], kernels["first"]["dur"]) == (20.0, 10.0)
+    named = {e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    assert {"Ranges", "CUDA API", "Stream 7"} <= named
+    starts = {e["id"]: e for e in found if e["ph"] == "s"}
+    for end in (e for e in found if e["ph"] == "f"):
+        assert starts[end["id"]]["ts"] < end["ts"]
+    assert kernels["overlaps"]["tid"] != kernels["first"]["tid"]
+
+
+def nests(events: list[dict[str, Any]]) -> None:
+    stack: list[int] = []
+    at = -1
+    for event in events:
+        assert event["at"] >= at
+        at = event["at"]
+        if event["type"] == "O":
+            stack.append(event["frame"])
+        else:
+            assert stack.pop() == event["frame"]
+    assert stack == []
+
+
+def test_speedscope_nests_on_a_real_capture(tmp_path: Path, stepscope: Stepscope) -> None:
+    target = tmp_path / "out.json.gz"
+    stepscope("export", "-t", "speedscope", bundled_capture(), "-o", target)
+    found = json.loads(gzip.decompress(target.read_bytes()))
+    frames = found["shared"]["frames"]
+    assert len(found["profiles"]) >= 6
+    for profile in found["profiles"]:
+        nests(profile["events"])
+        assert all(0 <= e["frame"] < len(frames) for e in profile["events"])
+        assert profile["startValue"] == profile["events"][0]["at"]
+    kernels = Session([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
+    (stream,) = [p for p in found["profiles"] if p["name"].endswith("Stream 7")]
+    assert len(stream["events"]) == 2 * kernels["n"][0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=30))
+def test_lanes_nest_whatever_overlaps(rows: list[tuple[int, int]]) -> None:
+    start = np.array([s for s, _ in rows], np.int64)
+    end = start + np.array([n for _, n in rows], np.int64)
+    zero = np.zeros(len(rows), np.int64)
+    made = slices(
+        start, end, zero, np.full(len(rows), CODE["memset"], np.uint8), np.arange(len(rows))
+    )
+    left = np.arange(len(made))
+    for _ in range(len(rows) + 1):
+        odd = _crossing(made, left)
+        lane = left[~odd]
+        time, begins, row = begins_and_ends(made, lane)
+        nests(
+            [
+                {"type": "O" if b else "C", "frame": int(r), "at": int(t)}
+                for t, b, r in zip(time, begins, row, strict=True)
+            ]
+        )
+        left = left[odd]
+        if not len(left):
+            break
+    assert not len(left)
+
+
+def test_files_are_not_overwritten(tmp_path: Path, stepscope: Stepscope) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("mine")
+    arguments = ("export", "-t", "chrome", bundled_capture(), "-o", target)
+    assert "--force" in stepscope(*arguments, expect=2).stderr
+    assert target.read_text() == "mine"
+    stepscope(*arguments, "--force")
+    assert json.loads(target.read_text())["traceEvents"]
+    done = stepscope(*arguments[:-1], tmp_path / "no" / "out.json", expect=2)
+    assert "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["perfetto", "chrome", "speedscope"])
+def test_odd_characters_survive(tmp_path: Path, kind: str) -> None:
+    b = Build()
+    b.range(1, 2, 'quote " \\ \x00 \u2028 </script> 🔥')
+    data = b"".join(Session([b.trace(tmp_path).folder]).exported(kind))
+    if kind == "perfetto":
+        assert "</script> 🔥".encode() in data
+    else:
+        assert "🔥" in json.dumps(json.loads(data), ensure_ascii=False)

@@ -1,0 +1,143 @@
+"""Drives the timeline in a real Chromium; skips, and says why, where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTH, HEIGHT = 1500, 850
+WAIT_MS = 60_000
+
+
+def chromium() -> str:
+    """Path of a Chromium; skips where none is installed."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("needs Chromium, which is not installed (Debian: apt-get install chromium)")
+    return found
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """A browser for as long as the block; skips where there is none."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = chromium()
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def browsing(browser: Any, **options: Any) -> Iterator[Any]:
+    """A page with a profile of its own; ``page.errors`` collects what it complains about."""
+    errors: list[str] = []
+    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, **options)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.errors = errors
+    try:
+        yield page
+    finally:
+        context.close()
+
+
+class Shown:
+    """A page with a timeline, and what is read off it."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        page.goto(address)
+        self.settle()
+        page.wait_for_selector("[aria-label=Findings]")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing is being asked and the link says what is shown."""
+        self.page.wait_for_timeout(350)
+        self.page.wait_for_selector("html[data-idle=true]", state="attached")
+
+    def window(self) -> tuple[float, float]:
+        """Begin and end of what is shown, ns, from the link."""
+        found = re.search(r"[#&]t=(-?\d+)-(\d+)", self.page.url)
+        assert found, self.page.url
+        return float(found[1]), float(found[2])
+
+    def span(self) -> float:
+        begin, end = self.window()
+        return end - begin
+
+    def canvas(self) -> dict[str, float]:
+        box: dict[str, float] = self.page.locator("canvas.rows").bounding_box()
+        return box
+
+    def lane(self, title: str) -> float:
+        """Middle of the first row of a track, in pixels from the top of the page."""
+        box = self.page.locator(".lane", has_text=title).first.bounding_box()
+        return float(box["y"]) + 8
+
+    def x(self, time_ns: float) -> float:
+        """Where a time is drawn, in pixels from the left of the page."""
+        begin, end = self.window()
+        box = self.canvas()
+        return box["x"] + (time_ns - begin) / (end - begin) * box["width"]
+
+    def press(self, key: str) -> None:
+        self.page.keyboard.press(key)
+        self.settle()
+
+    def colours(self, left: float, top: float, width: float, height: float) -> set[tuple[int, ...]]:
+        """Distinct colours of a part of the picture."""
+        clip = {"x": left, "y": top, "width": width, "height": height}
+        return set(pixels(self.page.screenshot(clip=clip)))
+
+
+def pixels(png: bytes) -> list[tuple[int, ...]]:
+    """Pixels of a PNG of 8 bits a channel, without interlacing, as Chromium writes them."""
+    import struct
+    import zlib
+
+    at, data = 8, b""
+    width = height = channels = 0
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        kind, content = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, height, bits, colour = struct.unpack(">IIBB", content[:10])
+            assert bits == 8
+            channels = {2: 3, 6: 4}[colour]
+        elif kind == b"IDAT":
+            data += content
+        at += 12 + length
+    raw, line = zlib.decompress(data), width * channels
+    before = bytearray(line)
+    found: list[tuple[int, ...]] = []
+    for y in range(height):
+        filtering, row = (
+            raw[y * (line + 1)],
+            bytearray(raw[y * (line + 1) + 1 : (y + 1) * (line + 1)]),
+        )
+        for i in range(line):
+            left = row[i - channels] if i >= channels else 0
+            corner = before[i - channels] if i >= channels else 0
+            row[i] = (row[i] + _predicted(filtering, left, before[i], corner)) & 255
+        found += [tuple(row[i : i + 3]) for i in range(0, line, channels)]
+        before = row
+    return found
+
+
+def _predicted(filtering: int, left: int, up: int, corner: int) -> int:
+    if filtering == 4:
+        guess = left + up - corner
+        return min((left, up, corner), key=lambda value: abs(guess - value))
+    return (0, left, up, (left + up) // 2)[filtering]

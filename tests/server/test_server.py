@@ -1,0 +1,211 @@
+"""Who may ask, what is answered, and what ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.cli.command import Stepscope, is_one_line
+from tests.server.served import Served, serving
+from tests.support.tiles import decode
+
+from stepscope.server.app import asset
+from stepscope.session import Session, bundled_capture
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_and_its_parts_are_served(served: Served) -> None:
+    for name, kind in (("", "html"), ("app.js", "javascript"), ("app.css", "css")):
+        answer = served.get(name)
+        assert answer.status == 200
+        assert kind in answer.headers["content-type"]
+        assert len(answer.body) > 100
+
+
+def test_every_answer_forbids_all_that_is_not_needed(served: Served) -> None:
+    for path in ("", "app.js", "api/layout", "api/row?track=99&row=0", "/", "/wrong/api/layout"):
+        headers = served.get(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/api/layout", "//api/layout", "/index.html", "/x/api/layout", "/../api/layout", "/%2e"],
+)
+def test_without_the_token_there_is_nothing(served: Served, path: str) -> None:
+    answer = served.get(path)
+    assert answer.status == 404
+    assert b"token" in answer.body
+    token = served.path.strip("/")
+    assert len(token) >= 32
+    assert token.encode() not in answer.body
+    assert served.get(f"/{token[:-1]}/api/layout").status == 404
+    assert served.get(f"/{token}x/api/layout").status == 404
+
+
+@pytest.mark.parametrize("host", ["", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil"])
+def test_a_rebound_name_is_refused(served: Served, host: str) -> None:
+    assert served.get("api/layout", host=host).status in (400, 421)
+
+
+def test_other_names_of_the_loopback_interface_are_fine(served: Served) -> None:
+    assert served.get("api/layout", host=f"localhost:{served.port}").status == 200
+
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.example", "https://127.0.0.1:{port}"])
+def test_other_origins_are_refused(served: Served, origin: str) -> None:
+    assert served.get("api/layout", origin=origin.format(port=served.port)).status == 403
+
+
+def test_the_own_origin_may_ask(served: Served) -> None:
+    origin = f"http://127.0.0.1:{served.port}"
+    answer = served.get("api/layout", origin=origin, sec_fetch_site="same-origin")
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_requests_that_other_sites_cause_are_refused(served: Served, site: str) -> None:
+    assert served.get("", sec_fetch_site=site).status == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_only_questions_are_answered(served: Served, method: str) -> None:
+    assert served.get("api/layout", method=method).status == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("api/tile", "whole number"),
+        ("api/tile?tracks=x&begin=0&bucket=1&columns=1", "whole number"),
+        ("api/tile?tracks=3&begin=0&bucket=0&columns=1", "impossible"),
+        ("api/tile?tracks=3&begin=0&bucket=1&columns=99999999", "impossible"),
+        ("api/tile?tracks=77&begin=0&bucket=1&columns=5", "no track"),
+        ("api/row?track=3&row=99999999", "no row"),
+        ("api/search?regex=1&text=%28", "regular expression"),
+        ("api/statistics?begin=5&end=5", "empty"),
+    ],
+)
+def test_wrong_questions_get_a_sentence(served: Served, path: str, says: str) -> None:
+    answer = served.get(path)
+    assert answer.status == 400
+    assert says in json.loads(answer.body)["error"]
+
+
+def test_files_beside_the_page_are_not_served(served: Served) -> None:
+    for path in ("../app.py", "..%2fapp.py", "built_from", "ui/package.json", "api/"):
+        assert served.get(path).status == 404
+
+
+def test_a_tile_travels_whole(served: Served) -> None:
+    layout = json.loads(served.get("api/layout").body)
+    stream = next(t["id"] for t in layout["tracks"] if t["title"].startswith("Stream"))
+    answer = served.get(f"api/tile?tracks={stream}&begin=0&bucket=1048576&columns=500")
+    tile = decode(answer.body)
+    counted = sum(
+        len(row["arrays"]["start"]) + int(row["arrays"]["count"].sum()) for row in tile["rows"]
+    )
+    rows = Session([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
+    assert counted == rows["n"][0] > 5000
+    found = json.loads(served.get("api/diagnosis").body)
+    assert found["diagnosis"]["verdict"] == "input_starvation"
+    assert len(found["instances"]) == len(found["diagnosis"]["findings"])
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(stepscope: Stepscope) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = stepscope("ui", "--no-browser", "--port", str(port), bundled_capture(), expect=2)
+    assert f"port {port}" in is_one_line(done.stderr)
+
+
+def test_interrupting_ends_it_quietly() -> None:
+    command = [sys.executable, "-m", "stepscope", "ui", "--no-browser", str(bundled_capture())]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert process.returncode in (0, 130)
+
+
+def test_a_capture_without_gpu_work_still_has_a_timeline(
+    tmp_path: Path,
+) -> None:
+    from tests.support.build import Build
+
+    b = Build()
+    b.range(0, 10, "alone")
+    trace = b.trace(tmp_path)
+    with serving(trace.folder) as served:
+        layout = json.loads(served.get("api/layout").body)
+        assert [t["title"] for t in layout["tracks"]] == ["Ranges"]
+        answer = served.get("api/diagnosis")
+        assert answer.status == 410
+        assert "no GPU work" in json.loads(answer.body)["error"]
+
+
+def test_a_trace_deleted_while_open_is_said(tmp_path: Path) -> None:
+    from tests.support.build import Build
+
+    b = Build()
+    b.kernel(5, 9, call=(1, 2))
+    trace = b.trace(tmp_path)
+    with serving(trace.folder) as served:
+        layout = json.loads(served.get("api/layout").body)
+        stream = next(t["id"] for t in layout["tracks"] if t["title"] == "Stream 7")
+        shutil.rmtree(trace.folder)
+        answer = served.get(f"api/row?track={stream}&row=0")
+        assert answer.status in (400, 410)
+        assert json.loads(answer.body)["error"]
+
+
+# --- what ships ----------------------------------------------------------------------------------
+
+
+def dev() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dev_for_ui", ROOT / "dev.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_built_from_its_source() -> None:
+    built = asset("built_from").decode().strip()
+    assert built == dev().ui_digest(), "run python3 dev.py ui"
+
+
+def test_the_page_asks_nobody_else() -> None:
+    for name in ("index.html", "app.js", "app.css"):
+        text = asset(name).decode().replace("http://www.w3.org/", "")
+        assert not re.search(r"(https?|wss?)://|//[a-z]+\.[a-z]{2,}", text), name
+        assert "innerHTML" not in text
+        assert "insertAdjacentHTML" not in text
+        assert "eval(" not in text
+    assert "<script>" not in asset("index.html").decode()
+    assert sum(len(asset(name)) for name in ("index.html", "app.js", "app.css")) < 150_000
