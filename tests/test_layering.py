@@ -41,25 +41,29 @@ ARROWS: dict[str, set[str]] = {
     "kernels": {"trace", "rules"},
     "diagnosis": {"analysis", "rules", "trace", "intervals", "sql"},
     "recipes": {"analysis", "reports"},
-    "compare": {"analysis", "diagnosis"},
+    "compare": {"analysis", "diagnosis", "trace", "intervals"},
     # These two know results only: nothing that opens or reads a capture.
-    "render": {"trace", "analysis", "kernels", "diagnosis"},
+    "render": {"trace", "analysis", "kernels", "diagnosis", "compare"},
     "export": {"trace", "analysis", "diagnosis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
         *("diagnosis", "recipes", "compare", "render", "export", "data"),
     },
+    # The facade for what looks at several runs.
+    "runs": {"session", "compare", "render", "trace"},
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
-    "cli": {"session", "recording", "render", "trace.errors", "server"},
-    "server": {"session", "render", "trace.errors"},
-    "agent": {"session", "render", "trace.errors"},
+    "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
+    "server": {"session", "runs", "render", "trace.errors"},
+    "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {
         *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
-        *("recipes", "compare", "render", "export", "session", "cli", "data"),
+        *("recipes", "compare", "render", "export", "session", "runs", "cli", "data"),
     },
+    # pytest loads it at start-up, in whatever project: it stands alone.
+    "pytest_plugin": set(),
     # The package itself may offer the facade, lazily; every room may read its version.
     "__init__": {"session", "annotate"},
     "__main__": {"cli"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.analysis.timeline.ask import Asker
     from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.compare.profile import Profile
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.diagnosis.result import Diagnosis, InsideKernel
@@ -343,6 +346,16 @@ class Session:
                 break
         return found
 
+    def profile(self) -> Profile:
+        """What is kept of the run: enough to compare it with others.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.compare.collect import profile_of
+
+        return profile_of(self._view, self.diagnose())
+
     def figure(self, sql: str) -> float | int:
         """The only cell of a statement's answer; 0 for null.
 
@@ -358,6 +371,33 @@ class Session:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{sql!r} does not give a number")
         return value
+
+    def limited(self, item: SqlLimit | CellLimit) -> float:
+        """The value of an SQL figure or of a report's cell that a gate limits.
+
+        Raises:
+            UsageError: the statement, the report or the column is wrong, or no row fits.
+        """
+        from stepscope.compare.budgets import SqlLimit
+
+        if isinstance(item, SqlLimit):
+            return self.figure(item.sql)
+        request = stats_requests([item.report], known_reports() | known_rules())
+        for _, outcome in self.answers(request):
+            if outcome.table is None:
+                raise UsageError(f"{item.report}: {outcome.missing}")
+            # "Total Time (ns)", as it is printed, is "Total Time" in nanoseconds
+            column = re.sub(r" \([^()]*\)$", "", item.column)
+            if column not in outcome.table.column_names:
+                columns = ", ".join(outcome.table.column_names)
+                raise UsageError(f"{item.report} has no column {item.column!r}; it has {columns}")
+            for row in outcome.table.to_pylist():
+                if not item.row or any(item.row in str(cell) for cell in row.values()):
+                    value = row[column]
+                    if isinstance(value, bool) or not isinstance(value, int | float):
+                        raise UsageError(f"{item.column!r} of {item.report} is no number")
+                    return value
+        raise UsageError(f"{item.report} has no row with {item.row!r}")
 
     def verify(self, report: bytes) -> Verification:
         """Recompute every figure of a stored diagnosis from its evidence.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -10,6 +11,8 @@ import re
 import sqlite3
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
@@ -88,4 +91,68 @@ def with_lost_records(capture: Path, folder: Path, share: float) -> Path:
     ]
     with _opened(target, "wt") as stream:
         json.dump(document, stream)
+    return target
+
+
+def edited(
+    capture: Path, folder: Path, *, kernel: str = "", factor: float = 1.0, noise: float = 0.0,
+    seed: int = 0,
+) -> Path:  # fmt: skip
+    """The same Nsight Systems export as if one kernel took another time and the steps were noisy.
+
+    Time is stretched as a whole, so what follows shifts with what came before.
+
+    Args:
+        capture: an SQLite export.
+        folder: where the edited copy goes.
+        kernel: short name of the kernels that change; all shapes of it.
+        factor: their time, over before.
+        noise: the longest pause that is put into each step, as a share of its length; it lies in
+            the longest pause that the device makes there anyway, so that no kernel changes.
+        seed: of the pauses.
+    """
+    target = folder / f"edited_{kernel[:20]}_{factor}_{noise}_{seed}_{capture.name}"
+    target.write_bytes(capture.read_bytes())
+    connection = sqlite3.connect(target)
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    kernels = connection.execute(
+        "SELECT k.start, k.end, s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
+        "JOIN StringIds s ON s.id = k.shortName ORDER BY k.start"
+    ).fetchall()
+    stretched = [(start, end) for start, end, name in kernels if name == kernel]
+    knots = [(t, 0.0) for pair in stretched for t in pair]
+    extra = {end: (end - start) * (factor - 1) for start, end in stretched}
+    steps = [
+        start
+        for (start,) in connection.execute(
+            "SELECT start FROM NVTX_EVENTS WHERE text GLOB 'step_*' AND end IS NOT NULL "
+            "ORDER BY start"
+        )
+    ]
+    chance = random.Random(seed)
+    length = (steps[-1] - steps[0]) / (len(steps) - 1)
+    for begin in steps if noise else []:
+        inside = [(a[1], b[0]) for a, b in itertools.pairwise(kernels)
+                  if begin <= a[1] < b[0] < begin + length]  # fmt: skip
+        if inside:
+            gap = max(inside, key=lambda pair: pair[1] - pair[0])
+            middle = (gap[0] + gap[1]) // 2
+            knots += [(middle, 0.0), (middle + 1, 0.0)]
+            extra[middle + 1] = chance.uniform(0, noise) * length
+    knots.sort()
+    at = np.array([t for t, _ in knots], np.int64)
+    shift = np.cumsum([extra.get(t, 0.0) for t, _ in knots])
+
+    def moved(t: int | None) -> int | None:
+        return None if t is None else t + round(float(np.interp(t, at, shift)))
+
+    connection.create_function("moved", 1, moved, deterministic=True)
+    tables = names & {
+        *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
+        *("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "NVTX_EVENTS"),
+    }
+    with connection:
+        for table in tables:
+            connection.execute(f"UPDATE {table} SET start = moved(start), end = moved(end)")
+    connection.close()
     return target

@@ -102,3 +102,37 @@ def console() -> Console:
 
     wide = None if sys.stdout.isatty() else 110
     return Plain(highlight=False, markup=False, emoji=False, width=wide, soft_wrap=False)
+
+
+def as_json(result: object) -> str:
+    """A result as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(result)).decode() + "\n"
+
+
+def write_to(text: str, output: str | None, *, append: bool = False) -> None:
+    """Print text, or write it to a file.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    if output is None:
+        write(text)
+        return
+    from pathlib import Path
+
+    from stepscope.trace.errors import StorageError
+
+    try:
+        with Path(output).open("a" if append else "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error
+
+
+def plain(text: str) -> str:
+    """Text of the user or of a trace, safe to print."""
+    from stepscope.render.text import clean
+
+    return clean(text)

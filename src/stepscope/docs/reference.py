@@ -33,6 +33,7 @@ from stepscope.cli import main as command_line
 from stepscope.diagnosis import predictions, result
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.comparison import CONTRACTS, comparison_parts
 from stepscope.docs.kernel_pages import kernels_page
 from stepscope.docs.markdown import (
     attributes,
@@ -363,6 +364,20 @@ def _result_schema(stem: str) -> str:
     return _json_schema(RESULTS[stem][3])
 
 
+def _contract_page(file: str) -> str:
+    what, commands, schema, structs = CONTRACTS[file]
+    return _json_page(what, commands, schema, file, structs)
+
+
+def _comparison_pages() -> dict[str, Callable[[], str]]:
+    """Contracts of comparison, gate and history, and what they assume."""
+    pages: dict[str, Callable[[], str]] = {"comparison.md": lambda: _page(comparison_parts())}
+    for file in CONTRACTS:
+        pages[f"{file}-json.md"] = partial(_contract_page, file)
+        pages[f"{file}.schema.json"] = partial(_json_schema, CONTRACTS[file][-1])
+    return pages
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
@@ -379,6 +394,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "critical-path-json.md": critical_path_page,
     "critical-path.schema.json": lambda: _json_schema(_CRITICAL_PATH),
     "simulation.md": simulation_page,
+    **_comparison_pages(),
     "reports.md": lambda: _page(reports_page()),
     "rules.md": lambda: _page(rules_page()),
     "problems.md": problems_page,
@@ -455,7 +471,8 @@ def _json_type(hint: Any) -> str:
     names = {int: "integer", float: "number", str: "string", type(None): "null"}
     if hint in names:
         return names[hint]
-    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *STRUCTS]:
+    contracts = [struct for contract in CONTRACTS.values() for struct in contract[-1]]
+    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *STRUCTS, *contracts]:
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     parts: tuple[Any, ...] = getattr(hint, "__args__", ())
     origin = getattr(hint, "__origin__", None)

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""How often the gate fails without a change, and how often it sees one: simulated pairs of runs.
+
+A run's mean varies between runs by a normal factor; its steps vary around it, each like the one
+before it to some part (autoregression). The table is the one in docs/guides/gate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+
+from stepscope.compare.statistics import difference
+
+STEPS = 20
+SPREAD = 0.03  # of steps around their run's mean
+FOLLOWS = 0.5  # correlation of a step with the one before it
+
+
+def run(rng: np.random.Generator, mean_ns: float, run_sd: float, steps: int = STEPS) -> np.ndarray:
+    """Step times of one run, ns."""
+    shocks = rng.normal(size=steps + 20)
+    level, series = 0.0, []
+    for shock in shocks:
+        level = FOLLOWS * level + math.sqrt(1 - FOLLOWS**2) * shock
+        series.append(level)
+    return mean_ns * math.exp(rng.normal(0, run_sd)) * (1 + SPREAD * np.array(series[20:]))
+
+
+def failing(
+    pairs: int, before: int, after: int, run_sd: float, slowdown: float, *,
+    alpha: float = 0.01, min_effect: float = 0.02, seed: int = 0,
+) -> float:  # fmt: skip
+    """Share of pairs that the gate fails."""
+    rng = np.random.default_rng(seed)
+    failed = 0
+    for _ in range(pairs):
+        old = [run(rng, 2e7, run_sd) for _ in range(before)]
+        new = [run(rng, 2e7 * (1 + slowdown), run_sd) for _ in range(after)]
+        found = difference(old, new, confidence=1 - 2 * alpha)
+        failed += found.ratio_low > 1 and found.ratio - 1 >= min_effect
+    return failed / pairs
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=1000)
+    pairs = parser.parse_args().pairs
+    slowdowns = (0.0, 0.03, 0.05, 0.1)
+    print("| baseline | under test | spread of runs | " + " | ".join(
+        "unchanged" if not s else f"{100 * s:.0f} % slower" for s in slowdowns) + " |")  # fmt: skip
+    print("| --- | --- | --- |" + " --- |" * len(slowdowns))
+    for before, after, spread in (
+        (1, 1, 0.01), (1, 1, 0.018), (3, 1, 0.01), (3, 2, 0.01), (5, 3, 0.01), (10, 3, 0.01),
+        (5, 3, 0.02),
+    ):  # fmt: skip
+        rates = [failing(pairs, before, after, spread, s) for s in slowdowns]
+        shown = " | ".join(f"{100 * rate:.1f} %" for rate in rates)
+        print(f"| {before} | {after} | {100 * spread:.1f} % | {shown} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``stepscope compare``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.runs import Comparison, Trend
+
+_FORMATS = ("terminal", "markdown", "json", "html")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[BEFORE AFTER [MORE]...]", type=click.Path())
+@click.option(
+    "--before", "before", multiple=True, type=click.Path(), help="One rank of the earlier run."
+)
+@click.option(
+    "--after", "after", multiple=True, type=click.Path(), help="One rank of the later run."
+)
+@click.option(
+    "--repeat-before",
+    multiple=True,
+    type=click.Path(),
+    help="A further capture of the earlier run: the spread between captures is measured.",
+)
+@click.option(
+    "--repeat-after", multiple=True, type=click.Path(), help="A further capture of the later run."
+)
+@click.option(
+    "--run-noise",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="How far two single runs of the same code may lie apart (in 95 of 100 pairs); by "
+    "default 0.05 where the device sets the pace, more where it waits.",
+)
+@options.formats(*_FORMATS)
+@click.option("--output", "-o", type=click.Path(), help="Write to this file.")
+@options.again
+def command(
+    runs: tuple[str, ...],
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    repeat_before: tuple[str, ...],
+    repeat_after: tuple[str, ...],
+    run_noise: float | None,
+    format_: str,
+    output: str | None,
+    again: bool,
+) -> None:
+    """Tell whether a run got faster, by how much, where, and whether that is more than noise.
+
+    BEFORE and AFTER are captures of any source, or folders with the ranks of a job. More than two
+    are shown as a trend. Ranks that are in no folder are named one by one with --before and
+    --after.
+    """
+    from stepscope.runs import compare_runs, trend_of_runs
+    from stepscope.trace.errors import UsageError
+
+    named = [[path] for path in runs]
+    if before or after:
+        if runs or not (before and after):
+            raise UsageError("give BEFORE and AFTER, or --before and --after, not one of each")
+        named = [list(before), list(after)]
+    if len(named) < 2:
+        raise UsageError("a comparison needs two runs: stepscope compare BEFORE AFTER")
+    if len(named) > 2:
+        if repeat_before or repeat_after or format_ == "html":
+            raise UsageError("a trend of more than two runs has no repeats and no HTML")
+        trend = trend_of_runs(named, run_noise=run_noise, again=again)
+        text = options.as_json(trend) if format_ == "json" else _trend(trend, format_)
+    else:
+        result = compare_runs(
+            [named[0], *([path] for path in repeat_before)],
+            [named[1], *([path] for path in repeat_after)],
+            run_noise=run_noise,
+            again=again,
+        )
+        text = _comparison(result, format_)
+    options.write_to(text, output)
+
+
+def _trend(trend: Trend, format_: str) -> str:
+    from stepscope.render.compare import trend_markdown, trend_text
+
+    return trend_markdown(trend) if format_ == "markdown" else trend_text(trend)
+
+
+def _comparison(result: Comparison, format_: str) -> str:
+    import msgspec
+
+    from stepscope.render.compare import compare_markdown, compare_text
+    from stepscope.render.compare_html import compare_html
+
+    if format_ == "json":
+        # profiles are for drawing; the baseline format holds them
+        return options.as_json(msgspec.structs.replace(result, runs=[]))
+    shown = {"markdown": compare_markdown, "html": compare_html, "terminal": compare_text}
+    return shown[format_](result)

@@ -1,0 +1,96 @@
+"""``stepscope history``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+_ACTIONS = ("add", "list", "plot", "bisect", "keep")
+
+
+@click.command()
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option(
+    "--file",
+    type=click.Path(),
+    default="stepscope-history.sqlite",
+    show_default=True,
+    help="The history.",
+)
+@click.option("--name", default="", help="What was run; runs of one name form a series.")
+@click.option(
+    "--revision", help="Revision of the code; by default that of the Git repository here."
+)
+@click.option("--label", default="", help="Free text kept with the run.")
+@click.option("--figure", default="step_ms", show_default=True, help="Figure to plot: a budget.")
+@click.option("--good", default="", help="Earlier end for bisect; the first run by default.")
+@click.option("--bad", default="", help="Later end for bisect; the last run by default.")
+@click.option("--latest", type=click.IntRange(min=1), help="How many runs of each name to keep.")
+@options.formats("terminal", "json", "csv", "html", "parquet")
+@click.option("--output", "-o", type=click.Path(), help="Write to this file.")
+def command(
+    action: str,
+    paths: tuple[str, ...],
+    file: str,
+    name: str,
+    revision: str | None,
+    label: str,
+    figure: str,
+    good: str,
+    bad: str,
+    latest: int | None,
+    format_: str,
+    output: str | None,
+) -> None:
+    """Keep the figures of runs over time, and find when they changed.
+
+    "add" records captures, each PATH being one run (a folder holds its ranks). "list" shows what
+    was recorded; with --format csv, json or parquet it exports it. "plot" draws a figure over the
+    runs with its changes of level. "bisect" names the two runs between which it changed, what
+    moved, and the revision to measure next. "keep" removes all but the latest runs.
+    """
+    from stepscope import runs as offered
+    from stepscope.render import history as render
+    from stepscope.trace.errors import UsageError
+
+    if bool(paths) != (action == "add"):
+        raise UsageError(
+            "history add needs captures" if action == "add" else f"history {action} takes no PATH"
+        )
+    if action == "add":
+        for entry in offered.history_add(file, paths, name=name, revision=revision, label=label):
+            step = entry.figures["step_ms"]
+            options.write(f"entry {entry.id}: {options.plain(entry.name)}, step {step:.3f} ms\n")
+    elif action == "list":
+        _list(file, name, format_, output)
+    elif action == "plot":
+        plot = offered.history_plot(file, name, figure)
+        if format_ == "json":
+            options.write_to(options.as_json(plot), output)
+        else:
+            shown = render.plot_html if format_ == "html" else render.plot_text
+            options.write_to(shown(plot), output)
+    elif action == "bisect":
+        options.write(offered.history_bisect(file, name, figure, good, bad))
+    else:
+        if latest is None:
+            raise UsageError("history keep needs --latest, as in --latest 200")
+        options.write(f"{offered.history_keep(file, latest, name)} runs removed\n")
+
+
+def _list(file: str, name: str, format_: str, output: str | None) -> None:
+    from stepscope.render import history as render
+    from stepscope.runs import history_entries, history_parquet
+
+    entries = history_entries(file, name)
+    if format_ == "parquet":
+        history_parquet(entries, output)
+    elif format_ == "csv":
+        options.write_to(render.entries_csv(entries), output)
+    elif format_ == "json":
+        document = {"schema": "stepscope.history/1", "entries": entries}
+        options.write_to(options.as_json(document), output)
+    else:
+        options.write_to(render.entries_text(entries), output)

@@ -1,0 +1,1 @@
+"""Run against run: profiles, statistics, comparison, baselines, budgets and the run history."""

@@ -1,0 +1,403 @@
+"""Compare two runs, each captured once or several times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from stepscope.compare.kernels import kernel_differences
+from stepscope.compare.profile import CollectiveUse, PlaceUse, Profile
+from stepscope.compare.result import (
+    SCHEMA,
+    CauseMoved,
+    CollectiveDifference,
+    Comparison,
+    Fate,
+    FindingDifference,
+    KernelDifference,
+    PartDifference,
+    PlaceDifference,
+    PredictionCheck,
+    SetupDifference,
+    StepDifference,
+    Verdict,
+)
+from stepscope.compare.setup import explained, noise_between, setup_differences
+from stepscope.compare.statistics import Difference, difference, mean_error
+from stepscope.trace.units import milliseconds
+
+_FEW_STEPS = 20
+_OF_THE_MACHINE = ("launch_bound", "host_compute", "profiler_overhead")
+"""Causes that come and go with the speed of the host and the capture tool."""
+_MATTERS = 0.01  # share of the step from which on the time of a cause counts as changed
+_GONE = 0.5  # a finding that lost more than this part of its time was worked on
+
+
+def compare(
+    before: Sequence[Profile], after: Sequence[Profile], *, run_noise: float | None = None
+) -> Comparison:
+    """Compare two runs.
+
+    Args:
+        before: profiles of the captures of the earlier run, at least one.
+        after: the same of the later run.
+        run_noise: distance of single runs of the same code in 95 of 100 pairs, as a share; by
+            default what :func:`~stepscope.compare.setup.noise_between` assumes.
+    """
+    a, b = merged(before), merged(after)
+    run_noise = noise_between(a, b) if run_noise is None else run_noise
+    measured = difference(
+        [p.lengths_ns() for p in before], [p.lengths_ns() for p in after], run_noise=run_noise
+    )
+    setup = setup_differences(a, b)
+    least, most = explained(a, b, setup)
+    low, high = math.log(measured.ratio_low) - most, math.log(measured.ratio_high) - least
+    verdict = _verdict(measured, low, high)
+    stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
+    if stepless:
+        verdict = "not_comparable"
+    step = StepDifference(
+        before_ns=round(a.step_ns),
+        after_ns=round(b.step_ns),
+        difference_ns=round(b.step_ns) - round(a.step_ns),
+        low_ns=round(measured.low_ns),
+        high_ns=round(measured.high_ns),
+        ratio=round(measured.ratio, 4),
+        ratio_low=round(math.exp(low), 4),
+        ratio_high=round(math.exp(high), 4),
+        p_value=_two_sided(measured.probability),
+        run_noise=round(measured.run_noise, 4),
+        run_noise_measured=measured.measured,
+        before_steps=[len(p.wall_ns) for p in before],
+        after_steps=[len(p.wall_ns) for p in after],
+    )
+    parts = part_differences(a, b)
+    kernels, floor, shift = kernel_differences(a, b)
+    findings = _findings(a, b)
+    causes = causes_moved(step, parts, findings)
+    return Comparison(
+        schema=SCHEMA,
+        verdict=verdict,
+        says=(
+            _stepless(stepless)
+            if stepless
+            else _says(verdict, step, causes, kernels, findings, setup)
+        ),
+        before=[p.paths for p in before],
+        after=[p.paths for p in after],
+        step=step,
+        causes=causes,
+        parts=parts,
+        kernels=kernels,
+        kernel_floor=floor,
+        kernel_shift=shift,
+        ranges=_places(a.ranges, b.ranges),
+        operators=_places(a.operators, b.operators),
+        collectives=_collectives(a, b),
+        findings=findings,
+        predictions=_predictions(a, b, findings, measured),
+        setup=setup,
+        remarks=_remarks(before, after, measured, run_noise),
+        runs=[a, b],
+    )
+
+
+def merged(runs: Sequence[Profile]) -> Profile:
+    """One profile for several captures of a run: all steps, else of the capture of median step."""
+    if len(runs) == 1:
+        return runs[0]
+    ordered = sorted(runs, key=lambda p: p.step_ns)
+    middle = ordered[(len(runs) - 1) // 2]
+    alike = [p for p in runs if p.devices == middle.devices]
+    names = dict.fromkeys(name for p in alike for name in p.parts_ns)
+    return msgspec.structs.replace(
+        middle,
+        wall_ns=[wall for p in alike for wall in p.wall_ns],
+        parts_ns={
+            name: [v for p in alike for v in p.parts_ns.get(name, [0] * len(p.wall_ns))]
+            for name in names
+        },
+    )
+
+
+def part_differences(before: Profile, after: Profile) -> list[PartDifference]:
+    """Differences by part of the step; they sum to the difference of the steps exactly."""
+    ours, theirs = before.budget_ns(), after.budget_ns()
+    found = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        a, b = ours.get(name, 0), theirs.get(name, 0)
+        error = math.hypot(*(_error(profile, name) for profile in (before, after)))
+        found.append(PartDifference(name, a, b, b - a, round(error)))
+    return sorted(found, key=lambda part: (-abs(part.difference_ns), part.part))
+
+
+def causes_moved(
+    step: StepDifference, parts: list[PartDifference], findings: list[FindingDifference]
+) -> list[CauseMoved]:
+    """What moved the step in the direction of its difference, the largest first, three at most.
+
+    Findings speak of root causes, parts of where their time shows: a finding that went or came
+    comes first where it is the larger one, and idle time charged to the same cause is not repeated.
+    """
+    sign = 1 if step.difference_ns > 0 else -1
+    moved = []
+    for f in findings:
+        amount = (f.after_ns or 0) - (f.before_ns or 0)
+        if f.fate != "unchanged" and sign * amount > 0:
+            moved.append(CauseMoved(f.cause, amount))
+    named = {item.name for item in moved}
+    moved += [
+        CauseMoved(part.part, part.difference_ns)
+        for part in parts
+        if sign * part.difference_ns > 0 and part.part.removeprefix("idle:") not in named
+    ]
+    # a finding whose time shows as a part is as long as that part, give or take: it goes first
+    found = {f.cause for f in findings}
+    moved.sort(key=lambda m: -abs(m.difference_ns) * (1.5 if m.name in found else 1.0))
+    least = _MATTERS * min(step.before_ns, step.after_ns)
+    return [m for m in moved if abs(m.difference_ns) >= least][:3]
+
+
+def _error(profile: Profile, part: str) -> float:
+    values = profile.parts_ns.get(part)
+    if not values:
+        return 0.0
+    return float(mean_error(np.array(values, np.float64) / profile.devices))
+
+
+def _two_sided(upper: float) -> float:
+    """Two-sided probability; none is stated that is smaller than the method is exact."""
+    return float(f"{max(2 * min(upper, 1 - upper), 1e-6):.2g}")
+
+
+def _verdict(measured: Difference, low: float, high: float) -> Verdict:
+    if low > 0:
+        return "slower"
+    if high < 0:
+        return "faster"
+    apart = measured.ratio_low > 1 or measured.ratio_high < 1
+    return "not_comparable" if apart else "no_difference"
+
+
+def _stepless(runs: list[Profile]) -> str:
+    names = " and ".join(", ".join(run.paths[:2]) for run in runs)
+    return (
+        f"Not comparable: no repeating step was found in {names}; annotate the steps, or capture "
+        "three at least"
+    )
+
+
+def _says(
+    verdict: Verdict,
+    step: StepDifference,
+    causes: list[CauseMoved],
+    kernels: list[KernelDifference],
+    findings: list[FindingDifference],
+    setup: list[SetupDifference],
+) -> str:
+    times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
+    confounding = ", ".join(item.name for item in setup if item.weight == "confounds")
+    if verdict == "not_comparable":
+        said = (
+            f"Not comparable: the steps take {times}, but what differs beside the code "
+            f"({confounding}) may explain that alone"
+        )
+        return said + _certain(kernels, findings)
+    if verdict == "no_difference":
+        said = f"No difference that these runs can show: the steps take {times}"
+        return said + _certain(kernels, findings)
+    if step.ratio < 0.5:
+        amount = f"{1 / step.ratio:.1f} times as fast"
+    elif step.ratio > 2:
+        amount = f"{step.ratio:.1f} times as long"
+    else:
+        word = "shorter" if verdict == "faster" else "longer"
+        amount = f"{100 * abs(step.ratio - 1):.0f} % {word}"
+    said = f"{verdict.capitalize()}: the step is {amount} ({times})"
+    if causes:
+        said += f", mostly {causes[0].name} ({signed(causes[0].difference_ns)})"
+    if confounding:
+        said += f"; part of it may come from what else differs ({confounding})"
+    return said
+
+
+def _certain(kernels: list[KernelDifference], findings: list[FindingDifference]) -> str:
+    """What did change although the steps cannot show a difference; empty for nothing."""
+    said = [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
+    said += [
+        f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
+        f"({signed((f.after_ns or 0) - (f.before_ns or 0))})"
+        for f in findings
+        if f.fate in ("new", "gone") and f.cause not in _OF_THE_MACHINE
+    ][:1]
+    return f"; yet {' and '.join(said)}" if said else ""
+
+
+def kernel_says(kernel: KernelDifference) -> str:
+    """What became of a kernel, in a sentence without end."""
+    names = [" + ".join(side[:2]) + (" + ..." if side[2:] else "") for side in
+             (kernel.before, kernel.after)]  # fmt: skip
+    amount = milliseconds(abs(kernel.difference_ns))
+    more = "more" if kernel.difference_ns > 0 else "less"
+    if kernel.relation == "gone":
+        return f"{names[0]} is gone ({amount} a step less)"
+    if kernel.relation == "new":
+        return f"{names[1]} is new ({amount} a step more)"
+    if kernel.relation in ("same", "other_shape"):
+        said = f"{names[1]} takes {amount} a step {more}"
+        if kernel.each_ratio is not None:
+            said += f" ({100 * (kernel.each_ratio - 1):+.1f} % a call)"
+        return said
+    return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} a step {more})"
+
+
+def signed(ns: int) -> str:
+    """A difference of times with its sign."""
+    return ("+" if ns > 0 else "-") + milliseconds(abs(ns))
+
+
+def _places(before: list[PlaceUse], after: list[PlaceUse]) -> list[PlaceDifference]:
+    ours, theirs = {p.name: p for p in before}, {p.name: p for p in after}
+    nothing = PlaceUse("", 0.0, 0.0)
+    found = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        a, b = ours.get(name, nothing), theirs.get(name, nothing)
+        found.append(
+            PlaceDifference(
+                name, round(a.host_ns), round(b.host_ns), round(a.device_ns), round(b.device_ns)
+            )
+        )
+    return sorted(
+        found,
+        key=lambda p: (
+            -max(
+                abs(p.host_after_ns - p.host_before_ns), abs(p.device_after_ns - p.device_before_ns)
+            )
+        ),
+    )
+
+
+def _collectives(before: Profile, after: Profile) -> list[CollectiveDifference]:
+    ours = {(c.kind, c.group_size): c for c in before.collectives}
+    theirs = {(c.kind, c.group_size): c for c in after.collectives}
+    found = []
+    for kind, size in dict.fromkeys((*ours, *theirs)):
+        nothing = CollectiveUse(kind, size, 0.0, None, 0.0, 0.0, 0.0)
+        a, b = ours.get((kind, size), nothing), theirs.get((kind, size), nothing)
+        found.append(
+            CollectiveDifference(
+                kind, size, round(a.count, 3), round(b.count, 3), a.bytes, b.bytes,
+                round(a.waiting_ns), round(b.waiting_ns), round(a.transfer_ns),
+                round(b.transfer_ns), round(a.exposed_ns), round(b.exposed_ns),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda c: -abs(c.exposed_after_ns - c.exposed_before_ns))
+
+
+def _findings(before: Profile, after: Profile) -> list[FindingDifference]:
+    """Findings of both diagnoses.
+
+    A cause just under its threshold is no finding: one that is found on one side only, but whose
+    idle time hardly differs, is unchanged.
+    """
+    ours = {f.cause: f for f in before.findings if f.time_ns_per_step}
+    theirs = {f.cause: f for f in after.findings if f.time_ns_per_step}
+    budgets = before.budget_ns(), after.budget_ns()
+    step = min(before.step_ns, after.step_ns)
+    found = []
+    for cause in dict.fromkeys((*ours, *theirs)):
+        a, b = ours.get(cause), theirs.get(cause)
+        start = a.time_ns_per_step if a else budgets[0].get(f"idle:{cause}", 0)
+        end = b.time_ns_per_step if b else budgets[1].get(f"idle:{cause}", 0)
+        fate: Fate
+        if abs(end - start) < max(_MATTERS * step, 0.1 * max(start, end)):
+            fate = "unchanged"
+        elif a is None or b is None:
+            fate = "new" if a is None else "gone"
+        else:
+            fate = "larger" if end > start else "smaller"
+        latest = b or a
+        assert latest is not None
+        found.append(
+            FindingDifference(
+                cause,
+                fate,
+                a.time_ns_per_step if a else None,
+                b.time_ns_per_step if b else None,
+                latest.says,
+            )
+        )
+    return found
+
+
+def _predictions(
+    before: Profile, after: Profile, findings: list[FindingDifference], measured: Difference
+) -> list[PredictionCheck]:
+    """Predictions of the findings that were repaired."""
+    fate = {f.cause: f for f in findings}
+    repaired = []
+    for f in before.findings:
+        told = fate.get(f.cause)
+        if told is None or not f.predicted_step_ns:
+            continue
+        less = told.after_ns is not None and told.after_ns < (1 - _GONE) * f.time_ns_per_step
+        if told.fate == "gone" or (told.fate == "smaller" and less):
+            repaired.append(f)
+    noise = 2 * measured.run_noise
+    checks = []
+    for f in repaired:
+        step = round(after.step_ns)
+        low, high = f.prediction_low_ns * (1 - noise), f.prediction_high_ns * (1 + noise)
+        came: bool | None = None
+        bounds = f"{milliseconds(f.prediction_low_ns)} to {milliseconds(f.prediction_high_ns)}"
+        said = f"without {f.cause} {milliseconds(f.predicted_step_ns)} were predicted ({bounds})"
+        said += f", {milliseconds(step)} came"
+        if len(repaired) > 1:
+            said += "; several causes went together, so neither prediction can be judged alone"
+        else:
+            came = low <= step <= high
+            if came:
+                said += ": it came true"
+            else:
+                gained = "less" if step > high else "more"
+                said += f": the fix gained {gained} than predicted, or more than the fix changed"
+                others = [x.cause for x in findings if x.fate in ("new", "larger")]
+                if others and step > high:
+                    said += f" ({', '.join(others)} grew)"
+        checks.append(
+            PredictionCheck(
+                f.cause,
+                f.predicted_step_ns,
+                f.prediction_low_ns,
+                f.prediction_high_ns,
+                step,
+                came,
+                said,
+            )
+        )
+    return checks
+
+
+def _remarks(
+    before: Sequence[Profile], after: Sequence[Profile], measured: Difference, run_noise: float
+) -> list[str]:
+    found = []
+    if measured.measured:
+        found.append(
+            f"runs of the same code vary by {100 * measured.run_noise:.1f} % (standard deviation, "
+            f"measured on these {len(before) + len(after)} captures)"
+        )
+    else:
+        found.append(
+            f"one capture cannot show how much runs of the same code vary: it is assumed that two "
+            f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; "
+            "several captures of each side measure it"
+        )
+    few = min(len(p.wall_ns) for p in (*before, *after))
+    if few < _FEW_STEPS:
+        found.append(f"{few} steady steps in a capture are few: differences under some percent "
+                     "cannot be shown")  # fmt: skip
+    return found

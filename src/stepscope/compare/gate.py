@@ -1,0 +1,199 @@
+"""The verdict for continuous integration: budgets, and a test against a baseline.
+
+The test against the baseline fails when the slowdown is at least ``min_effect`` *and* the lower
+end of its one-sided interval, at confidence ``1 - alpha``, lies above zero. The interval holds the
+noise between runs (:mod:`stepscope.compare.statistics`) and what differences in the set-up may
+explain (:mod:`stepscope.compare.setup`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
+from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
+from stepscope.compare.profile import Profile
+from stepscope.compare.result import CauseMoved, Comparison
+from stepscope.compare.setup import explained, noise_between
+from stepscope.compare.statistics import difference
+from stepscope.trace.errors import StepscopeError, UsageError
+from stepscope.trace.units import milliseconds
+
+SCHEMA: Final = "stepscope.gate/1"
+BASELINE: Final = "baseline"
+Status = Literal["pass", "fail", "cannot_tell"]
+Compute = Callable[[SqlLimit | CellLimit], float]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was asked.
+
+    Attributes:
+        name: budget, figure, or ``baseline``.
+        status: ``pass``, ``fail`` or ``cannot_tell``.
+        value: the value found; null where it cannot be told.
+        limit: what it was held against; null for none.
+        says: the answer in one sentence.
+    """
+
+    name: str
+    status: Status
+    value: float | None
+    limit: float | None
+    says: str
+
+
+class GateResult(msgspec.Struct, frozen=True):
+    """The whole verdict: the contract ``stepscope.gate/1``.
+
+    Attributes:
+        schema: name and version of this contract.
+        passed: whether nothing failed, and every budget could be told or need not be. A baseline
+            that cannot be compared does not fail.
+        paths: captures that were judged, one list a run.
+        step_ns: their mean steady step, ns.
+        checks: one for each thing that was asked.
+        causes: what moved the step against the baseline, three at most; without a baseline, what
+            takes most of the step beside compute.
+        kernels: kernels that changed against the baseline, in sentences.
+        remarks: what limits the verdict.
+        rules: the file with the budgets; empty for none.
+    """
+
+    schema: str
+    passed: bool
+    paths: list[list[str]]
+    step_ns: int
+    checks: list[Check]
+    causes: list[CauseMoved]
+    kernels: list[str]
+    remarks: list[str]
+    rules: str
+
+
+def gate(
+    runs: Sequence[Profile], baseline: Sequence[Profile], rules: Rules, compute: Compute
+) -> GateResult:
+    """Judge runs.
+
+    Args:
+        runs: profiles of captures of the code under test, at least one.
+        baseline: profiles to compare with; may be empty.
+        rules: what to ask.
+        compute: gives the value of an SQL figure or a report cell.
+
+    Raises:
+        UsageError: nothing was asked.
+    """
+    now = merged(runs)
+    checks = [_budget(name, limit, now) for name, limit in rules.limits.items()]
+    asked: list[SqlLimit | CellLimit] = [*rules.figures, *rules.cells]
+    checks += [_figure(item, compute) for item in asked]
+    causes, kernels, remarks = _takes_most(now), list[str](), list[str]()
+    if baseline:
+        compared = compare(baseline, runs, run_noise=rules.run_noise)
+        checks.insert(0, _against(compared, baseline, runs, rules))
+        causes = causes_moved(compared.step, compared.parts, compared.findings)
+        kernels = [kernel_says(k) for k in compared.kernels if k.changed][:3]
+        remarks = [
+            *(f"{s.name} differs: {s.says}" for s in compared.setup if s.weight == "confounds"),
+            *compared.remarks,
+        ]
+    if not checks:
+        raise UsageError(
+            "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
+        )
+    bad = [c for c in checks if c.status == "fail"]
+    # a baseline of another set-up is no proof of a slowdown: it is shown, but fails nothing
+    unknown = [c for c in checks if c.status == "cannot_tell" and c.name != BASELINE]
+    return GateResult(
+        schema=SCHEMA,
+        passed=not bad and (rules.allow_missing or not unknown),
+        paths=[run.paths for run in runs],
+        step_ns=round(now.step_ns),
+        checks=checks,
+        causes=causes,
+        kernels=kernels,
+        remarks=remarks,
+        rules=rules.source,
+    )
+
+
+def _budget(name: str, limit: float, run: Profile) -> Check:
+    budget = BUDGETS[name]
+    value = budget.value(run)
+    if value is None:
+        says = f"{name} cannot be told: the capture does not hold it; {budget.missing}"
+        return Check(name, "cannot_tell", None, limit, says)
+    return _judged(name, value, limit, None)
+
+
+def _figure(item: SqlLimit | CellLimit, compute: Compute) -> Check:
+    try:
+        value = compute(item)
+    except StepscopeError as error:
+        limit = item.high if item.high is not None else item.low
+        return Check(item.name, "cannot_tell", None, limit, f"{item.name} cannot be told: {error}")
+    return _judged(item.name, value, item.high, item.low)
+
+
+def _judged(name: str, value: float, high: float | None, low: float | None) -> Check:
+    if high is not None and value > high:
+        return Check(name, "fail", value, high, f"{name} is {value:.6g}, over {high:.6g}")
+    if low is not None and value < low:
+        return Check(name, "fail", value, low, f"{name} is {value:.6g}, under {low:.6g}")
+    limit = high if high is not None else low
+    return Check(name, "pass", value, limit, f"{name} is {value:.6g} (limit {limit:.6g})")
+
+
+def _against(
+    compared: Comparison, baseline: Sequence[Profile], runs: Sequence[Profile], rules: Rules
+) -> Check:
+    """The test against the baseline."""
+    found = difference(
+        [p.lengths_ns() for p in baseline],
+        [p.lengths_ns() for p in runs],
+        confidence=1 - 2 * rules.alpha,
+        run_noise=_noise(baseline, runs, rules),
+    )
+    if compared.verdict == "not_comparable" and "no repeating step" in compared.says:
+        return Check(BASELINE, "cannot_tell", None, None, compared.says)
+    slower = found.ratio - 1
+    # what the set-up may explain by itself is not held against the code
+    most = explained(merged(baseline), merged(runs), compared.setup)[1]
+    least = found.ratio_low * math.exp(-most) - 1
+    times = f"{milliseconds(found.before_ns)} to {milliseconds(found.after_ns)}"
+    says = f"the step went from {times} ({100 * slower:+.1f} %)"
+    value, limit = round(found.ratio, 4), 1 + rules.min_effect
+    if slower < rules.min_effect:
+        return Check(BASELINE, "pass", value, limit, f"{says}: no slowdown that counts")
+    says += f"; at {100 * (1 - rules.alpha):g} % confidence {100 * (found.ratio_low - 1):+.1f} %"
+    if found.ratio_low <= 1:
+        return Check(BASELINE, "pass", value, limit, f"{says} or more: within noise")
+    if least <= 0:
+        confounding = ", ".join(s.name for s in compared.setup if s.weight == "confounds")
+        said = f"{says} or more, but what else differs ({confounding}) may explain it; renew the "
+        return Check(BASELINE, "cannot_tell", value, limit, said + "baseline with this set-up")
+    return Check(BASELINE, "fail", value, limit, f"{says} or more")
+
+
+def _noise(baseline: Sequence[Profile], runs: Sequence[Profile], rules: Rules) -> float:
+    if rules.run_noise is not None:
+        return rules.run_noise
+    return noise_between(merged(baseline), merged(runs))
+
+
+def _takes_most(run: Profile) -> list[CauseMoved]:
+    """What takes most of a step beside compute, where there is nothing to compare with."""
+    found = [CauseMoved(f.cause, f.time_ns_per_step) for f in run.findings if f.time_ns_per_step]
+    named = {item.name for item in found}
+    found += [
+        CauseMoved(name, ns)
+        for name, ns in run.budget_ns().items()
+        if name != "compute" and name.removeprefix("idle:") not in named and ns
+    ]
+    return sorted(found, key=lambda item: -item.difference_ns)[:3]

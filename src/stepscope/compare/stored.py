@@ -1,0 +1,156 @@
+"""Profiles and baselines as files: JSON with a version, upgraded when an older one is read.
+
+A file of a later Stepscope is refused with a sentence; one of an earlier is upgraded step by step,
+each step being one function in ``UPGRADES``. Files are written beside their place and then moved
+there, so that an interrupted write leaves the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from stepscope.compare.profile import SCHEMA as PROFILE_SCHEMA
+from stepscope.compare.profile import Profile
+from stepscope.trace.errors import InputError, StorageError
+
+BASELINE_SCHEMA: Final = "stepscope.baseline/1"
+KEPT_RUNS: Final = 20
+"""Captures that a baseline keeps, the latest: Student's factor hardly shrinks beyond."""
+
+_HEAD_BYTES = 4096
+
+Document = dict[str, Any]
+UPGRADES: dict[int, Callable[[Document], Document]] = {}
+"""Version of a profile's layout -> what makes the next version of it."""
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """What ``gate`` compares with: the contract ``stepscope.baseline/1``.
+
+    Attributes:
+        schema: name and version of this contract.
+        stepscope: version of Stepscope that wrote it.
+        runs: profiles of captures of the same code, the latest last.
+    """
+
+    schema: str
+    stepscope: str
+    runs: list[Profile]
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a file is a baseline, by its first bytes."""
+    try:
+        with path.open("rb") as stream:
+            return b'"stepscope.baseline/' in stream.read(_HEAD_BYTES)
+    except OSError:
+        return False
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline, of this or an earlier version.
+
+    Raises:
+        InputError: it is none, damaged, or of a later version.
+    """
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"the baseline {path} is damaged ({error}); write it anew with --save-baseline"
+        ) from error
+    if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
+        raise InputError(f"{path} is no baseline; write one with --save-baseline")
+    _version(document, BASELINE_SCHEMA, str(path))
+    runs = [read_profile(run, str(path)) for run in document["runs"]]
+    if not runs:
+        raise InputError(f"the baseline {path} holds no run; write it anew with --save-baseline")
+    return Baseline(BASELINE_SCHEMA, str(document.get("stepscope", "")), runs)
+
+
+def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
+    """Write a baseline of the latest ``KEPT_RUNS`` runs.
+
+    Args:
+        path: where to.
+        runs: profiles, the latest last.
+        version: version of Stepscope.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    kept = [msgspec.structs.replace(run, timeline=[], marks=[]) for run in runs[-KEPT_RUNS:]]
+    write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    partial = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as stream:
+            partial = Path(stream.name)
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    except OSError as error:
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        raise StorageError(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def read_profile(document: Document, where: str) -> Profile:
+    """A stored profile, of this or an earlier version.
+
+    Args:
+        document: decoded JSON.
+        where: what it was read from, for messages.
+
+    Raises:
+        InputError: it is damaged, or of a later version.
+    """
+    if not isinstance(document, dict):
+        raise InputError(f"a run in {where} is damaged; record it anew")
+    current = _number(PROFILE_SCHEMA)
+    for version in range(_version(document, PROFILE_SCHEMA, where), current):
+        document = UPGRADES[version](document)
+    try:
+        profile = msgspec.convert({**document, "schema": PROFILE_SCHEMA}, Profile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"a run in {where} is damaged ({error}); record it anew") from error
+    steps = len(profile.wall_ns)
+    sound = all(len(values) == steps for values in profile.parts_ns.values())
+    if not steps or profile.devices < 1 or min(profile.wall_ns) <= 0 or not sound:
+        raise InputError(f"a run in {where} is damaged (its steps have no time); record it anew")
+    return profile
+
+
+def _version(document: Document, current: str, where: str) -> int:
+    name, _, number = str(document.get("schema", "")).rpartition("/")
+    if name != current.rpartition("/")[0] or not number.isdecimal() or int(number) < 1:
+        raise InputError(f"{where} does not say that it is {current}; it may be damaged")
+    if int(number) > _number(current):
+        raise InputError(
+            f"{where} was written by a later Stepscope ({document['schema']}); "
+            "update Stepscope, or record it anew with this one"
+        )
+    return int(number)
+
+
+def _number(schema: str) -> int:
+    return int(schema.rpartition("/")[2])

@@ -1,0 +1,205 @@
+"""A comparison, or a trend of several runs, as plain text and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.render.markdown import escape
+from stepscope.render.text import clean, milliseconds
+
+if TYPE_CHECKING:
+    from stepscope.compare.result import Comparison
+    from stepscope.compare.trend import Trend
+
+Rows = list[tuple[str, ...]]
+_ROWS = 12
+_LEAST_NS = 1000  # shorter differences are not worth a line
+
+
+def compare_text(c: Comparison) -> str:
+    """A comparison for the terminal."""
+    lines = [clean(c.says, 600) + ".", *(clean(line, 300) for line in facts(c))]
+    for title, head, rows in sections(c):
+        lines += ["", title, *columns(head, rows)]
+    notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
+    if notes:
+        lines += ["", *(f"- {clean(note, 400)}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def compare_markdown(c: Comparison) -> str:
+    """A comparison for a pull request."""
+    lines = [f"### {escape(c.says)}.", "", *(escape(line) + "  " for line in facts(c))]
+    for number, (title, head, rows) in enumerate(sections(c)):
+        table = [
+            "| " + " | ".join(head) + " |",
+            "|---|" + "---:|" * (len(head) - 1),
+            *("| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows),
+        ]
+        if number:  # the budget is read first, the rest on demand
+            lines += ["", f"<details><summary>{title}</summary>", "", *table, "", "</details>"]
+        else:
+            lines += ["", *table]
+    notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
+    if notes:
+        lines += ["", *(f"- {escape(note)}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def trend_text(t: Trend) -> str:
+    """Several runs for the terminal."""
+    head, rows = trend_rows(t)
+    lines = columns(head, rows)
+    lines += ["", *(f"- {clean(note, 400)}" for note in t.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def trend_markdown(t: Trend) -> str:
+    """Several runs as a Markdown table."""
+    head, rows = trend_rows(t)
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows]
+    lines += ["", *(f"- {escape(note)}" for note in t.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def trend_rows(t: Trend) -> tuple[tuple[str, ...], Rows]:
+    """Head and rows of a trend."""
+    head = ("run", "step", "against first", "since first", "since previous", "moved most")
+    rows: Rows = [
+        (
+            named(row.paths),
+            milliseconds(row.step_ns),
+            f"{100 * (row.ratio_to_first - 1):+.1f} %",
+            row.since_first.replace("_", " "),
+            row.since_previous.replace("_", " "),
+            f"{row.moved} ({change(row.moved_ns)})" if row.moved else "",
+        )
+        for row in t.rows
+    ]
+    return head, rows
+
+
+def facts(c: Comparison) -> list[str]:
+    """The figures behind the verdict, in sentences."""
+    s = c.step
+    spread = "measured" if s.run_noise_measured else "assumed"
+    return [
+        f"before: {', '.join(named(run) for run in c.before)}; "
+        f"after: {', '.join(named(run) for run in c.after)}",
+        f"difference {change(s.difference_ns)} (95 % from the steps: {change(s.low_ns)} to "
+        f"{change(s.high_ns)}); ratio {s.ratio:.3f} (95 % with noise between runs and set-up: "
+        f"{s.ratio_low:.3f} to {s.ratio_high:.3f}); steps "
+        f"{'+'.join(map(str, s.before_steps))} and {'+'.join(map(str, s.after_steps))}; "
+        f"noise of a run {100 * s.run_noise:.1f} % ({spread})",
+    ]
+
+
+def setup_lines(c: Comparison) -> list[str]:
+    """What differs beside the code."""
+    return [
+        f"{'differs and confounds' if s.weight == 'confounds' else 'differs'}: {s.name} "
+        f"({clean(s.before, 60)} / {clean(s.after, 60)}): {s.says}"
+        for s in c.setup
+    ]
+
+
+def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
+    """Title, head and rows of each table that has any."""
+    time = ("before", "after", "difference")
+    found: list[tuple[str, tuple[str, ...], Rows]] = [
+        (
+            "Where the time of a step went (the differences sum to that of the step)",
+            ("part", *time, "+/-"),
+            [
+                (p.part, milliseconds(p.before_ns), milliseconds(p.after_ns),
+                 change(p.difference_ns), milliseconds(p.error_ns))
+                for p in c.parts
+                if p.difference_ns or p.before_ns
+            ],
+        ),
+        (
+            "Findings",
+            ("cause", "fate", "before", "after"),
+            [(f.cause, f.fate, _time(f.before_ns), _time(f.after_ns)) for f in c.findings],
+        ),
+    ]  # fmt: skip
+    changed = [k for k in c.kernels if k.changed][:_ROWS]
+    found.append(
+        (
+            f"Kernels that changed (time a step; unchanged ones vary by up to "
+            f"{100 * c.kernel_floor:.1f} %)",
+            ("kernel", "relation", "calls", *time, "a call"),
+            [
+                (kernel_name(k.before, k.after), k.relation,
+                 f"{k.calls_before:g} / {k.calls_after:g}", milliseconds(k.before_ns),
+                 milliseconds(k.after_ns), change(k.difference_ns),
+                 f"{100 * (k.each_ratio - 1):+.1f} %" if k.each_ratio else "")
+                for k in changed
+            ],
+        )
+    )  # fmt: skip
+    for title, places in (("Ranges", c.ranges), ("Operators", c.operators)):
+        rows: Rows = [
+            (p.name, change(p.host_after_ns - p.host_before_ns), milliseconds(p.device_before_ns),
+             milliseconds(p.device_after_ns), change(p.device_after_ns - p.device_before_ns))
+            for p in places
+            if max(abs(p.host_after_ns - p.host_before_ns),
+                   abs(p.device_after_ns - p.device_before_ns)) >= _LEAST_NS
+        ]  # fmt: skip
+        about = f"{title} (time a step: on the host, and of the device work they launch)"
+        found.append((about, ("name", "host", *time), rows[:_ROWS]))
+    found.append(
+        (
+            "Communication (time a step and rank)",
+            ("kind", "ranks", "calls", "waiting", "transfer", "not covered"),
+            [
+                (x.kind, str(x.group_size), f"{x.count_before:g} / {x.count_after:g}",
+                 _both(x.waiting_before_ns, x.waiting_after_ns),
+                 _both(x.transfer_before_ns, x.transfer_after_ns),
+                 _both(x.exposed_before_ns, x.exposed_after_ns))
+                for x in c.collectives[:_ROWS]
+            ],
+        )
+    )  # fmt: skip
+    return [section for section in found if section[2]]
+
+
+def kernel_name(before: Sequence[str], after: Sequence[str]) -> str:
+    """Short names of matched kernels."""
+    sides = [" + ".join(side[:2]) + (f" + {len(side) - 2} more" if side[2:] else "")
+             for side in (before, after)]  # fmt: skip
+    if sides[0] == sides[1] or not sides[1]:
+        return sides[0]
+    return f"{sides[0]} -> {sides[1]}" if sides[0] else sides[1]
+
+
+def change(ns: int) -> str:
+    """A difference of times with its sign."""
+    return "0 ms" if not ns else ("+" if ns > 0 else "-") + milliseconds(abs(ns))
+
+
+def named(paths: Sequence[str]) -> str:
+    """The inputs of a run, short."""
+    shown = ", ".join(clean(path, 60) for path in paths[:2])
+    return shown + (f" and {len(paths) - 2} more" if paths[2:] else "")
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns: the first to the left, the others to the right."""
+    body = [[clean(cell, 60) for cell in row] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in body) for i in range(len(head))]
+    pad: list[Callable[[str, int], str]] = [str.ljust, *([str.rjust] * (len(head) - 1))]
+    return [
+        "  " + "  ".join(f(cell, w) for f, cell, w in zip(pad, row, widths, strict=True)).rstrip()
+        for row in body
+    ]
+
+
+def _time(ns: int | None) -> str:
+    return "" if ns is None else milliseconds(ns)
+
+
+def _both(before: int, after: int) -> str:
+    return f"{milliseconds(before)} / {milliseconds(after)}"

@@ -1,0 +1,279 @@
+"""Several runs at once: compare them, judge them, keep them. The facade's second half.
+
+:mod:`stepscope.session` opens one run; what looks at more than one is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.session import Session
+from stepscope.trace.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.compare.gate import GateResult as GateResult  # noqa: PLC0414 - for the doors
+    from stepscope.compare.history import Entry, Plot
+    from stepscope.compare.profile import Profile
+    from stepscope.compare.result import Comparison as Comparison  # noqa: PLC0414 - for the doors
+    from stepscope.compare.trend import Trend as Trend  # noqa: PLC0414 - for the doors
+
+
+def compare_runs(
+    before: Sequence[Sequence[str]],
+    after: Sequence[Sequence[str]],
+    *,
+    run_noise: float | None = None,
+    again: bool = False,
+) -> Comparison:
+    """Compare two runs, each captured once or several times.
+
+    Args:
+        before: captures of the earlier run; each is one path, or the paths of its ranks.
+        after: captures of the later run.
+        run_noise: distance that 95 of 100 pairs of single runs of the same code keep, as a share.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.comparison import compare
+
+    sides = [[Session(paths, again=again).profile() for paths in runs] for runs in (before, after)]
+    return compare(*sides, run_noise=run_noise)
+
+
+def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
+    """Profiles of runs, each path being a capture, a folder of ranks, or a stored baseline.
+
+    Raises:
+        InputError: a path can be read as neither.
+    """
+    from stepscope.compare.stored import is_baseline, read_baseline
+
+    found: list[Profile] = []
+    for path in paths:
+        if is_baseline(Path(path)):
+            found += read_baseline(Path(path)).runs
+        else:
+            found.append(Session([path], again=again).profile())
+    return found
+
+
+def gate_runs(
+    paths: Sequence[str],
+    *,
+    baseline: Sequence[str] = (),
+    budgets: Sequence[str] = (),
+    config: str | None = None,
+    allow_missing: bool = False,
+    save_baseline: str | None = None,
+    again: bool = False,
+) -> GateResult:
+    """Judge captures of one state of the code against budgets and a baseline.
+
+    Args:
+        paths: captures of the code under test; each is one run, a folder being the ranks of one.
+        baseline: stored baselines, or captures of the code to compare with.
+        budgets: limits, written ``NAME=VALUE``.
+        config: a TOML file with a ``[gate]`` table; by default ``stepscope.toml`` in the working
+            directory, where there is one.
+        allow_missing: whether what cannot be told passes.
+        save_baseline: file that receives the captures as a baseline, added to the runs in it.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read.
+        UsageError: nothing was asked, or something unknown.
+        StorageError: the baseline cannot be written.
+    """
+    from dataclasses import replace
+
+    from stepscope import __version__
+    from stepscope.compare.budgets import Rules, read_rules, with_limits
+    from stepscope.compare.gate import gate
+    from stepscope.compare.stored import read_baseline, write_baseline
+
+    usual = Path("stepscope.toml")
+    file = Path(config) if config else usual if usual.is_file() else None
+    rules = with_limits(read_rules(file) if file else Rules(), budgets)
+    if allow_missing:
+        rules = replace(rules, allow_missing=True)
+    before = profiles_of(baseline, again=again)
+    sessions = [Session([path], again=again) for path in paths]
+    runs = [session.profile() for session in sessions]
+
+    def compute(item: SqlLimit | CellLimit) -> float:
+        return max(session.limited(item) for session in sessions)
+
+    asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
+    result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
+    if save_baseline:
+        target = Path(save_baseline)
+        kept = read_baseline(target).runs if target.exists() else []
+        write_baseline(target, [*kept, *runs], __version__)
+    return result
+
+
+def nothing_asked(runs: Sequence[Profile]) -> GateResult:
+    """The verdict where only a baseline is to be written."""
+    from stepscope.compare.comparison import merged
+    from stepscope.compare.gate import SCHEMA, GateResult
+
+    step = round(merged(runs).step_ns)
+    return GateResult(SCHEMA, True, [run.paths for run in runs], step, [], [], [], [], "")
+
+
+def history_add(
+    file: str, paths: Sequence[str], *, name: str = "", revision: str | None = None, label: str = ""
+) -> Iterator[Entry]:
+    """Record captures in a history, each path being one run.
+
+    Args:
+        file: the history; it is made if need be.
+        paths: captures, or folders with the ranks of one.
+        name: what was run; by default the capture's name.
+        revision: the code's revision; by default that of the Git repository of the working
+            directory, where there is one.
+        label: free text.
+
+    Raises:
+        InputError: a capture or the history cannot be read.
+        StorageError: the history cannot be written.
+    """
+    from stepscope.compare.history import History
+
+    found = _git("rev-parse", "HEAD") if revision is None else [revision]
+    profiles = [(Session([path]).profile(), Path(path)) for path in paths]
+    with History(Path(file), create=True) as history:
+        for profile, path in profiles:
+            called = name or path.name.split(".")[0]
+            yield history.add(profile, name=called, revision=found[0] if found else "", label=label)
+
+
+def history_entries(file: str, name: str = "") -> list[Entry]:
+    """Recorded runs, the earliest first.
+
+    Raises:
+        InputError: the history cannot be read.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.entries(name)
+
+
+def history_plot(file: str, name: str, figure: str) -> Plot:
+    """A figure over the recorded runs, with its changes of level.
+
+    Raises:
+        InputError: the history cannot be read.
+        UsageError: no run has that figure.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.plot(name, figure)
+
+
+def history_keep(file: str, latest: int, name: str = "") -> int:
+    """Remove all but the latest runs of each name; returns how many.
+
+    Raises:
+        InputError: the history cannot be read.
+        StorageError: it cannot be written.
+    """
+    from stepscope.compare.history import History
+
+    with History(Path(file)) as history:
+        return history.keep(latest, name)
+
+
+def history_parquet(entries: Sequence[Entry], output: str | None) -> None:
+    """Write recorded runs as Parquet: a row a run, a column a figure.
+
+    Raises:
+        UsageError: no file is named.
+        StorageError: it cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if output is None:
+        raise UsageError("Parquet goes to a file; name it with --output")
+    names = list(dict.fromkeys(figure for entry in entries for figure in entry.figures))
+    columns: dict[str, pa.Array] = {
+        "id": pa.array([entry.id for entry in entries], pa.int64()),
+        "added_ns": pa.array([entry.added_ns for entry in entries], pa.int64()),
+    }
+    for key in ("name", "revision", "label"):
+        columns[key] = pa.array([getattr(entry, key) for entry in entries], pa.string())
+    for figure in names:
+        columns[figure] = pa.array([e.figures.get(figure) for e in entries], pa.float64())
+    try:
+        pq.write_table(pa.table(columns), output)
+    except OSError as error:
+        reason = error.strerror or "the disk or the path"
+        raise StorageError(f"cannot write {output}: {reason}; name another file") from error
+
+
+def history_bisect(file: str, name: str, figure: str, good: str = "", bad: str = "") -> str:
+    """Between which recorded runs a figure changed, what moved, and what to measure next, in words.
+
+    Raises:
+        InputError: the history cannot be read.
+        UsageError: a revision was not recorded.
+    """
+    from stepscope.compare.comparison import compare
+    from stepscope.compare.history import History, suspects
+    from stepscope.render.compare import compare_text
+    from stepscope.render.history import mark_says
+
+    with History(Path(file)) as history:
+        plot = history.plot(name, figure)
+        found = suspects(plot.marks, good, bad, plot.entries)
+        if found is None:
+            return f"No change of level of {figure} is between these runs.\n"
+        pair = [history.profile(entry.id) for entry in (found.previous, found.entry)]
+    said = mark_says(found, figure) + ".\n"
+    between = []
+    if found.previous.revision and found.entry.revision:
+        span = f"{found.previous.revision}..{found.entry.revision}"
+        between = _git("rev-list", "--first-parent", "--end-of-options", span)[1:]
+    if between:
+        said += f"Measure {between[len(between) // 2]} next: it halves the "
+        said += f"{len(between)} revisions between them.\n"
+    elif found.entry.revision != found.previous.revision:
+        said += "No revision between them is known here.\n"
+    return said + "\n" + compare_text(compare(pair[:1], pair[1:]))
+
+
+def _git(*arguments: str) -> list[str]:
+    """Lines that Git answers in the working directory; none where it cannot."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def trend_of_runs(
+    runs: Sequence[Sequence[str]], *, run_noise: float | None = None, again: bool = False
+) -> Trend:
+    """Compare several runs in the order given, the earliest first.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.trend import trend
+
+    profiles = [Session(paths, again=again).profile() for paths in runs]
+    return trend(profiles, run_noise=run_noise)

@@ -1,0 +1,122 @@
+"""``compare``, ``gate`` and ``history`` as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.captures import DATA, unpack
+
+from stepscope.cli.compare import command as compare
+from stepscope.cli.gate import command as gate
+from stepscope.cli.history import command as history
+from stepscope.trace.errors import InputError, UsageError
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("commands")
+    names = ("cnn_small", "cnn_disk")
+    first, second = (unpack(DATA / "nsys" / f"{n}.sqlite.xz", folder) for n in names)
+    return str(first), str(second)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(command: object, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(command, arguments, standalone_mode=False)  # type: ignore[arg-type]
+    if done.exception:
+        raise done.exception
+    return int(done.return_value or 0), done.output
+
+
+def test_every_format_of_a_comparison(captures: tuple[str, str], tmp_path: Path) -> None:
+    code, text = run(compare, *captures)
+    assert code == 0
+    assert text.startswith("Slower: the step is 15.4 times as long")
+    assert "input_starvation" in text
+    assert run(compare, *captures, "-f", "markdown")[1].startswith("### Slower")
+    document = json.loads(run(compare, *captures, "-f", "json")[1])
+    assert document["schema"] == "stepscope.compare/1"
+    assert sum(p["difference_ns"] for p in document["parts"]) == document["step"]["difference_ns"]
+    assert document["runs"] == []
+    page = tmp_path / "c.html"
+    assert run(compare, *captures, "-f", "html", "-o", str(page))[1] == ""
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_capture_against_itself_and_a_trend(captures: tuple[str, str]) -> None:
+    assert run(compare, captures[0], captures[0])[1].startswith("No difference")
+    document = json.loads(run(compare, *captures, captures[0], "-f", "json")[1])
+    assert document["schema"] == "stepscope.trend/1"
+    assert [row["since_previous"] for row in document["rows"]] == [
+        "no_difference", "slower", "faster",
+    ]  # fmt: skip
+    repeated = json.loads(
+        run(compare, *captures, "--repeat-before", captures[0], "--repeat-before", captures[0],
+            "--repeat-after", captures[1], "-f", "json")[1]
+    )  # fmt: skip
+    assert repeated["step"]["run_noise_measured"]
+    assert len(repeated["before"]) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["a"], ["a", "b", "--before", "c"], ["--before", "c"], ["a", "b", "c", "-f", "html"]],
+)
+def test_a_wrong_comparison_is_one_sentence(arguments: list[str]) -> None:
+    with pytest.raises(UsageError):
+        run(compare, *arguments)
+
+
+def test_a_gate_writes_what_it_is_asked_for(captures: tuple[str, str], tmp_path: Path) -> None:
+    good, bad = captures
+    assert run(gate, good, "--save-baseline", "base.json")[0] == 0
+    assert run(gate, good, "--baseline", "base.json")[0] == 0
+    code, text = run(
+        gate, bad, "--baseline", "base.json", "--budget", "step_ms=20", "--junit", "j.xml",
+        "--gitlab", "g.json", "--github", "--summary", "s.md",
+    )  # fmt: skip
+    assert code == 1
+    assert text.startswith("Failed: 2 of 2 checks fail")
+    assert "moved most (a step): input_starvation" in text
+    assert text.count("::error ") == 2
+    assert "<failure" in (tmp_path / "j.xml").read_text()
+    assert len(json.loads((tmp_path / "g.json").read_text())) == 2
+    run(gate, bad, "--budget", "step_ms=20", "--summary", "s.md")
+    assert (tmp_path / "s.md").read_text().count("### Failed") == 2  # appended
+    document = json.loads(run(gate, good, "--budget", "step_ms=20", "-f", "json")[1])
+    assert document["passed"] is True
+    with pytest.raises(UsageError, match="nothing to check"):
+        run(gate, good)
+    with pytest.raises(InputError):
+        run(gate, good, "--config", "none.toml")
+
+
+def test_a_history_is_kept(captures: tuple[str, str], tmp_path: Path) -> None:
+    code, text = run(history, "add", *captures, "--name", "cnn", "--revision", "abc")
+    assert code == 0
+    assert text.splitlines()[0].startswith("entry 1: cnn, step 10.0")
+    assert "abc" in run(history, "list")[1]
+    assert len(json.loads(run(history, "list", "-f", "json")[1])["entries"]) == 2
+    assert run(history, "list", "-f", "csv")[1].count("\n") == 3
+    run(history, "list", "-f", "parquet", "-o", "x.parquet")
+    assert (tmp_path / "x.parquet").stat().st_size > 0
+    assert "0 changes of level" in run(history, "plot")[1]
+    assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
+    assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
+    assert "No change" in run(history, "bisect")[1]
+    assert run(history, "keep", "--latest", "1")[1] == "1 runs removed\n"
+    for wrong in (["add"], ["list", "x"], ["keep"], ["list", "-f", "parquet"]):
+        with pytest.raises(UsageError):
+            run(history, *wrong)
+
+
+def test_a_missing_history_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="history add"):
+        run(history, "list")

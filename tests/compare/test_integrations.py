@@ -1,0 +1,181 @@
+"""The pytest plugin, the GitHub Action and the GitLab template."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope import pytest_plugin
+from stepscope.cli.gate import command
+from stepscope.pytest_plugin import StepMeasurement, measure
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- the plugin ----------------------------------------------------------------------------------
+
+
+class Event:
+    """A CUDA event whose clock is a counter that steps advance."""
+
+    clock = 0.0
+
+    def __init__(self, **_: object) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Event.clock
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.at - self.at
+
+
+class Recorded:
+    def __enter__(self) -> Recorded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def events(self) -> list[Any]:
+        def event(name: str, device: str, **more: object) -> Any:
+            return types.SimpleNamespace(name=name, device_type=f"DeviceType.{device}", **more)
+
+        return [
+            event("aten::mm", "CPU"),
+            event("cudaLaunchKernel", "CPU"),
+            event("cuLaunchKernelEx", "CPU"),
+            event("cudaMemcpyAsync", "CPU"),
+            event("gemm", "CUDA"),
+            event("elementwise", "CUDA"),
+            event("Memcpy HtoD (Pinned -> Device)", "CUDA"),
+            event("ProfilerStep#1", "CUDA", is_user_annotation=True),
+        ]
+
+
+def fake_torch(*, available: bool = True) -> Any:
+    cuda = types.SimpleNamespace(
+        Event=Event, is_available=lambda: available, synchronize=lambda: None,
+        reset_peak_memory_stats=lambda: None, max_memory_allocated=lambda: 1000,
+    )  # fmt: skip
+    activity = types.SimpleNamespace(CPU=0, CUDA=1)
+    profiler = types.SimpleNamespace(profile=lambda **_: Recorded(), ProfilerActivity=activity)
+    torch: Any = types.ModuleType("torch")
+    torch.cuda, torch.profiler = cuda, profiler
+    return torch
+
+
+def test_a_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+    calls = []
+
+    def step() -> None:
+        calls.append(1)
+        Event.clock += 7.0 if len(calls) != 9 else 70.0  # one step is slow
+
+    found = measure(step, steps=10, warmup=4)
+    assert found.step_ms == 7
+    assert max(found.steps_ms) == 70
+    assert len(found.steps_ms) == 10
+    assert len(calls) == 4 + 10 + 1
+    assert (found.peak_memory_bytes, found.kernels_per_step, found.launches_per_step) == (
+        1000,
+        2,
+        2,
+    )
+    found.check(step_ms=7, kernels_per_step=2)
+    with pytest.raises(pytest.fail.Exception, match="step_ms is 7, over 6"):
+        found.check(step_ms=6)
+    with pytest.raises(ValueError, match="no figure"):
+        found.check(foo=1)
+    with pytest.raises(ValueError, match="3 steps"):
+        measure(step, steps=2)
+    assert isinstance(found, StepMeasurement)
+
+
+@pytest.mark.parametrize("torch", [None, fake_torch(available=False)], ids=["none", "no device"])
+def test_without_a_device_there_is_a_reason(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert pytest_plugin._no_device()
+
+
+def test_a_test_without_a_gpu_is_skipped_loudly(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')")
+    (tmp_path / "test_it.py").write_text(
+        "def test_speed(stepscope_step):\n    stepscope_step(lambda: None).check(step_ms=1)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "stepscope.pytest_plugin", "-p",
+         "no:cacheprovider", "--rootdir", str(tmp_path), "test_it.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 skipped" in done.stdout
+    assert "NOT measured" in done.stdout
+    assert "test_it.py::test_speed" in done.stdout
+
+
+@pytest.mark.gpu
+def test_a_real_step_is_measured() -> None:
+    import torch
+
+    weight = torch.randn(1024, 1024, device="cuda")
+    found = measure(lambda: weight @ weight, steps=5)
+    assert found.step_ms > 0
+    assert found.kernels_per_step >= 1
+    assert found.launches_per_step >= 1
+    assert found.peak_memory_bytes >= weight.numel() * 4
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+OPTIONS = {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("name", ["github/action.yml", "gitlab/stepscope-gate.yml"])
+def test_templates_use_options_that_exist(name: str) -> None:
+    text = (ROOT / "integrations" / name).read_text(encoding="utf-8")
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--quiet"}
+    assert used
+    assert used <= OPTIONS
+    assert "://" not in text
+
+
+def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
+    """The script of the action, run with a stand-in for stepscope that shows its arguments."""
+    text = (ROOT / "integrations/github/action.yml").read_text(encoding="utf-8")
+    script = "\n".join(line[8:] for line in text.split("run: |\n")[1].splitlines())
+    stand_in = tmp_path / "stepscope"
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "CAPTURES": "a b.sqlite\n$(touch evil)\n",
+        "BASELINE": "base.json\n",
+        "BUDGETS": "step_ms=25\nidle_share=0.1",
+        "CONFIG": "",
+        "JUNIT": "j.xml",
+        "GITHUB_STEP_SUMMARY": "s.md",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        *shlex.split("gate --baseline base.json --budget step_ms=25 --budget idle_share=0.1"),
+        *shlex.split("--github --junit j.xml --summary s.md --"),
+        "a b.sqlite",
+        "$(touch evil)",
+    ]
+    assert not (tmp_path / "evil").exists()

@@ -1,0 +1,101 @@
+"""Intervals, errors and Student's t, against known values and a naive model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.compare.statistics import (
+    RUN_NOISE,
+    _quantile,
+    block_length,
+    bootstrap_means,
+    difference,
+    mean_error,
+)
+
+
+@pytest.mark.parametrize(
+    ("p", "degrees", "expected"),
+    # printed tables of Student's t
+    [(0.975, 1, 12.706), (0.975, 3, 3.182), (0.99, 6, 3.143), (0.995, 30, 2.750), (0.975, 0, 1.96)],
+)
+def test_quantiles_are_those_of_the_tables(p: float, degrees: int, expected: float) -> None:
+    assert _quantile(p, degrees) == pytest.approx(expected, abs=6e-4)
+
+
+def test_the_error_of_independent_steps_is_the_usual_one() -> None:
+    values = np.random.default_rng(3).normal(100, 5, (200, 400))
+    # covariances below zero are not believed, so it is rather too large than too small
+    assert 5 / 20 <= mean_error(values).mean() <= 1.12 * 5 / 20
+
+
+def test_steps_that_follow_one_another_are_less_certain() -> None:
+    rng = np.random.default_rng(4)
+    walk = np.zeros((100, 400))
+    for i in range(1, 400):
+        walk[:, i] = 0.6 * walk[:, i - 1] + rng.normal(0, 1, 100)
+    truth = walk.mean(axis=1).std()
+    naive = (walk.std(axis=1) / 20).mean()
+    drawn = np.mean([bootstrap_means(row).std() for row in walk])
+    assert naive < 0.65 * truth
+    assert drawn > 1.25 * naive
+    assert mean_error(walk).mean() > 1.25 * naive
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))
+def test_replicates_stay_between_the_extremes_around_the_mean(values: list[int]) -> None:
+    means = bootstrap_means(values)
+    n = len(values)
+    room = math.sqrt(n / max(n - 1, 1))
+    centre = float(np.mean(values))
+    assert means.min() >= centre - (centre - min(values)) * room - 1e-3
+    assert means.max() <= centre + (max(values) - centre) * room + 1e-3
+    assert 1 <= block_length(n) <= n
+
+
+def test_the_same_steps_give_the_same_interval() -> None:
+    run = np.random.default_rng(0).normal(2e7, 1e6, 20)
+    assert difference([run], [run * 1.1]) == difference([run], [run * 1.1])
+
+
+def test_one_capture_each_is_judged_by_the_assumed_noise() -> None:
+    still = [2e7] * 12
+    found = difference([still], [[v * 1.04 for v in still]])
+    assert not found.measured
+    assert found.ratio == pytest.approx(1.04)
+    assert found.low_ns == found.high_ns == pytest.approx(8e5)
+    assert found.ratio_low < 1 < found.ratio_high
+    # just as documented: a difference of RUN_NOISE is the edge
+    edge = difference([still], [[v * math.exp(RUN_NOISE) for v in still]])
+    assert edge.ratio_low == pytest.approx(1, abs=1e-6)
+    assert edge.probability == pytest.approx(0.025, abs=1e-4)
+
+
+def test_repeated_captures_measure_the_noise() -> None:
+    before = [[2e7 * f] * 12 for f in (1.0, 1.004, 0.996)]
+    after = [[2e7 * f * 1.02] * 12 for f in (1.002, 0.998, 1.0)]
+    found = difference(before, after)
+    assert found.measured
+    assert found.degrees == 4
+    assert 0.002 < found.run_noise < 0.005
+    assert found.ratio_low > 1
+    assert difference(before[:1], after[:1]).ratio_low < 1  # one of each shows nothing
+    wild = difference([[1e7] * 9, [2e7] * 9, [3e7] * 9], [[4e7] * 9, [1e7] * 9])
+    assert wild.ratio_low < 1 < wild.ratio_high
+
+
+def test_two_of_one_side_that_disagree_count() -> None:
+    found = difference([[1e7] * 9, [1.5e7] * 9], [[2e7] * 9])
+    assert not found.measured
+    assert found.run_noise > 0.2
+
+
+def test_a_single_step_is_no_error() -> None:
+    found = difference([[1e7]], [[2e7]])
+    assert found.ratio == pytest.approx(2)
+    assert found.ratio_low > 1
