@@ -61,6 +61,8 @@ def as_markdown(found: Communication) -> str:
 
 
 def _title(found: Communication) -> str:
+    if not found.operations:
+        return plural(found.ranks, "rank")
     steps = f"{plural(found.steps, 'shared steady step')} of {milliseconds(found.step_ns)}"
     return f"{plural(found.ranks, 'rank')}, {steps}; times in ms a step"
 
