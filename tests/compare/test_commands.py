@@ -9,9 +9,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.captures import DATA, unpack
 
-from stepscope.cli.compare import command as compare
-from stepscope.cli.gate import command as gate
-from stepscope.cli.history import command as history
+from stepscope.cli.main import cli
 from stepscope.trace.errors import InputError, UsageError
 
 
@@ -28,8 +26,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(command: object, *arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(command, arguments, standalone_mode=False)  # type: ignore[arg-type]
+compare, gate, history = "compare", "gate", "history"
+
+
+def run(command: str, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, [command, *arguments], standalone_mode=False)
     if done.exception:
         raise done.exception
     return int(done.return_value or 0), done.output
