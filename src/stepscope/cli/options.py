@@ -59,6 +59,7 @@ def import_numpy() -> None:
         del os.environ[name]
 
 
+_NO_TERMINAL_COLUMNS = 110
 TABLE_FORMATS = ("column", "csv", "json", "markdown")
 
 
@@ -100,8 +101,14 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # handled where that of every command is
 
-    wide = None if sys.stdout.isatty() else 110
-    return Plain(highlight=False, markup=False, emoji=False, width=wide, soft_wrap=False)
+    stated = os.environ.get("COLUMNS", "")
+    wide = None if sys.stdout.isatty() else _NO_TERMINAL_COLUMNS
+    if sys.stdout.isatty() and stated.isdecimal() and int(stated):
+        wide = int(stated)  # rich asks for it only where it does not take the terminal for dumb
+    high = None if wide is None else 25
+    return Plain(
+        highlight=False, markup=False, emoji=False, width=wide, height=high, soft_wrap=False
+    )
 
 
 def as_json(result: object) -> str:
