@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,8 @@ def serving(*arguments: str | Path) -> Iterator[Served]:
     try:
         assert process.stdout
         line = process.stdout.readline().strip()
+        if line.startswith("{"):  # --format json
+            line = json.loads(line)["address"]
         assert line.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
         yield Served(line)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,7 +321,12 @@ def test_the_single_file_opens_from_disk(
     tmp_path: Path, stepscope: Stepscope, browser: Any
 ) -> None:
     target = tmp_path / "out.html"
-    stepscope("ui", bundled_capture(), "--static", target, "--step", "3")
+    said = stepscope("ui", bundled_capture(), "--static", target, "--step", "3", "-f", "json")
+    assert json.loads(said.stdout) == {
+        "schema": "stepscope.ui/1",
+        "address": None,
+        "file": str(target),
+    }
     assert target.stat().st_size < 400_000
     with browsing(browser) as page:
         asked: list[str] = []

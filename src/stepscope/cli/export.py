@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -24,12 +25,16 @@ from stepscope.trace.errors import StorageError, UsageError
     "--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it."
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
+@options.formats("text", "json")
 @options.again
-def command(paths: tuple[str, ...], kind: str, output: str, force: bool, again: bool) -> None:
+def command(
+    paths: tuple[str, ...], kind: str, output: str, force: bool, format_: str, again: bool
+) -> None:
     """Write the timeline for another viewer.
 
     Tracks, launch arrows and counters are those of `stepscope ui`, with steps and with idle time
-    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope.
+    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope. Nothing is
+    printed, but with --format json one line that says what was written.
     """
     import gzip
 
@@ -47,3 +52,6 @@ def command(paths: tuple[str, ...], kind: str, output: str, force: bool, again: 
         raise StorageError(
             f"cannot write {output}: {error.strerror}; choose another file"
         ) from error
+    if format_ == "json":
+        written = {"schema": "stepscope.export/1", "type": kind, "file": output}
+        options.write(json.dumps(written) + "\n")

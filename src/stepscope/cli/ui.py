@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from stepscope.trace.errors import StorageError, UsageError
 
 @click.command()
 @options.paths
+@options.formats("text", "json")
 @options.again
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port; a free one if left out."
@@ -27,6 +29,7 @@ from stepscope.trace.errors import StorageError, UsageError
 @click.option("--force", is_flag=True, help="With --static: overwrite the file.")
 def command(
     paths: tuple[str, ...],
+    format_: str,
     again: bool,
     port: int,
     no_browser: bool,
@@ -39,6 +42,7 @@ def command(
 
     The server listens on the loopback interface only, at an address that holds a random token.
     It ends with Ctrl+C. With --static, nothing is served: the file opens from disk anywhere.
+    With --format json, one line says where the timeline is: address, or the file of --static.
     """
     options.import_numpy()
     if static is None and (step is not None or window or force):
@@ -59,17 +63,24 @@ def command(
         except OSError as error:
             why = f"cannot write {static}: {error.strerror}; choose another file"
             raise StorageError(why) from error
+        if format_ == "json":
+            options.write(_place(file=str(static)))
         return
 
     from stepscope.server.serve import serve
 
     def ready(address: str) -> None:
-        click.echo(address)
+        options.write(_place(address=address) if format_ == "json" else f"{address}\n")
         sys.stdout.flush()
         if not no_browser and not _opened(address):
             click.echo("no browser found here; open the address above", err=True)
 
     serve(session, port, ready)
+
+
+def _place(address: str | None = None, file: str | None = None) -> str:
+    """One line of JSON that says where the timeline is."""
+    return json.dumps({"schema": "stepscope.ui/1", "address": address, "file": file}) + "\n"
 
 
 def _opened(address: str) -> bool:
