@@ -308,7 +308,8 @@ def test_commands_exist_with_their_options(page: Path, line: str) -> None:
     assert name in commands(), f"{name_of(page)}: {line}"
     if not arguments and name != "demo":
         return  # the text speaks of the command
-    context = commands()[name].make_context(name, arguments)  # raises on a wrong option or value
+    # raises on a wrong option or value
+    context = commands()[name].make_context(name, arguments, **cli.context_settings)
     sql = context.params.get("sql")
     if sql and not re.match(r"(?i)describe", sql):
         assert re.match(r"(?i)select\b", sql)

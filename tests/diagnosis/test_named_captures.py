@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from stepscope.cli.main import cli
 from stepscope.cli.run import command
 from stepscope.diagnosis import captures
 
@@ -16,5 +17,6 @@ NAMED = {name: value for name, value in vars(captures).items() if name.isupper()
 def test_a_named_capture_is_a_command(line: str) -> None:
     stepscope, name, *arguments = shlex.split(line)
     assert (stepscope, name) == ("stepscope", "run")
-    context = command.make_context(name, arguments)  # raises on a wrong option or value
+    # with the settings of the whole command line, for click keeps the help option of the first call
+    context = command.make_context(name, arguments, **cli.context_settings)  # raises where wrong
     assert list(context.params["program"]) == ["python", "train.py"]
