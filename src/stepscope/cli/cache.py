@@ -27,8 +27,6 @@ def command(action: str, format_: str) -> None:
     entries = store.entries()
     total = sum(entry.bytes for entry in entries)
     if format_ == "json":
-        import msgspec
-
         document = {
             "schema": "stepscope.cache/1",
             "folder": str(store.folder),
@@ -45,7 +43,7 @@ def command(action: str, format_: str) -> None:
                 for entry in entries
             ],
         }
-        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        options.write(options.as_json(document))
         return
     click.echo(
         f"{store.folder}: {len(entries)} captures, {total / 1e6:.1f} MB of {store.limit / 1e9:g} GB"

@@ -24,9 +24,7 @@ def command(paths: tuple[str, ...], step: int | None, format_: str, again: bool)
     session = Session(paths, again=again)
     result = session.critical_path(step)
     if format_ == "json":
-        import msgspec
-
-        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+        options.write(options.as_json(result))
     elif format_ == "csv":
         from stepscope.render.simulation import critical_path_csv
 

@@ -45,9 +45,7 @@ def show(
 
     diagnosis = Session(paths, again=again).diagnose(reports)
     if format_ == "json":
-        import msgspec
-
-        options.write(msgspec.json.format(msgspec.json.encode(diagnosis)).decode() + "\n")
+        options.write(options.as_json(diagnosis))
     elif format_ == "markdown":
         from stepscope.render.markdown import diagnosis_markdown
 

@@ -22,10 +22,8 @@ def command(format_: str, program: tuple[str, ...]) -> None:
 
     checks = examine_machine(program)
     if format_ == "json":
-        import msgspec
-
         document = {"schema": "stepscope.doctor/1", "checks": checks}
-        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        options.write(options.as_json(document))
         return
     from stepscope.render.text import clean
 

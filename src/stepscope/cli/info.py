@@ -17,8 +17,6 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
 
     session = Session(paths, again=again)
     if format_ == "json":
-        import msgspec
-
         members = [
             {
                 "path": str(member.trace.path).encode("utf-8", "replace").decode(),
@@ -29,7 +27,7 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
             for member in session.job.members
         ]
         document = {"schema": "stepscope.info/1", "traces": members, "remarks": session.job.remarks}
-        options.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        options.write(options.as_json(document))
         return
     from stepscope.render.info import info_text
     from stepscope.render.text import clean

@@ -111,9 +111,7 @@ def _write(
 ) -> None:
     """Print a result: JSON of all of it, text for people, or its rows."""
     if format_ == "json":
-        import msgspec
-
-        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+        options.write(options.as_json(result))
     elif format_ == "column":
         options.write(text(result))
     else:

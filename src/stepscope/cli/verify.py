@@ -30,9 +30,7 @@ def command(report: Path, paths: tuple[str, ...], format_: str, again: bool) -> 
         raise InputError(f"cannot read {report}: {error.strerror}; name a stored report") from error
     result = Session(paths, again=again).verify(text)
     if format_ == "json":
-        import msgspec
-
-        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+        options.write(options.as_json(result))
     elif result.verified:
         options.write(f"{result.checked} figures agree with the capture\n")
     else:

@@ -70,9 +70,7 @@ def command(
     session = Session(paths, again=again)
     result = session.whatif(changes)
     if format_ == "json":
-        import msgspec
-
-        options.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+        options.write(options.as_json(result))
     else:
         from stepscope.render.simulation import whatif_text
 

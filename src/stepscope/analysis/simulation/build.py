@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -33,7 +33,7 @@ from stepscope.analysis.simulation.waits import (
     operation_waits,
     recorded_events,
 )
-from stepscope.intervals import subtract, union
+from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -277,11 +277,9 @@ def _host_work(
     for column in np.unique(cause).tolist():
         rows = cause == column
         labelled = timeline.start_ns[rows], timeline.end_ns[rows]
-        upto = _running(*subtract(labelled, owned))
-        work[:, column] = upto(stop) - upto(begin)
+        work[:, column] = overlap_per_window(subtract(labelled, owned), begin, stop)
     for name, intervals in e.events.items():
-        upto = _running(*intervals)
-        work[:, C[name]] += upto(stop) - upto(begin)
+        work[:, C[name]] += overlap_per_window(intervals, begin, stop)
     recording = e.recording
     if not len(recording.at_ns):
         none = np.zeros(len(at), np.int64)
@@ -299,18 +297,3 @@ def _together(sets: Iterable[Intervals]) -> Intervals:
     """The union of some sets of intervals."""
     known = list(sets) or [EMPTY]
     return union(*(np.concatenate(column) for column in zip(*known, strict=True)))
-
-
-def _running(start: IntArray, end: IntArray) -> Callable[[IntArray], IntArray]:
-    """How much of a disjoint set lies before a time."""
-    covered = np.concatenate(([0], np.cumsum(end - start)))
-
-    def upto(time: IntArray) -> IntArray:
-        if not len(end):
-            return np.zeros(len(time), np.int64)
-        at = np.searchsorted(start, time, side="right")
-        last = np.maximum(at - 1, 0)
-        over = np.where(at > 0, np.maximum(end[last] - time, 0), 0)
-        return np.asarray(covered[at] - over, np.int64)
-
-    return upto
