@@ -27,6 +27,8 @@ import ctypes, os, signal, sys, threading, time
 cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
 nvtx = ctypes.CDLL(os.environ["FAKE_NVTX"])
 cuda.fake_launch.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint32)
+for name in ("fake_stream_sync", "fake_record", "fake_stream_wait"):
+    getattr(cuda, name).argtypes = (ctypes.c_uint64, ctypes.c_uint64)
 for name in ("fake_copy", "fake_copy_between", "fake_set", "fake_sync"):
     getattr(cuda, name).argtypes = {
         "fake_copy": (ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_uint64),

@@ -33,7 +33,6 @@ WHEELS = (
 )
 PLATFORMS = ("manylinux2014", "manylinux1", "manylinux_2_25")
 FIELD = re.compile(r"^FIELD\((\w+), (\w+), ([^,]+), (\d+)\)$", re.MULTILINE)
-TAIL = re.compile(r"^TAIL\((\w+), (\w+), ([^,]+), (\d+), (\d+)\)$", re.MULTILINE)
 TABLE = (SOURCES / "cupti_fields.def").read_text(encoding="utf-8")
 ABI = (SOURCES / "cupti_abi.h").read_text(encoding="utf-8")
 NAMES = {"objectId": "objectId.pt.threadId"}
@@ -58,6 +57,10 @@ ENUMERATORS = {
     "kDriverProfilerStop": "CUPTI_DRIVER_TRACE_CBID_cuProfilerStop",
     "kRuntimeProfilerStart": "CUPTI_RUNTIME_TRACE_CBID_cudaProfilerStart_v4000",
     "kRuntimeProfilerStop": "CUPTI_RUNTIME_TRACE_CBID_cudaProfilerStop_v4000",
+    "kSyncEvent": "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE",
+    "kSyncStreamWait": "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT",
+    "kSyncStream": "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE",
+    "kSyncContext": "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE",
     "kContextCreated": "CUPTI_CBID_RESOURCE_CONTEXT_CREATED",
     "kContextDestroyStarting": "CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING",
 }
@@ -146,13 +149,8 @@ def newest_record(header: str, record: str) -> str:
 def test_fields_stand_where_the_collector_reads_them(cupti: Path) -> None:
     include = next(cupti.rglob("cupti_activity.h")).parent
     header = (include / "cupti_activity.h").read_text(encoding="utf-8", errors="replace")
-    stated = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
-    version = int(re.search(r"define CUPTI_API_VERSION (\d+)", stated)[1])  # type: ignore[index]
     fields = [(r, n, k, int(o)) for r, n, k, o in FIELD.findall(TABLE)]
-    fields += [
-        (r, n, k, int(o)) for r, n, k, o, since in TAIL.findall(TABLE) if version >= int(since)
-    ]
-    assert len(fields) > 80
+    assert len(fields) > 70
     lines = ["#include <cupti.h>"]
     for record, name, kind, offset in fields:
         struct = newest_record(header, record)
@@ -164,16 +162,54 @@ def test_fields_stand_where_the_collector_reads_them(cupti: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_tails_are_not_there_before_their_version(cupti: Path) -> None:
-    include = next(cupti.rglob("cupti_activity.h")).parent
-    header = (include / "cupti_activity.h").read_text(encoding="utf-8", errors="replace")
-    stated = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
-    version = int(re.search(r"define CUPTI_API_VERSION (\d+)", stated)[1])  # type: ignore[index]
-    later = [(r, n) for r, n, _, _, since in TAIL.findall(TABLE) if version < int(since)]
-    for record, name in later:
-        struct = newest_record(header, record)
-        done = compiled(cupti, f"#include <cupti.h>\nint x = sizeof((({struct}*)0)->{name});")
-        assert done.returncode != 0, f"{record}.{name} is older than stated"
+def test_callbacks_are_told_what_the_collector_reads(cupti: Path) -> None:
+    members = {
+        "site": "callbackSite",
+        "function": "functionName",
+        "arguments": "functionParams",
+        "result": "functionReturnValue",
+        "symbol": "symbolName",
+        "context": "context",
+        "context_number": "contextUid",
+        "kept": "correlationData",
+        "correlation": "correlationId",
+    }
+    lines = ["#include <cupti.h>", f'#include "{SOURCES / "cupti_abi.h"}"']
+    for ours, theirs in members.items():
+        equal = (
+            f"offsetof(stepscope::cupti::CallbackData, {ours})"
+            f" == offsetof(CUpti_CallbackData, {theirs})"
+        )
+        lines.append(f'static_assert({equal}, "{ours}");')
+    done = compiled(cupti, "\n".join(lines))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_arguments_stand_where_the_collector_reads_them(cupti: Path) -> None:
+    """Streams and events are the words of the arguments' structs that the table names."""
+    source = (SOURCES / "api_calls.cpp").read_text(encoding="utf-8")
+    table = re.findall(r'\{"(\w+)", k\w+, (-?\d), (-?\d)\}', source)
+    assert len(table) == 10
+    include = next(cupti.rglob("generated_cuda_meta.h")).parent
+    text = "".join(
+        (include / f"generated_{name}_meta.h").read_text(encoding="utf-8", errors="replace")
+        for name in ("cuda", "cuda_runtime_api")
+    )
+    structs = re.findall(r"typedef struct (\w+)_params_st \{(.*?)\}", text, re.DOTALL)
+    seen = set()
+    for begins, stream, event in table:
+        for name, body in structs:
+            if name.startswith(begins):
+                seen.add(begins)
+                fields = [line.split()[0] for line in body.split(";") if line.strip()]
+                for index, kinds in (
+                    (int(stream), ("cudaStream_t", "CUstream")),
+                    (int(event), ("cudaEvent_t", "CUevent")),
+                ):
+                    assert index < 0 or fields[index] in kinds, (name, fields)
+    # Functions without arguments have no struct.
+    none = {"cudaDeviceSynchronize", "cuCtxSynchronize"}
+    assert {begins for begins, _, _ in table} - seen <= none
 
 
 def test_numbers_are_those_of_the_headers(cupti: Path) -> None:

@@ -52,10 +52,15 @@ EXPORT int cuptiEnableCallback(uint32_t enable, void* s, int domain, uint32_t id
 }
 EXPORT int cuptiGetCallbackName(int domain, uint32_t id, const char** name) {
   static char names[8][1024][40];
+  if (id >= 1024) return 1;
   const char* known = domain == 2 && id == 211 ? "cudaLaunchKernel_v7000"
                       : domain == 2 && id == 41 ? "cudaMemcpyAsync_v3020"
                       : domain == 2 && id == 51 ? "cudaMemsetAsync_v3020"
                       : domain == 2 && id == 165 ? "cudaDeviceSynchronize_v3020"
+                      : domain == 2 && id == 131 ? "cudaStreamSynchronize_v3020"
+                      : domain == 2 && id == 135 ? "cudaEventRecord_v3020"
+                      : domain == 2 && id == 147 ? "cudaStreamWaitEvent_v3020"
+                      : domain == 1 && id == 126 ? "cuStreamSynchronize"
                       : domain == 1 && id == 307 ? "cuLaunchKernel" : NULL;
   if (!known) snprintf(names[domain][id], 40, "call_%d_%u", domain, id);
   *name = known ? known : names[domain][id];
@@ -155,6 +160,34 @@ static void api(int kind, uint32_t cbid, uint64_t start, uint64_t end, uint32_t 
   PUT(32, uint32_t, correlation);
 }
 
+/* A function of the API that tells the subscriber on entry and exit, as CUPTI lays it out. */
+struct data {
+  int site;
+  const char* function;
+  const void* arguments;
+  const void* result;
+  const char* symbol;
+  void* context;
+  uint32_t context_number;
+  uint64_t* kept;
+  uint32_t correlation;
+};
+static void told(int domain, uint32_t id, int site, const void* arguments, uint64_t* kept,
+                 uint32_t correlation) {
+  static int success;
+  struct data data = {site, "", arguments, &success, NULL, (void*)1, 1, kept, correlation};
+  if (g_callback && g_callbacks[domain][id]) g_callback(g_user, domain, id, &data);
+}
+EXPORT int cuptiGetStreamIdEx(void* context, uintptr_t stream, uint8_t per_thread, uint32_t* id) {
+  (void)context;
+  *id = stream ? (uint32_t)stream + 10 : per_thread ? 9 : 7;
+  return 0;
+}
+static void wait_ns(uint64_t length_ns) {
+  uint64_t end = g_timestamp ? g_timestamp() + length_ns : 0;
+  while (g_timestamp && g_timestamp() < end) {}
+}
+
 /* One launch: a call (and two dull ones) and its kernel of length_ns, 2 us later. */
 EXPORT uint32_t fake_launch(const char* name, uint64_t length_ns, uint32_t device) {
   pthread_mutex_lock(&g_lock);
@@ -218,18 +251,45 @@ EXPORT void fake_set(uint64_t bytes) {
   }
   pthread_mutex_unlock(&g_lock);
 }
-EXPORT void fake_sync(uint64_t length_ns) {
+/* A runtime function that orders or waits, its driver's one beneath it, if it has one. */
+static void ordering(uint32_t id, uint32_t beneath, const void* arguments, uint64_t length_ns) {
+  uint64_t kept = 0, kept_beneath = 0;
   pthread_mutex_lock(&g_lock);
   uint32_t c = ++g_correlation;
-  uint64_t start = now();
-  api(5, 165, start, start + length_ns, c);
-  uint8_t* r = add(38);
-  if (r) {
-    PUT(4, uint32_t, 4); PUT(8, uint64_t, start); PUT(16, uint64_t, start + length_ns);
-    PUT(24, uint32_t, c); PUT(28, uint32_t, 1); PUT(32, uint32_t, 0xFFFFFFFF);
-    if (version() >= 26) PUT(40, uint64_t, 77);
-  }
   pthread_mutex_unlock(&g_lock);
+  told(2, id, 0, arguments, &kept, c);
+  uint64_t start = now();
+  if (beneath) told(1, beneath, 0, arguments, &kept_beneath, c + 1000);
+  wait_ns(length_ns);
+  if (beneath) told(1, beneath, 1, arguments, &kept_beneath, c + 1000);
+  pthread_mutex_lock(&g_lock);
+  api(5, id, start, now(), c);
+  pthread_mutex_unlock(&g_lock);
+  told(2, id, 1, arguments, &kept, c);
+}
+EXPORT void fake_sync(uint64_t length_ns) { ordering(165, 0, NULL, length_ns); }
+EXPORT void fake_stream_sync(uint64_t stream, uint64_t length_ns) {
+  ordering(131, 126, &stream, length_ns);
+}
+EXPORT void fake_record(uint64_t event, uint64_t stream) {
+  uint64_t arguments[2] = {event, stream};
+  ordering(135, 0, arguments, 0);
+}
+EXPORT void fake_stream_wait(uint64_t stream, uint64_t event) {
+  uint64_t arguments[2] = {stream, event};
+  ordering(147, 0, arguments, 0);
+}
+EXPORT uint32_t fake_driver_launch(void) {
+  uint64_t kept = 0;
+  uint32_t c = ++g_correlation;
+  told(1, 307, 0, NULL, &kept, c);
+  told(1, 719, 0, NULL, &kept, c);
+  told(1, 719, 1, NULL, &kept, c);
+  pthread_mutex_lock(&g_lock);
+  api(4, 307, now(), now(), c);
+  pthread_mutex_unlock(&g_lock);
+  told(1, 307, 1, NULL, &kept, c);
+  return c;
 }
 EXPORT void fake_rest(void) { /* one of every other kind */
   pthread_mutex_lock(&g_lock);
@@ -243,12 +303,6 @@ EXPORT void fake_rest(void) { /* one of every other kind */
   if (r) {
     PUT(4, uint32_t, ++g_correlation); PUT(8, uint64_t, start); PUT(16, uint64_t, start + 60);
     PUT(28, uint32_t, 5); PUT(32, uint32_t, 1); PUT(36, uint32_t, 7);
-  }
-  r = add(36);
-  if (r) {
-    PUT(4, uint32_t, ++g_correlation); PUT(8, uint32_t, 1); PUT(12, uint32_t, 7);
-    PUT(16, uint32_t, 12);
-    if (version() >= 26) { PUT(40, uint64_t, start); PUT(48, uint64_t, 3); }
   }
   r = add(37);
   if (r) { PUT(4, uint32_t, 1); PUT(8, uint32_t, 7); PUT(12, uint32_t, -5); PUT(16, uint32_t, 2); }

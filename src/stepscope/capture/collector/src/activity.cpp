@@ -1,5 +1,6 @@
 #include "activity.h"
 
+#include "api_calls.h"
 #include "calls.h"
 #include "convert.h"
 #include "cupti_library.h"
@@ -79,6 +80,7 @@ void on_callback(void*, int domain, uint32_t id, const void* data) {
     if (id == cupti::kContextDestroyStarting && g_enabled) flush(true);
     return;
   }
+  api_calls::on_call(domain, id, data);
   if (!data || config().range != Range::kProfilerApi) return;
   int site;
   memcpy(&site, data, sizeof site);
@@ -149,6 +151,7 @@ bool attach(Process& process) {
       memset(buffer, 0, kBufferBytes);
       give_back(buffer);
     }
+  api_calls::prepare(g_cupti, g_subscriber);
   g_attached = true;
   describe_attached(process);
   return true;
@@ -159,7 +162,9 @@ void enable() {
   Guard guard(g_kinds);
   if (g_enabled) return;
   g_enabled = true;
+  api_calls::enable(true);
   for (int i = 0; i < config().kind_count; i++) {
+    if (api_calls::takes(config().kinds[i])) continue;
     cupti::Result result = g_cupti.ActivityEnable(config().kinds[i]);
     if (result != cupti::kSuccess)
       remark("warning", "CUPTI does not record activity kind %d: %s", config().kinds[i],
@@ -168,8 +173,6 @@ void enable() {
   if (!config().filter_api) return;
   for (uint16_t id : kDullRuntimeCalls)
     if (g_cupti.ActivityEnableRuntimeApi) g_cupti.ActivityEnableRuntimeApi(id, 0);
-  for (uint16_t id : kDullDriverCalls)
-    if (g_cupti.ActivityEnableDriverApi) g_cupti.ActivityEnableDriverApi(id, 0);
 }
 
 void disable() {
@@ -177,7 +180,9 @@ void disable() {
   Guard guard(g_kinds);
   if (!g_enabled) return;
   g_enabled = false;
-  for (int i = 0; i < config().kind_count; i++) g_cupti.ActivityDisable(config().kinds[i]);
+  api_calls::enable(false);
+  for (int i = 0; i < config().kind_count; i++)
+    if (!api_calls::takes(config().kinds[i])) g_cupti.ActivityDisable(config().kinds[i]);
 }
 
 void flush(bool forced) {
@@ -187,6 +192,7 @@ void flush(bool forced) {
 
 void drain(Process& process) {
   if (!g_attached) return;
+  api_calls::drain(process);
   for (;;) {
     Full* full;
     uint32_t count;
@@ -209,7 +215,7 @@ void drain(Process& process) {
       register_exit();
     }
     for (uint32_t i = 0; i < count; i++) {
-      g_records += convert::buffer(process, g_cupti, g_version, full[i].data, full[i].valid);
+      g_records += convert::buffer(process, g_cupti, full[i].data, full[i].valid);
       size_t dropped = 0;
       g_cupti.ActivityGetNumDroppedRecords(full[i].context, full[i].stream, &dropped);
       if (dropped) {
@@ -233,6 +239,7 @@ void forget() {
   g_exit_registered = 0;
   g_buffers = g_records = g_dropped = 0;
   convert::forget();
+  api_calls::forget();
 }
 
 void describe(Text& json) {

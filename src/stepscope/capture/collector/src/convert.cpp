@@ -17,10 +17,8 @@ struct Batch {
   Rows<CopyRow> copies;
   Rows<SetRow> sets;
   Rows<ApiRow> calls;
-  Rows<SyncRow> syncs;
   Rows<OverheadRow> overheads;
   Rows<GraphRow> graphs;
-  Rows<EventRow> events;
   Rows<MemoryRow> memories;
   Rows<StreamRow> streams;
   Rows<ApiNameRow> names;
@@ -35,15 +33,14 @@ struct Symbol {
 constexpr uint32_t kSymbolSlots = 1 << 14;
 Symbol* g_symbols = nullptr;
 uint8_t g_named[2][kMostCalls];
-uint8_t g_dull[2][kMostCalls];
+uint8_t g_dull[kMostCalls];
 bool g_dull_known = false;
 int64_t g_offset = 0;
 
 void know_dull() {
   if (g_dull_known) return;
   g_dull_known = true;
-  for (uint16_t id : kDullRuntimeCalls) g_dull[0][id] = 1;
-  for (uint16_t id : kDullDriverCalls) g_dull[1][id] = 1;
+  for (uint16_t id : kDullRuntimeCalls) g_dull[id] = 1;
 }
 
 void name_kernel(Process& p, const char* text, uint32_t* symbol, uint32_t* name) {
@@ -164,7 +161,7 @@ void set(const uint8_t* r) {
 
 void call(Process& p, const cupti::Library& cupti, const uint8_t* r, bool driver) {
   uint32_t id = API::cbid(r);
-  if (config().filter_api && id < kMostCalls && g_dull[driver][id]) return;
+  if (!driver && config().filter_api && id < kMostCalls && g_dull[id]) return;
   name_call(p, cupti, driver, id);
   ApiRow* row = g_batch.calls.add();
   row->start = time_of(API::start(r));
@@ -173,18 +170,6 @@ void call(Process& p, const cupti::Library& cupti, const uint8_t* r, bool driver
   row->thread = API::threadId(r);
   row->call = id | (driver ? kDriverCall : 0);
   row->result = API::returnValue(r);
-}
-
-void sync(const uint8_t* r, uint32_t version) {
-  SyncRow* row = g_batch.syncs.add();
-  row->start = time_of(Synchronization::start(r));
-  row->end = time_of(Synchronization::end(r));
-  row->event_sync = Synchronization::cudaEventSyncId(r, version);
-  row->correlation = Synchronization::correlationId(r);
-  row->type = Synchronization::type(r);
-  row->context = Synchronization::contextId(r);
-  row->stream = Synchronization::streamId(r);
-  row->event = Synchronization::cudaEventId(r);
 }
 
 void overhead(const uint8_t* r) {
@@ -205,17 +190,6 @@ void graph(const uint8_t* r) {
   row->device = GraphTrace::deviceId(r);
   row->context = GraphTrace::contextId(r);
   row->stream = GraphTrace::streamId(r);
-}
-
-void event(const uint8_t* r, uint32_t version) {
-  EventRow* row = g_batch.events.add();
-  row->device_time = time_of(CudaEvent::deviceTimestamp(r, version));
-  row->event_sync = CudaEvent::cudaEventSyncId(r, version);
-  row->correlation = CudaEvent::correlationId(r);
-  row->context = CudaEvent::contextId(r);
-  row->stream = CudaEvent::streamId(r);
-  row->event = CudaEvent::eventId(r);
-  row->device = CudaEvent::deviceId(r, version);
 }
 
 void memory(const uint8_t* r) {
@@ -248,8 +222,17 @@ void forget() {
   memset(g_named, 0, sizeof g_named);
 }
 
-uint64_t buffer(Process& p, const cupti::Library& cupti, uint32_t version, uint8_t* data,
-                size_t valid) {
+void noted(Process& p, const cupti::Library& cupti, Rows<ApiRow>& calls, Rows<SyncRow>& syncs,
+           Rows<EventRow>& events) {
+  for (uint32_t i = 0; i < calls.count(); i++)
+    name_call(p, cupti, true, calls.data()[i].call & ~kDriverCall);
+  p.sink.write(kApiName, g_batch.names);
+  p.sink.write(kApi, calls);
+  p.sink.write(kSync, syncs);
+  p.sink.write(kEvent, events);
+}
+
+uint64_t buffer(Process& p, const cupti::Library& cupti, uint8_t* data, size_t valid) {
   know_dull();
   uint64_t records = 0;
   uint8_t* r = nullptr;
@@ -264,10 +247,8 @@ uint64_t buffer(Process& p, const cupti::Library& cupti, uint32_t version, uint8
       case cupti::kMemcpy: copy(r); break;
       case cupti::kMemcpyPtoP: copy_between(r); break;
       case cupti::kMemset: set(r); break;
-      case cupti::kSynchronization: sync(r, version); break;
       case cupti::kOverhead: overhead(r); break;
       case cupti::kGraphTrace: graph(r); break;
-      case cupti::kCudaEvent: event(r, version); break;
       case cupti::kMemory2: memory(r); break;
       case cupti::kStream: stream(r); break;
       default: break;
@@ -278,10 +259,8 @@ uint64_t buffer(Process& p, const cupti::Library& cupti, uint32_t version, uint8
   p.sink.write(kCopy, g_batch.copies);
   p.sink.write(kSet, g_batch.sets);
   p.sink.write(kApi, g_batch.calls);
-  p.sink.write(kSync, g_batch.syncs);
   p.sink.write(kOverhead, g_batch.overheads);
   p.sink.write(kGraph, g_batch.graphs);
-  p.sink.write(kEvent, g_batch.events);
   p.sink.write(kMemory, g_batch.memories);
   p.sink.write(kStream, g_batch.streams);
   return records;

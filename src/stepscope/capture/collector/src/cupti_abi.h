@@ -21,6 +21,20 @@ constexpr int kSiteEnter = 0, kSiteExit = 1;  // first field of the data of an A
 constexpr uint32_t kDriverProfilerStart = 308, kDriverProfilerStop = 309;
 constexpr uint32_t kRuntimeProfilerStart = 171, kRuntimeProfilerStop = 172;
 constexpr uint32_t kContextCreated = 1, kContextDestroyStarting = 2;
+enum SyncType : uint32_t { kSyncEvent = 1, kSyncStreamWait = 2, kSyncStream = 3, kSyncContext = 4 };
+
+// What a callback of an API function is told: CUpti_CallbackData.
+struct CallbackData {
+  int site;
+  const char* function;
+  const void* arguments;  // the function's, in a struct
+  const void* result;
+  const char* symbol;
+  void* context;
+  uint32_t context_number;
+  uint64_t* kept;  // carries a value from entry to exit
+  uint32_t correlation;
+};
 
 using Result = int;
 using Callback = void (*)(void* user, int domain, uint32_t id, const void* data);
@@ -38,30 +52,15 @@ struct Field {
     return value;
   }
 };
-template <class T>
-struct Tail {
-  size_t offset;
-  uint32_t since;
-  T operator()(const uint8_t* record, uint32_t version) const {
-    T value{};
-    if (version >= since) memcpy(&value, record + offset, sizeof value);
-    return value;
-  }
-};
 
 #define FIELD(record, name, type, offset) \
   namespace record {                      \
   constexpr Field<type> name{offset};     \
   }
-#define TAIL(record, name, type, offset, since) \
-  namespace record {                            \
-  constexpr Tail<type> name{offset, since};     \
-  }
 namespace field {
 #include "cupti_fields.def"
 }
 #undef FIELD
-#undef TAIL
 
 }  // namespace cupti
 }  // namespace stepscope
