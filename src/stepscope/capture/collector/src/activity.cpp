@@ -1,10 +1,10 @@
 #include "activity.h"
 
-#include "api_calls.h"
 #include "calls.h"
 #include "convert.h"
 #include "cupti_library.h"
 #include "devices.h"
+#include "ordering.h"
 
 namespace stepscope {
 namespace activity {
@@ -13,6 +13,7 @@ namespace {
 // Small, because a buffer with one unfinished record in it only comes back when it is full: this
 // bounds what a killed process loses.
 constexpr size_t kBufferBytes = 512 * 1024;
+constexpr uint32_t kMostIds = 2048, kUnknownInARow = 64;  // of callback ids
 constexpr int kReadyBuffers = 8;  // touched beforehand: a page fault would hit a launching thread
 
 cupti::Library g_cupti;
@@ -80,7 +81,7 @@ void on_callback(void*, int domain, uint32_t id, const void* data) {
     if (id == cupti::kContextDestroyStarting && g_enabled) flush(true);
     return;
   }
-  api_calls::on_call(domain, id, data);
+  ordering::on_call(domain, id, data);
   if (!data || config().range != Range::kProfilerApi) return;
   int site;
   memcpy(&site, data, sizeof site);
@@ -100,6 +101,41 @@ void describe_attached(Process& p) {
   json.add("}");
   p.sink.json(json);
   json.clear();
+}
+
+bool is_dull(const char* name) {
+  for (const char* part : kKeptDriverParts)
+    if (strstr(name, part)) return false;
+  for (const char* part : kDullDriverParts)
+    if (strstr(name, part)) return true;
+  return false;
+}
+
+// The driver's calls one by one: with the whole kind, CUPTI handles every driver function, also
+// those that the runtime calls for each cudaGetDevice, and leaves out their records only.
+void switch_driver_calls(bool on) {
+  uint32_t unknown = 0;
+  for (uint32_t id = 1; id < kMostIds && unknown < kUnknownInARow; id++) {
+    const char* name = nullptr;
+    bool known = g_cupti.GetCallbackName(cupti::kDomainDriver, id, &name) == cupti::kSuccess && name;
+    unknown = known ? 0 : unknown + 1;
+    if (known && !is_dull(name)) g_cupti.ActivityEnableDriverApi(id, on);
+  }
+}
+
+void switch_kind(int kind, bool on) {
+  if (ordering::takes(kind)) return;
+  if (kind == cupti::kDriver && config().filter_api && g_cupti.ActivityEnableDriverApi) {
+    switch_driver_calls(on);
+    return;
+  }
+  if (!on) {
+    g_cupti.ActivityDisable(kind);
+    return;
+  }
+  cupti::Result result = g_cupti.ActivityEnable(kind);
+  if (result != cupti::kSuccess)
+    remark("warning", "CUPTI does not record activity kind %d: %s", kind, text_of(result));
 }
 
 }  // namespace
@@ -151,7 +187,7 @@ bool attach(Process& process) {
       memset(buffer, 0, kBufferBytes);
       give_back(buffer);
     }
-  api_calls::prepare(g_cupti, g_subscriber);
+  ordering::prepare(g_cupti, g_subscriber);
   g_attached = true;
   describe_attached(process);
   return true;
@@ -162,14 +198,8 @@ void enable() {
   Guard guard(g_kinds);
   if (g_enabled) return;
   g_enabled = true;
-  api_calls::enable(true);
-  for (int i = 0; i < config().kind_count; i++) {
-    if (api_calls::takes(config().kinds[i])) continue;
-    cupti::Result result = g_cupti.ActivityEnable(config().kinds[i]);
-    if (result != cupti::kSuccess)
-      remark("warning", "CUPTI does not record activity kind %d: %s", config().kinds[i],
-             text_of(result));
-  }
+  ordering::enable(true);
+  for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], true);
   if (!config().filter_api) return;
   for (uint16_t id : kDullRuntimeCalls)
     if (g_cupti.ActivityEnableRuntimeApi) g_cupti.ActivityEnableRuntimeApi(id, 0);
@@ -180,9 +210,8 @@ void disable() {
   Guard guard(g_kinds);
   if (!g_enabled) return;
   g_enabled = false;
-  api_calls::enable(false);
-  for (int i = 0; i < config().kind_count; i++)
-    if (!api_calls::takes(config().kinds[i])) g_cupti.ActivityDisable(config().kinds[i]);
+  ordering::enable(false);
+  for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], false);
 }
 
 void flush(bool forced) {
@@ -192,7 +221,7 @@ void flush(bool forced) {
 
 void drain(Process& process) {
   if (!g_attached) return;
-  api_calls::drain(process);
+  ordering::drain(process);
   for (;;) {
     Full* full;
     uint32_t count;
@@ -239,7 +268,7 @@ void forget() {
   g_exit_registered = 0;
   g_buffers = g_records = g_dropped = 0;
   convert::forget();
-  api_calls::forget();
+  ordering::forget();
 }
 
 void describe(Text& json) {

@@ -1,18 +1,14 @@
-#include "api_calls.h"
-
-#include "calls.h"
-#include "cupti_library.h"
+#include "ordering.h"
 
 namespace stepscope {
-namespace api_calls {
+namespace ordering {
 namespace {
 
 constexpr uint32_t kMostIds = 2048, kUnknownInARow = 64;
 constexpr uint32_t kNoStream = 0xFFFFFFFF;
-constexpr uint32_t kWakeRows = 4096;
 constexpr uint32_t kEventSlots = 1 << 13;
 
-enum What : uint8_t { kNothing, kCall, kEventWait, kStreamWait, kStreamSync, kContextSync, kRecord };
+enum What : uint8_t { kNothing, kEventWait, kStreamWait, kStreamSync, kContextSync, kRecord };
 
 // Functions that wait or order streams, by the beginning of their names: versions and per-thread
 // variants have endings. Where their arguments hold the stream and the event, in words; -1: none.
@@ -40,7 +36,6 @@ struct Recording {
 };
 
 struct Noted {
-  Rows<ApiRow> calls;
   Rows<SyncRow> syncs;
   Rows<EventRow> events;
 };
@@ -48,14 +43,13 @@ struct Noted {
 const cupti::Library* g_cupti = nullptr;
 void* g_subscriber = nullptr;
 Id g_ids[2][kMostIds];
-bool g_syncs = false, g_events = false, g_calls = false;
+bool g_syncs = false, g_events = false;
 uint64_t g_since = 0;
 Mutex g_rows;
 Noted g_noted, g_writing;
 Recording g_recordings[kEventSlots];  // the newest of an event; a collision forgets the older one
 uint64_t g_recorded = 0;
-__thread uint32_t t_thread __attribute__((tls_model("initial-exec"))) = 0;
-// Calls of the runtime that order streams and are under way: those of the driver beneath are theirs.
+// Calls of the runtime that are under way: those of the driver beneath are theirs.
 __thread uint32_t t_within __attribute__((tls_model("initial-exec"))) = 0;
 
 bool wanted(int kind) {
@@ -64,8 +58,8 @@ bool wanted(int kind) {
   return false;
 }
 
-Id classify(bool driver, const char* name) {
-  Id id{g_calls && driver ? kCall : kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
+Id classify(const char* name) {
+  Id id{kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
   for (auto& it : kOrdering) {
     if (strncmp(name, it.begins, strlen(it.begins))) continue;
     if (it.what == kRecord ? !g_events : !g_syncs) continue;
@@ -99,57 +93,42 @@ uintptr_t word(const void* arguments, int index) {
 
 uint32_t short_name(uintptr_t event) { return static_cast<uint32_t>(event >> 3); }
 
-void note(const Id& id, bool driver, uint32_t number, const cupti::CallbackData& call,
-          uint64_t start, uint64_t end, bool order) {
-  int result = 0;
-  if (call.result) memcpy(&result, call.result, sizeof result);
+void note(const Id& id, const cupti::CallbackData& call, uint64_t start, uint64_t end) {
   uintptr_t event = word(call.arguments, id.event);
-  uint32_t stream = order && id.stream >= 0
-                        ? stream_id(id, call.context, word(call.arguments, id.stream))
-                        : kNoStream;
-  if (!t_thread) t_thread = thread_id();
-  bool wake;
-  {
-    Guard guard(g_rows);
-    if (driver && g_calls) {
-      ApiRow* row = g_noted.calls.add();
-      *row = {start, end, call.correlation, t_thread, number | kDriverCall,
-              static_cast<uint32_t>(result)};
-    }
-    if (order && id.what == kRecord) {
-      Recording& slot = recording_of(event);
-      slot = {event, ++g_recorded};
-      EventRow* row = g_noted.events.add();
-      row->event_sync = slot.number;
-      row->correlation = call.correlation;
-      row->context = call.context_number;
-      row->stream = stream;
-      row->event = short_name(event);
-    } else if (order && id.what != kCall) {
-      SyncRow* row = g_noted.syncs.add();
-      row->start = start;
-      row->end = end;
-      row->correlation = call.correlation;
-      row->type = id.what == kEventWait    ? cupti::kSyncEvent
-                  : id.what == kStreamWait ? cupti::kSyncStreamWait
-                  : id.what == kStreamSync ? cupti::kSyncStream
-                                           : cupti::kSyncContext;
-      row->context = call.context_number;
-      row->stream = stream;
-      row->event = id.event >= 0 ? short_name(event) : 0;
-      if (id.event >= 0 && recording_of(event).event == event)
-        row->event_sync = recording_of(event).number;
-    }
-    wake = g_noted.calls.count() % kWakeRows == kWakeRows - 1;
+  uint32_t stream = id.stream < 0
+                        ? kNoStream
+                        : stream_id(id, call.context, word(call.arguments, id.stream));
+  Guard guard(g_rows);
+  if (id.what == kRecord) {
+    Recording& slot = recording_of(event);
+    slot = {event, ++g_recorded};
+    EventRow* row = g_noted.events.add();
+    row->event_sync = slot.number;
+    row->correlation = call.correlation;
+    row->context = call.context_number;
+    row->stream = stream;
+    row->event = short_name(event);
+    return;
   }
-  if (wake) wake_writer();
+  SyncRow* row = g_noted.syncs.add();
+  row->start = start;
+  row->end = end;
+  row->correlation = call.correlation;
+  row->type = id.what == kEventWait    ? cupti::kSyncEvent
+              : id.what == kStreamWait ? cupti::kSyncStreamWait
+              : id.what == kStreamSync ? cupti::kSyncStream
+                                       : cupti::kSyncContext;
+  row->context = call.context_number;
+  row->stream = stream;
+  if (id.event < 0) return;
+  row->event = short_name(event);
+  if (recording_of(event).event == event) row->event_sync = recording_of(event).number;
 }
 
 }  // namespace
 
 bool takes(int kind) {
-  return kind == cupti::kSynchronization || kind == cupti::kCudaEvent ||
-         (kind == cupti::kDriver && config().filter_api);
+  return kind == cupti::kSynchronization || kind == cupti::kCudaEvent;
 }
 
 void prepare(const cupti::Library& cupti, void* subscriber) {
@@ -157,7 +136,6 @@ void prepare(const cupti::Library& cupti, void* subscriber) {
   g_subscriber = subscriber;
   g_syncs = wanted(cupti::kSynchronization);
   g_events = wanted(cupti::kCudaEvent);
-  g_calls = wanted(cupti::kDriver) && config().filter_api;
   for (int driver = 0; driver < 2; driver++) {
     int domain = driver ? cupti::kDomainDriver : cupti::kDomainRuntime;
     uint32_t unknown = 0;
@@ -165,12 +143,9 @@ void prepare(const cupti::Library& cupti, void* subscriber) {
       const char* name = nullptr;
       bool known = cupti.GetCallbackName(domain, id, &name) == cupti::kSuccess && name;
       unknown = known ? 0 : unknown + 1;
-      if (known) g_ids[driver][id] = classify(driver, name);
+      if (known) g_ids[driver][id] = classify(name);
     }
   }
-  for (uint16_t id : kDullDriverCalls) g_ids[1][id].what = kNothing;
-  // Watched for their own sake, and never to be switched off.
-  g_ids[1][cupti::kDriverProfilerStart].what = g_ids[1][cupti::kDriverProfilerStop].what = kNothing;
 }
 
 void enable(bool on) {
@@ -189,17 +164,16 @@ void on_call(int domain, uint32_t number, const void* data) {
   const Id& id = g_ids[driver][number];
   cupti::CallbackData call;
   memcpy(&call, data, sizeof call);
-  bool ordering = id.what != kCall;
   if (call.site == cupti::kSiteEnter) {
-    if (ordering && !driver) t_within++;
+    if (!driver) t_within++;
     if (call.kept) *call.kept = now_ns();
     return;
   }
-  if (ordering && !driver && t_within) t_within--;
+  if (!driver && t_within) t_within--;
+  if (driver && t_within) return;
   uint64_t end = now_ns(), start = call.kept ? *call.kept : 0;
   // A call that was under way when recording began had no entry to note.
-  if (start < g_since || start > end) return;
-  note(id, driver, number, call, start, end, ordering && !(driver && t_within));
+  if (start >= g_since && start <= end) note(id, call, start, end);
 }
 
 void drain(Process& process) {
@@ -210,19 +184,19 @@ void drain(Process& process) {
     g_writing = g_noted;
     g_noted = empty;
   }
-  convert::noted(process, *g_cupti, g_writing.calls, g_writing.syncs, g_writing.events);
+  process.sink.write(kSync, g_writing.syncs);
+  process.sink.write(kEvent, g_writing.events);
 }
 
 void forget() {
   g_rows.reset();
   g_cupti = nullptr;
-  g_noted.calls.clear();
   g_noted.syncs.clear();
   g_noted.events.clear();
-  t_thread = t_within = 0;
+  t_within = 0;
   g_recorded = 0;
   memset(g_recordings, 0, sizeof g_recordings);
 }
 
-}  // namespace api_calls
+}  // namespace ordering
 }  // namespace stepscope

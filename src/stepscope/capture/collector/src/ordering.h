@@ -1,0 +1,22 @@
+// Calls that wait or order streams, noted in callbacks: what is waited for, and on which stream.
+//
+// Why not CUPTI's records of the kinds SYNCHRONIZATION and CUDA_EVENT: each makes CUPTI handle every
+// driver function, so that every cudaGetDevice costs some 200 ns instead of 30. A callback touches
+// the functions it is set for.
+#pragma once
+#include "cupti_library.h"
+#include "process.h"
+
+namespace stepscope {
+namespace ordering {
+
+bool takes(int kind);  // whether a kind of activity is noted here, so that CUPTI must not record it
+// What each callback id is; calls nothing of CUDA.
+void prepare(const cupti::Library& cupti, void* subscriber);
+void enable(bool on);
+void on_call(int domain, uint32_t id, const void* data);
+void drain(Process& process);
+void forget();  // in a forked child
+
+}  // namespace ordering
+}  // namespace stepscope
