@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
 
+_RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
 
 _INSIDE = ("inefficient_kernel", "memory_bound_kernels")  # findings that a report can go on from
@@ -742,13 +743,17 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     try:
         if is_trace_folder(path) or detect(path) is not None:
             return [path]
-        for child in sorted(path.iterdir()):
-            if child.name.startswith("."):
+        # A run of ours whose traces were not made yet, or elsewhere, is read from its raw files.
+        for folder in (path, path / _RAW_FOLDER):
+            if found or not folder.is_dir():
                 continue
-            if _is_capture(child):
-                found.append(child)
-            elif child.suffix in _CAPTURE_SUFFIXES:
-                left_out.append(child.name)
+            for child in sorted(folder.iterdir()):
+                if child.name.startswith("."):
+                    continue
+                if _is_capture(child):
+                    found.append(child)
+                elif child.suffix in _CAPTURE_SUFFIXES:
+                    left_out.append(child.name)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:

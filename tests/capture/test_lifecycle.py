@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.capture.conftest import Program, read, texts
+from tests.cli.command import Stepscope
 
 from stepscope.capture import control
 from stepscope.capture.launcher import order, record
@@ -341,11 +342,15 @@ def test_a_capture_whose_launcher_died_is_read_later(program: Program) -> None:
     assert not (options.output / "raw").exists()
 
 
-def test_a_raw_folder_is_read_wherever_it_is_copied(program: Program, tmp_path: Path) -> None:
+def test_a_raw_folder_is_read_wherever_it_is_copied(
+    program: Program, tmp_path: Path, stepscope: Stepscope
+) -> None:
     outcome = program.record(BUSY)
     elsewhere = tmp_path / "elsewhere" / "raw" / "copy"
     elsewhere.parent.mkdir(parents=True)
     outcome.raw[0].rename(elsewhere)
     assert read(elsewhere).rows("gpu_op") == 10_000
+    shown = stepscope("query", elsewhere.parents[1], "select count(*) as n from gpu_op")
+    assert "10000" in shown.stdout, shown.stderr
     with pytest.raises(Exception, match="holds no raw capture"):
         order(tmp_path)
