@@ -157,3 +157,19 @@ def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
     from stepscope.capture.doctor import examine
 
     return [check.document() for check in examine(tuple(command))]
+
+
+def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """What a GPU of this machine attains: ``stepscope.ceilings/1`` as a document.
+
+    Args:
+        device: number of the GPU.
+        say: told what is measured.
+
+    Raises:
+        UsageError: there is no such GPU here.
+    """
+    from stepscope.capture.ceilings.measure import measure
+
+    with _capture_errors():
+        return measure(device, say)

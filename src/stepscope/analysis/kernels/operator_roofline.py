@@ -17,6 +17,7 @@ from stepscope.analysis.explain import Explanation
 from stepscope.analysis.job import JobView
 from stepscope.analysis.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.analysis.kernels.flops import Work, work_of_call
+from stepscope.analysis.kernels.peaks import peaks_of
 from stepscope.analysis.kernels.view import MATH_NAMES, Kernels
 from stepscope.analysis.lanes import Reader
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -82,7 +83,8 @@ class OperatorRooflines(msgspec.Struct, frozen=True):
         schema: name and version of this contract.
         paths: the inputs as the user named them.
         device: product name.
-        source: data sheet that the ceilings are from; empty for an unknown device.
+        source: where the ceilings are from: a data sheet, or when they were measured; empty for
+            an unknown device.
         bandwidth_bytes_per_s: ceiling of device memory; null where unknown.
         step_ns: mean steady step.
         flop_per_step: known operations a step and device.
@@ -140,6 +142,8 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
     flop = sum(entry.flop * entry.calls_per_step for entry in operators)
     peaks = first.kernels.peaks
     rate = flop / step_ns * 1e9
+    # by definition over the data sheet's peak; a measured one would flatter every program
+    sheet = peaks_of(first.kernels.device[0]) or peaks
     return OperatorRooflines(
         schema=SCHEMA,
         paths=paths,
@@ -149,7 +153,7 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
         step_ns=round(step_ns),
         flop_per_step=flop,
         flop_per_s=rate,
-        mfu=rate / peaks.half if peaks and peaks.half else None,
+        mfu=rate / sheet.half if sheet and sheet.half else None,
         known_share=known_ns / product_ns if product_ns else 0.0,
         operators=sorted(operators, key=lambda entry: -entry.time_ns_per_step),
         remarks=_remarks(first, bool(operators), any(o.examine for o in operators)),
@@ -345,7 +349,10 @@ def _remarks(first: Explanation, known: bool, examined: bool) -> list[str]:
         )
     if first.kernels.peaks is None:
         name = first.kernels.device[0] or "this device"
-        said.append(f"no data sheet of {name!r} is known, so there are no ceilings")
+        said.append(
+            f"no data sheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
+            "FILE measures them on the GPU, and --ceilings FILE takes them"
+        )
     if examined:
         said.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "

@@ -20,6 +20,9 @@ class Peaks:
         eight: FP8, dense, FLOP/s; 0 where it has none.
         bandwidth: device memory, bytes/s.
         source: data sheet.
+        fp64_product: matrix products in double precision, on tensor cores where it has such for
+            them, FLOP/s; 0: as ``fp64``.
+        measured: whether these were measured rather than taken from a data sheet.
     """
 
     name: str
@@ -30,11 +33,13 @@ class Peaks:
     eight: float
     bandwidth: float
     source: str
+    fp64_product: float = 0.0
+    measured: bool = False
 
     def of(self, math: str) -> float:
-        """Peak of a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
+        """Peak of products in a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
         return {
-            "fp64": self.fp64,
+            "fp64": self.fp64_product or self.fp64,
             "fp32": self.fp32,
             "tf32": self.tf32,
             "16bit": self.half,
