@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
     from stepscope.analysis.kernels.ceilings import Ceilings
+    from stepscope.analysis.kernels.examine import Launches
     from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
@@ -281,6 +282,32 @@ class Session:
         from stepscope.analysis.kernels.operator_roofline import operator_rooflines
 
         return operator_rooflines(self._view, self.paths)
+
+    def launches_to_examine(self) -> Launches:
+        """The launches that ncu should capture: of findings about kernels, and of slow operators.
+
+        Raises:
+            UsageError: no finding is about a kernel, and no operator is far below its roof.
+        """
+        from stepscope.analysis.kernels.examine import launches_of
+        from stepscope.analysis.kernels.operator_roofline import far_below
+
+        diagnosed = {finding.cause for finding in self.diagnose().findings} & set(_INSIDE)
+        causes = ", ".join(f"'{cause}'" for cause in sorted(diagnosed)) or "''"
+        rows = self.query(
+            "SELECT g.name AS name, sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r "
+            f"JOIN gpu_op g ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause IN ({causes}) "
+            "GROUP BY g.name ORDER BY ns DESC, name"
+        ).to_pylist()
+        names = [row["name"] for row in rows[:_INSIDE_KERNELS]] + far_below(self._view)
+        found = launches_of(self._view.devices[0].explanation.kernels, names)
+        if found is None:
+            raise UsageError(
+                f"nothing in {self.paths[0]} says that a kernel is worth examining: no finding is "
+                "about one, and no operator with shapes is far below its roof; name kernels with "
+                "--kernel REGEX"
+            )
+        return found
 
     def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.

@@ -124,21 +124,10 @@ class _Group:
 
 def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
     """The operators of a job against its devices' ceilings."""
-    merged: dict[tuple[str, str, str], tuple[list[_Group], Kernels]] = {}
-    product_ns = known_ns = 0
-    for device in view.devices:
-        kernels = device.explanation.kernels
-        products = kernels.in_family(*_PRODUCTS) & kernels.steady
-        product_ns += int(kernels.duration_ns[products].sum())
-        groups, covered = _groups(kernels, device.read)
-        known_ns += int(kernels.duration_ns[products & covered].sum())
-        for key, group in groups.items():
-            merged.setdefault(key, ([], kernels))[0].append(group)
+    entries, known_share = _entries(view)
+    operators = [entry for entry, _ in entries]
     first = view.devices[0].explanation
-    steps = sum(device.explanation.n_steady for device in view.devices)
-    step_ns = sum(d.explanation.step_ns * d.explanation.n_steady for d in view.devices) / steps
-    operators = [_entry(key, groups, kernels, steps, step_ns)
-                 for key, (groups, kernels) in merged.items()]  # fmt: skip
+    step_ns = _step_ns(view)
     flop = sum(entry.flop * entry.calls_per_step for entry in operators)
     peaks = first.kernels.peaks
     rate = flop / step_ns * 1e9
@@ -154,9 +143,47 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
         flop_per_step=flop,
         flop_per_s=rate,
         mfu=rate / sheet.half if sheet and sheet.half else None,
-        known_share=known_ns / product_ns if product_ns else 0.0,
-        operators=sorted(operators, key=lambda entry: -entry.time_ns_per_step),
+        known_share=known_share,
+        operators=operators,
         remarks=_remarks(first, bool(operators), any(o.examine for o in operators)),
+    )
+
+
+def far_below(view: JobView) -> list[str]:
+    """Full names of the kernels of operators far below their roof, the heaviest first."""
+    return [name for entry, name in _entries(view)[0] if entry.examine]
+
+
+def _step_ns(view: JobView) -> float:
+    """Mean steady step of all devices."""
+    steps = sum(device.explanation.n_steady for device in view.devices)
+    return sum(d.explanation.step_ns * d.explanation.n_steady for d in view.devices) / steps
+
+
+def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
+    """(operators with the full name of their longest kernel, share of products that is known)."""
+    merged: dict[tuple[str, str, str], tuple[list[_Group], Kernels]] = {}
+    product_ns = known_ns = 0
+    for device in view.devices:
+        kernels = device.explanation.kernels
+        products = kernels.in_family(*_PRODUCTS) & kernels.steady
+        product_ns += int(kernels.duration_ns[products].sum())
+        groups, covered = _groups(kernels, device.read)
+        known_ns += int(kernels.duration_ns[products & covered].sum())
+        for key, group in groups.items():
+            merged.setdefault(key, ([], kernels))[0].append(group)
+    steps = sum(device.explanation.n_steady for device in view.devices)
+    step_ns = _step_ns(view)
+    found = [
+        (
+            _entry(key, groups, kernels, steps, step_ns),
+            kernels.lane.ops.texts["name"][groups[0].kernel],
+        )
+        for key, (groups, kernels) in merged.items()
+    ]
+    return (
+        sorted(found, key=lambda item: -item[0].time_ns_per_step),
+        known_ns / product_ns if product_ns else 0.0,
     )
 
 
@@ -356,6 +383,7 @@ def _remarks(first: Explanation, known: bool, examined: bool) -> list[str]:
     if examined:
         said.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "
-            "it, or start ncu at the same place (--profile-from-start off)"
+            "it, or start ncu at the same place (--profile-from-start off). All of them at once: "
+            "stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py"
         )
     return said
