@@ -40,6 +40,8 @@ for r in *.ncu-rep; do
   "$ncu" --import "$r" --page raw --csv > "$n.raw.csv" 2>&1
   case $n in small_full|cuda_full)
     "$ncu" --import "$r" --page source --csv --print-source sass > "$n.sass.csv" 2>&1
+    "$ncu" --import "$r" --page details --csv --print-details all --print-metric-name name \
+      > "$n.all.csv" 2>&1
     "$ncu" --import "$r" --page source --csv --print-source cuda > "$n.cuda.csv" 2>&1 ;;
   esac
 done

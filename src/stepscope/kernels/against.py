@@ -43,7 +43,7 @@ def against(report: Report, other: Report) -> Against:
     before, after = _by_name(report.launches), _by_name(other.launches)
     for was, now in _renamed(before, after):
         after[was] = after.pop(now)
-    both = sorted(before.keys() & after.keys(), key=lambda name: -_time(before[name]))
+    both = sorted((name for name in before if name in after), key=lambda n: -_time(before[n]))
     return Against(
         schema=AGAINST_SCHEMA,
         path=report.path,
