@@ -31,6 +31,9 @@ LAUNCHES = 3
 """Launches that the ncu command captures: one may be odd, three show it."""
 
 _BY_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
+_TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
+                 "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
+"""Type of the operands that an arithmetic has, where the types are not recorded."""
 _PRODUCTS: Final = ("matmul", "convolution", "attention")
 
 
@@ -218,6 +221,10 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
         call = int(at[mine[0]])
         work = works[int(kinds[part[0]])]
         math = _math(kernels, mine[product[mine]], work)
+        if not work.item:  # names of NVTX ranges hold shapes, but no types
+            shapes = table.text("input_shapes", call)
+            types = f'["{_TYPES.get(math, "")}"]'
+            work = work_of_call(table.text("name", call), shapes, types, "") or work
         time = np.bincount(name[mine], weights=duration[mine])
         key = table.text("name", call), table.text("input_shapes", call), math
         found = _Group(work, len(np.unique(at[mine])), int(duration[mine].sum()), math,
@@ -372,6 +379,7 @@ def _remarks(first: Explanation, known: bool, examined: bool) -> list[str]:
     if not known:
         said.append(
             "no operator with shapes: capture with torch.profiler.profile(activities=[CPU, CUDA], "
+            "record_shapes=True), or nsys with torch.autograd.profiler.emit_nvtx("
             "record_shapes=True)"
         )
     if first.kernels.peaks is None:
