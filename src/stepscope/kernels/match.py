@@ -13,6 +13,7 @@ _LAMBDAS = (
     re.compile(r"\[lambda\((?:[^()]|\([^()]*\))*\) ?\(instance (\d+)\)\]"),  # as ncu writes them
     re.compile(r"\{lambda\((?:[^()]|\([^()]*\))*\)#(\d+)\}"),  # as the C++ ABI has them
 )
+_CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
 _GROUP = re.compile(r"\([^()]*\)")
 _QUALIFIER = re.compile(r"(?:<unnamed>|[A-Za-z_]\w*)::")
 _SUFFIX = re.compile(r"(?<=\d)(?:ul|u|l|ull|ll)\b")
@@ -71,9 +72,9 @@ def _plain(name: str) -> str:
     """
     for form in _LAMBDAS:
         name = form.sub(r"{lambda#\1}", name)
-    name = name.replace("(anonymous namespace)::", "")
+    name = _CAST.sub("", name.replace("(anonymous namespace)::", ""))
     for _ in range(_DEEPEST):  # from the inside out: parameters hold parameters
-        before, name = name, _GROUP.sub("", name)
+        before, name = name, _GROUP.sub("@", name)  # a function's name is no namespace
         if before == name:
             break
     name = re.sub(r"\b(?:false|true)\b", lambda found: _LITERAL[found[0]], _WORDS.sub("", name))

@@ -28,7 +28,7 @@ _LONGEST_TEXT = 76
 _STALLS = 8
 _OPCODES = 8
 _RULES = 12
-_CHANGES = 24
+_CHANGES = 60
 _NOTABLE = 0.05  # relative change of a metric below which a comparison leaves it out
 
 
