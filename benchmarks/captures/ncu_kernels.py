@@ -1,6 +1,6 @@
 """Kernels with a known limiter, of PyTorch, Triton and CUDA C, to be profiled by Nsight Compute.
 
-usage: ncu_kernels.py GROUP [--after] [--trace PATH]
+usage: ncu_kernels.py GROUP [--after] [--trace PATH] [--cases NAME,...]
 
 GROUP is ``torch``, ``triton``, ``cuda`` or ``small`` (few kernels, for small reports). Every case
 runs once unprofiled (compilation, library set-up), then once between cudaProfilerStart and Stop,
@@ -296,6 +296,7 @@ def main() -> int:
     parser.add_argument("group", choices=["torch", "triton", "cuda", "small"])
     parser.add_argument("--after", action="store_true")
     parser.add_argument("--trace", default="")
+    parser.add_argument("--cases", default="", help="only these, as in flash,softmax")
     given = parser.parse_args()
     torch.manual_seed(0)
     makers = {"triton": triton_cases, "cuda": cuda_cases, "small": small_cases}
@@ -305,7 +306,10 @@ def main() -> int:
         print(f"{given.group}: {error}", file=sys.stderr)
         return 1
     fit: dict[str, Case] = {}
+    wanted = given.cases.split(",") if given.cases else list(cases)
     for name, case in cases.items():
+        if name not in wanted:
+            continue
         try:
             case()
             torch.cuda.synchronize()
