@@ -47,15 +47,30 @@ class Captured:
     traces: list[Path]
     results: list[Path]
 
-    def diagnose(self, format_: str = "terminal") -> int:
+    @property
+    def is_kernel_report(self) -> bool:
+        """Whether it is an Nsight Compute report rather than a trace."""
+        return not self.traces and any(path.suffix == ".ncu-rep" for path in self.results)
+
+    def diagnose(self, format_: str = "terminal", beside: str = "") -> int:
         """Diagnose it in a process of its own, on this process's output; returns its code.
+
+        A report about kernels alone is shown as a table of what limits them.
 
         Args:
             format_: as of ``stepscope diagnose``.
+            beside: a trace of the same program, which a report about kernels explains.
         """
-        paths = self.traces or self.results
-        command = [sys.executable, "-m", "stepscope", "diagnose", "--format", format_]
-        command += map(str, paths)
+        paths = list(map(str, self.traces or self.results))
+        command = [sys.executable, "-m", "stepscope"]
+        if not self.is_kernel_report:
+            command += ["diagnose", "--format", format_, *paths]
+        elif beside:
+            command += ["diagnose", "--format", format_, beside]
+            command += [part for path in paths for part in ("--ncu", path)]
+        else:
+            table = "column" if format_ == "terminal" else format_
+            command += ["kernels", "--format", table, *paths[:1]]
         return subprocess.run(command, check=False).returncode
 
 
@@ -157,3 +172,19 @@ def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
     from stepscope.capture.doctor import examine
 
     return [check.document() for check in examine(tuple(command))]
+
+
+def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """What a GPU of this machine attains: ``stepscope.ceilings/1`` as a document.
+
+    Args:
+        device: number of the GPU.
+        say: told what is measured.
+
+    Raises:
+        UsageError: there is no such GPU here.
+    """
+    from stepscope.capture.ceilings.measure import measure
+
+    with _capture_errors():
+        return measure(device, say)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
     from stepscope.analysis.job import JobView
+    from stepscope.analysis.kernels.ceilings import Ceilings
+    from stepscope.analysis.kernels.examine import Launches
     from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
     from stepscope.analysis.simulation import Change, Simulation
     from stepscope.analysis.simulation.result import CriticalPath, WhatIf
@@ -59,6 +61,7 @@ class Session:
         paths: captures, folders of captures, or Stepscope trace folders.
         cache: where imported files are kept; the user's cache by default.
         again: import even what the cache holds.
+        ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
 
     Raises:
         InputError: a path cannot be read as a capture.
@@ -66,8 +69,14 @@ class Session:
     """
 
     def __init__(
-        self, paths: Sequence[str | Path], *, cache: Cache | None = None, again: bool = False
+        self,
+        paths: Sequence[str | Path],
+        *,
+        cache: Cache | None = None,
+        again: bool = False,
+        ceilings: str | Path = "",
     ) -> None:
+        self._ceilings = read_ceilings(ceilings) if ceilings else None
         # a file name need not be valid Unicode, but results are
         self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
         if "" in self.paths:
@@ -109,7 +118,7 @@ class Session:
 
         found: list[tuple[int, Member, Explanation]] = []
         for member in self.job.members:
-            of_rank = explain(member.trace.frame, member.trace.meta)
+            of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings)
             if not of_rank:
                 raise InputError(
                     f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "
@@ -122,7 +131,19 @@ class Session:
                 )
             ranks = self._ranks_of_processes(member, [e.lane.process_id for e in of_rank])
             found += [(ranks[e.lane.process_id], member, e) for e in of_rank]
+        if self._ceilings is not None:
+            self._check_ceilings([e for _, _, e in found], self._ceilings)
         return sorted(found, key=lambda item: (item[0], item[2].lane.device))
+
+    def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
+        """Say so where ceilings are of another product than the devices."""
+        products = {e.kernels.device[0] or "an unnamed device" for e in devices}
+        others = sorted(products - {ceilings.device})
+        if others:
+            self.job.remarks.append(
+                f"the ceilings were measured on {ceilings.device}, so they say nothing about "
+                f"{', '.join(others)}; its data sheet counts instead"
+            )
 
     def _ranks_of_processes(self, member: Member, processes: list[int]) -> dict[int, int]:
         """Rank of each process of one trace: one report may hold all ranks of a machine."""
@@ -262,6 +283,32 @@ class Session:
         from stepscope.analysis.kernels.operator_roofline import operator_rooflines
 
         return operator_rooflines(self._view, self.paths)
+
+    def launches_to_examine(self) -> Launches:
+        """The launches that ncu should capture: of findings about kernels, and of slow operators.
+
+        Raises:
+            UsageError: no finding is about a kernel, and no operator is far below its roof.
+        """
+        from stepscope.analysis.kernels.examine import launches_of
+        from stepscope.analysis.kernels.operator_roofline import far_below
+
+        diagnosed = {finding.cause for finding in self.diagnose().findings} & set(_INSIDE)
+        causes = ", ".join(f"'{cause}'" for cause in sorted(diagnosed)) or "''"
+        rows = self.query(
+            "SELECT g.name AS name, sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r "
+            f"JOIN gpu_op g ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause IN ({causes}) "
+            "GROUP BY g.name ORDER BY ns DESC, name"
+        ).to_pylist()
+        names = [row["name"] for row in rows[:_INSIDE_KERNELS]] + far_below(self._view)
+        found = launches_of(self._view.devices[0].explanation.kernels, names)
+        if found is None:
+            raise UsageError(
+                f"nothing in {self.paths[0]} says that a kernel is worth examining: no finding is "
+                "about one, and no operator with shapes is far below its roof; name kernels with "
+                "--kernel REGEX"
+            )
+        return found
 
     def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.
@@ -776,6 +823,67 @@ def _read_report(path: str | Path) -> KernelReport:
     from stepscope.kernels.reading import read_report
 
     return read_report(Path(path))
+
+
+def read_ceilings(path: str | Path) -> Ceilings:
+    """Read what ``stepscope ceilings`` wrote.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    import msgspec
+
+    from stepscope.analysis.kernels.ceilings import SCHEMA, Ceilings
+
+    advice = "stepscope ceilings -o FILE writes one on the GPU"
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=Ceilings)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; {advice}") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path} holds no ceilings: {error}; {advice}") from error
+    rates = [v for n in Ceilings.__struct_fields__ if n.endswith("_per_s")
+             if (v := getattr(found, n)) is not None]  # fmt: skip
+    if found.schema != SCHEMA or not all(0 < rate < float("inf") for rate in rates):
+        raise InputError(f"{path} holds no ceilings of {SCHEMA}; {advice}")
+    return found
+
+
+def ceilings_beside_data_sheet(document: bytes) -> pa.Table:
+    """What was measured, beside the device's data sheet: one row a figure.
+
+    Args:
+        document: what was measured, as JSON.
+
+    Returns:
+        Columns ceiling, unit, measured, data_sheet (null where unknown), share.
+    """
+    import msgspec
+    import pyarrow as pa
+
+    from stepscope.analysis.kernels.ceilings import CEILINGS, Ceilings
+    from stepscope.analysis.kernels.peaks import peaks_of
+
+    found = msgspec.json.decode(document, type=Ceilings)
+    sheet = peaks_of(found.device)
+    rows = []
+    for name, (title, of_sheet) in CEILINGS.items():
+        measured = getattr(found, name)
+        if measured is None:
+            continue
+        stated = (getattr(sheet, of_sheet) or None) if sheet and of_sheet else None
+        rows.append(
+            {
+                "ceiling": title,
+                "unit": "byte/s" if name.endswith("bytes_per_s") else "FLOP/s",
+                "measured": measured,
+                "data_sheet": stated,
+                "share": measured / stated if stated else None,
+            }
+        )
+    kinds = {"ceiling": pa.string(), "unit": pa.string(), "measured": pa.float64(),
+             "data_sheet": pa.float64(), "share": pa.float64()}  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(kinds.items())))
 
 
 def is_kernel_report(path: str | Path) -> bool:

@@ -62,7 +62,13 @@ def test_any_text_has_a_family(text: str) -> None:
         ("NVIDIA H100 PCIe", "H100 PCIe"),
         ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
         ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("NVIDIA A800-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA A10G", "A10G"),
         ("NVIDIA L40S", "L40S"),
+        ("Tesla V100S-PCIE-32GB", "V100S PCIe"),
         ("NVIDIA L4", "L4"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("Tesla T4", "T4"),
@@ -77,10 +83,13 @@ def test_products(product: str, name: str) -> None:
 def test_unknown_products_have_no_peaks() -> None:
     assert peaks_of("AMD Instinct MI300X") is None
     assert peaks_of("") is None
+    assert peaks_of("NVIDIA H800") is None  # its data sheet is not public
+    assert peaks_of("NVIDIA GeForce RTX 4090 Laptop GPU") is None
 
 
 @pytest.mark.parametrize("peaks", PRODUCTS, ids=lambda p: p.name)
 def test_peaks_are_plausible(peaks: Peaks) -> None:
     assert peaks.fp64 <= peaks.fp32 <= peaks.half
+    assert peaks.of("fp64") >= peaks.fp64
     assert peaks.half == pytest.approx(2 * peaks.tf32, rel=0.03) or not peaks.tf32
     assert peaks.source

@@ -121,3 +121,29 @@ def test_a_cut_csv_is_one_line(stepscope: Stepscope, report: Path, tmp_path: Pat
     path = tmp_path / "cut.csv"
     path.write_bytes(whole[: len(whole) // 2])
     assert "cut.csv" in stepscope.refuses("kernels", path)
+
+
+def test_compare_takes_reports(stepscope: Stepscope, report: Path, tmp_path: Path) -> None:
+    def faster(row: Row) -> None:
+        row["gpu__time_duration.sum"] = str(float(row["gpu__time_duration.sum"]) / 2)
+
+    after = changed(tmp_path / "after.csv", faster)
+    text = stepscope("compare", report, after).stdout
+    assert "0.50x" in text
+    printed = stepscope.json("compare", report, after)
+    wanted = schema("ncu-against")
+    fits(printed, wanted, wanted["$defs"])  # type: ignore[arg-type]
+    assert printed == stepscope.json("kernels", report, "--against", after)
+    assert "| Duration |" in stepscope("compare", report, after, "-f", "markdown").stdout
+    page = tmp_path / "page.html"
+    stepscope("compare", "--before", report, "--after", after, "-f", "html", "-o", page)
+    html = page.read_text()
+    assert "<svg" in html
+    assert "<td>Duration</td>" in html
+    assert html.count("<table>") == len(LIMITERS)
+    fresh = Stepscope(tmp_path / "fresh")
+    assert "two Nsight Compute reports" in fresh.refuses("compare", report, after, report)
+    trace = tmp_path / "x.sqlite"
+    trace.write_bytes(b"")
+    assert "not with a trace" in fresh.refuses("compare", report, trace)
+    assert "--run-noise" in fresh.refuses("compare", report, after, "--run-noise", "0.1")

@@ -12,7 +12,7 @@ from stepscope.kernels.against import against
 from stepscope.kernels.choose import chosen
 from stepscope.kernels.match import matched
 from stepscope.kernels.metrics import METRICS
-from stepscope.kernels.model import Launch
+from stepscope.kernels.model import Launch, Report
 from stepscope.kernels.reading import read_report
 from stepscope.kernels.roofline import roofline_of
 from stepscope.render.ncu import against_text
@@ -168,3 +168,23 @@ def test_a_traces_kernel_is_found_by_name_and_grid() -> None:
     assert matched([a, b, c], "void copy<8, float>(float*)", (64, 1, 1)) is None
     assert matched([a], "copy", (64, 1, 1)) is not None
     assert matched([], name, None) is None
+
+
+def test_a_function_with_other_template_arguments_is_matched() -> None:
+    def named(*names: str) -> Report:
+        return Report("r", "csv raw", [launch(name, duration=1e3) for name in names])
+
+    found = against(named("f<1>(int)", "g(int)"), named("f<2>(int)", "g(int)"))
+    # names of the tests' launches keep template arguments in the function, as no report does
+    assert found.only_before == ["f<1>(int)"]
+    before, after = named("f<1>(int)", "g(int)"), named("f<2>(int)", "g(int)")
+    for each in (*before.launches, *after.launches):
+        each.function = each.name[0]
+    found = against(before, after)
+    assert [pair.name for pair in found.pairs] == ["f<1>(int)", "g(int)"]
+    assert not found.only_before
+    assert not found.only_after
+    twice = named("f<2>(int)", "f<3>(int)", "g(int)")
+    for each in twice.launches:
+        each.function = each.name[0]
+    assert against(before, twice).only_before == ["f<1>(int)"]  # which of two is not known

@@ -16,6 +16,7 @@ from stepscope.analysis.compiling import compile_time
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.gil import GilWaits, gil_waits
 from stepscope.analysis.host import HostTimeline, host_timeline
+from stepscope.analysis.kernels.ceilings import Ceilings
 from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
@@ -148,17 +149,20 @@ class Explanation:
         return mask
 
 
-def explain(read: Reader, meta: Meta) -> list[Explanation]:
+def explain(read: Reader, meta: Meta, ceilings: Ceilings | None = None) -> list[Explanation]:
     """Explain every device of a trace, busiest process first.
 
     Args:
         read: gives tables as frames.
         meta: the trace's metadata.
+        ceilings: of the devices, measured.
     """
-    return [explain_lane(lane, read, meta) for lane in lanes(read)]
+    return [explain_lane(lane, read, meta, ceilings) for lane in lanes(read)]
 
 
-def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
+def explain_lane(
+    lane: Lane, read: Reader, meta: Meta, ceilings: Ceilings | None = None
+) -> Explanation:
     """Explain one device."""
     steps = find_steps(lane, meta.window_start_ns, meta.window_end_ns)
     bounds = step_windows(lane, steps)
@@ -198,7 +202,7 @@ def explain_lane(lane: Lane, read: Reader, meta: Meta) -> Explanation:
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
-        kernels=Kernels(lane, read, steps.label, bounds, first, last),
+        kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
         recording=recording,
         events=events,
         stalls=stalls,

@@ -51,6 +51,9 @@ class Options:
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.
         stop_program: end the program when recording has ended.
         keep_raw: keep the raw files after they were read.
+        kernel: what ``ncu --kernel-name`` takes (``ncu`` only); empty: every kernel.
+        launch_skip: matching launches to let pass first (``ncu`` only).
+        launch_count: matching launches to record (``ncu`` only); 0: its default.
     """
 
     command: tuple[str, ...]
@@ -75,6 +78,9 @@ class Options:
     flush_ms: int = 500
     stop_program: bool = False
     keep_raw: bool = False
+    kernel: str = ""
+    launch_skip: int = 0
+    launch_count: int = 0
 
     def check(self) -> None:
         """Refuse what makes no sense together.
@@ -92,6 +98,8 @@ class Options:
         asked = [name for name, given in ways.items() if given]
         if len(asked) > 1:
             raise CaptureError(f"{' and '.join(asked)} both say when to record; give one of them")
+        if self.kernel and self.backend != "ncu":
+            raise CaptureError("single kernels are for Nsight Compute; give --backend ncu, too")
         if self.warmup and not self.steps:
             raise CaptureError("--warmup counts steps before those of --steps; give --steps too")
         if asked and self.delay_s:

@@ -57,10 +57,19 @@ def command(
     BEFORE and AFTER are captures of any source, or folders with the ranks of a job. More than two
     are shown as a trend. Ranks that are in no folder are named one by one with --before and
     --after.
+
+    Two Nsight Compute reports are compared kernel by kernel, metric by metric: limiter, time,
+    bytes, hit rates, stalls.
     """
     from stepscope.runs import compare_runs, trend_of_runs
+    from stepscope.session import is_kernel_report
     from stepscope.trace.errors import UsageError
 
+    reports = [is_kernel_report(path) for path in (*runs, *before, *after)]
+    if any(reports):
+        _reports([*runs, *before, *after], all(reports), format_, output,
+                 bool(repeat_before or repeat_after or run_noise is not None))  # fmt: skip
+        return
     named = [[path] for path in runs]
     if before or after:
         if runs or not (before and after):
@@ -81,6 +90,42 @@ def command(
             again=again,
         )
         text = _comparison(result, format_)
+    options.write_to(text, output)
+
+
+def _reports(
+    paths: list[str], only_reports: bool, format_: str, output: str | None, runs_only: bool
+) -> None:
+    """Compare two Nsight Compute reports."""
+    from stepscope.render import ncu
+    from stepscope.session import compare_kernel_reports
+    from stepscope.trace.errors import UsageError
+
+    if not only_reports:
+        raise UsageError(
+            "an Nsight Compute report compares with another one, not with a trace; "
+            "diagnose TRACE --ncu REPORT takes both"
+        )
+    if len(paths) != 2:
+        raise UsageError("give two Nsight Compute reports: stepscope compare BEFORE AFTER")
+    if runs_only:
+        raise UsageError(
+            "repeats and --run-noise are about runs; reports hold single launches, whose noise "
+            "they do not tell"
+        )
+    found = compare_kernel_reports(paths[0], paths[1])
+    if format_ == "json":
+        text = options.as_json(found)
+    elif format_ == "markdown":
+        from stepscope.render.tables import as_markdown
+
+        text = as_markdown(ncu.against_rows(found))
+    elif format_ == "html":
+        from stepscope.render.ncu_html import against_page
+
+        text = against_page(found)
+    else:
+        text = ncu.against_text(found)
     options.write_to(text, output)
 
 

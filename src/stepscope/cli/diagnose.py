@@ -19,9 +19,15 @@ from stepscope.cli import options
     help="Nsight Compute report of the same program; may be repeated. Findings about kernels go "
     "on to the cause inside them.",
 )
+@options.ceilings
 @click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
 def command(
-    paths: tuple[str, ...], format_: str, again: bool, reports: tuple[str, ...], no_evidence: bool
+    paths: tuple[str, ...],
+    format_: str,
+    again: bool,
+    reports: tuple[str, ...],
+    ceilings: str,
+    no_evidence: bool,
 ) -> None:
     """Name the causes of the step time, with evidence and the predicted gain.
 
@@ -29,7 +35,14 @@ def command(
     trace (.json, .json.gz, .json.zst) or a Stepscope trace. Several paths, or a folder of them,
     are the ranks of one job.
     """
-    show(paths, format_, again=again, evidence=not no_evidence, reports=reports)
+    show(
+        paths,
+        format_,
+        again=again,
+        evidence=not no_evidence,
+        reports=reports,
+        ceilings=ceilings,
+    )
 
 
 def show(
@@ -39,11 +52,12 @@ def show(
     again: bool = False,
     evidence: bool = True,
     reports: tuple[str, ...] = (),
+    ceilings: str = "",
 ) -> None:
     """Diagnose and print."""
     from stepscope.session import Session
 
-    diagnosis = Session(paths, again=again).diagnose(reports)
+    diagnosis = Session(paths, again=again, ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
     elif format_ == "markdown":

@@ -38,6 +38,7 @@ T = TypeVar("T")
     type=click.Path(readable=False),
     help="Draw the roofline of a report into this .svg or .html file.",
 )
+@options.ceilings
 @options.formats(*options.TABLE_FORMATS)
 @options.again
 def command(
@@ -46,6 +47,7 @@ def command(
     other: str,
     roofline: bool,
     plot: str,
+    ceilings: str,
     format_: str,
     again: bool,
 ) -> None:
@@ -66,6 +68,8 @@ def command(
             raise UsageError("give one Nsight Compute report; --against names a second one")
         if roofline:
             raise UsageError("--roofline is about traces; the roofline of a report is in --kernel")
+        if ceilings:
+            raise UsageError("a report has the ceilings of its run; --ceilings is about traces")
         _report(paths[0], kernel, other, plot, format_)
         return
     if kernel or other or plot:
@@ -73,13 +77,17 @@ def command(
             "--kernel, --against and --plot are about Nsight Compute reports, which "
             f"{paths[0]} is not; ncu --set full -o REPORT makes one"
         )
-    _trace(paths, roofline=roofline, format_=format_, again=again)
+    if ceilings and not roofline:
+        raise UsageError("--ceilings is for --roofline; the table of kernels shows no ceilings")
+    _trace(paths, roofline=roofline, ceilings=ceilings, format_=format_, again=again)
 
 
-def _trace(paths: tuple[str, ...], *, roofline: bool, format_: str, again: bool) -> None:
+def _trace(
+    paths: tuple[str, ...], *, roofline: bool, ceilings: str, format_: str, again: bool
+) -> None:
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    session = Session(paths, again=again, ceilings=ceilings)
     if roofline:
         from stepscope.render import operator_roofline as render
 

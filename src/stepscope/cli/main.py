@@ -42,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "capture": "Steer a capture that runs, or read one whose launcher died.",
+    "ceilings": "Measure what this machine's GPU attains, for rooflines.",
     "doctor": "Show what can be captured on this machine.",
     "cache": "See and clear the cache of imported captures.",
 }

@@ -31,6 +31,17 @@ def again(function: F) -> F:
     )(function)
 
 
+def ceilings(function: F) -> F:
+    """``--ceilings``: measured ones instead of the data sheet's."""
+    return click.option(
+        "--ceilings",
+        default="",
+        type=click.Path(readable=False),
+        help="Reckon with these measured ceilings (from stepscope ceilings -o), not with the data "
+        "sheet's.",
+    )(function)
+
+
 def formats(*names: str) -> Callable[[F], F]:
     """``--format``; the first name is the default."""
     return click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -35,6 +36,20 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     show_default=True,
     help="What records: Stepscope's own collector, Nsight Systems, torch.profiler, or Nsight "
     "Compute.",
+)
+@click.option(
+    "--examine",
+    default="",
+    metavar="CAPTURE",
+    type=click.Path(readable=False),
+    help="Record the kernels that the diagnosis of this capture of the same program is about "
+    "(with --backend ncu).",
+)
+@click.option(
+    "--kernel",
+    default="",
+    metavar="REGEX",
+    help="Record kernels whose function name this matches (with --backend ncu).",
 )
 @click.option("--steps", default=0, help="Record so many optimizer steps of PyTorch.")
 @click.option(
@@ -109,6 +124,8 @@ def command(
     dry_run: bool,
     format_: str,
     steps: int,
+    examine: str,
+    kernel: str,
     **rest: object,
 ) -> int:
     """Run a program, record it, and diagnose what was recorded.
@@ -119,8 +136,10 @@ def command(
     """
     from stepscope.recording import capture_options, capture_program, planned_command
 
+    named = _kernels(examine, kernel, in_a_range=bool(steps or range_))
     wanted = capture_options(
         command=program,
+        **named,
         output=output,
         range=range_,
         steps=steps,
@@ -145,13 +164,38 @@ def command(
     outcome = capture_program(wanted, _say)
     captured = bool(outcome.traces or outcome.results)
     if captured:
-        _say(
-            f"captured in {outcome.folder}; read it again with: stepscope diagnose {outcome.folder}"
+        again = (
+            f"stepscope kernels {outcome.results[0]}"
+            if outcome.is_kernel_report
+            else f"stepscope diagnose {outcome.folder}"
         )
+        _say(f"captured in {outcome.folder}; read it again with: {again}")
     if captured and not no_diagnose:
         sys.stdout.flush()
-        outcome.diagnose(format_)
+        outcome.diagnose(format_, examine)
     return outcome.exit_code or (0 if captured else 2)
+
+
+def _kernels(examine: str, kernel: str, *, in_a_range: bool) -> dict[str, Any]:
+    """Options that name single kernels: those of a diagnosed capture, or those of a pattern."""
+    if not examine:
+        return {"kernel": f"regex:{kernel}"} if kernel else {}
+    from stepscope.session import Session
+    from stepscope.trace.errors import UsageError
+
+    if kernel:
+        raise UsageError("--examine and --kernel both name kernels; give one of them")
+    found = Session([examine]).launches_to_examine()
+    _say(f"examining {', '.join(found.functions)}")
+    if found.left_out:
+        _say(f"left out, with too many launches a step: {', '.join(found.left_out)}")
+    if not in_a_range and found.skip:
+        _say(
+            f"{found.skip:,} launches of them are let pass, as many as the capture has before its "
+            "first steady step; where it began later than the program, give --steps 1 instead"
+        )
+    skip = 0 if in_a_range else found.skip
+    return {"kernel": found.pattern, "launch_skip": skip, "launch_count": found.count}
 
 
 def _say(text: str) -> None:

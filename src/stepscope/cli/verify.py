@@ -13,8 +13,9 @@ from stepscope.cli import options
 @click.argument("report", type=click.Path(path_type=Path))
 @options.paths
 @options.formats("text", "json")
+@options.ceilings
 @options.again
-def command(report: Path, paths: tuple[str, ...], format_: str, again: bool) -> None:
+def command(report: Path, paths: tuple[str, ...], format_: str, ceilings: str, again: bool) -> None:
     """Recompute every figure of REPORT, a stored diagnosis, from the capture it was made from.
 
     REPORT is what `stepscope diagnose --format json` wrote. Every evidence statement is run
@@ -28,7 +29,7 @@ def command(report: Path, paths: tuple[str, ...], format_: str, again: bool) -> 
         text = report.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {report}: {error.strerror}; name a stored report") from error
-    result = Session(paths, again=again).verify(text)
+    result = Session(paths, again=again, ceilings=ceilings).verify(text)
     if format_ == "json":
         options.write(options.as_json(result))
     elif result.verified:

@@ -30,15 +30,17 @@ def kernels_page() -> list[str]:
     parts += [
         table(("constant", "value", "meaning"), rows),
         "## Data-sheet peaks",
-        "Dense, in TFLOP/s; memory in GB/s. Products are found by their name; for others no gain "
-        "from tensor cores is estimated.",
+        "Dense, in TFLOP/s; memory in GB/s; 16 bit and FP8 with FP32 accumulation. Products are "
+        "found by their name; variants of other names (H800, laptops) are left out where no data "
+        "sheet is public, and no gain from tensor cores is estimated for them. "
+        "`stepscope ceilings` measures any device.",
         table(
-            ("product", "FP64", "FP32", "TF32", "BF16", "FP8", "memory", "source"),
+            ("product", "FP64", "FP64 products", "FP32", "TF32", "BF16", "FP8", "memory", "source"),
             [
                 (
                     p.name,
                     *(f"{rate / 1e12:g}" if rate else "" for rate in
-                      (p.fp64, p.fp32, p.tf32, p.half, p.eight)),
+                      (p.fp64, p.fp64_product, p.fp32, p.tf32, p.half, p.eight)),
                     f"{p.bandwidth / 1e9:g}",
                     p.source,
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stepscope.analysis.kernels import ceilings, examine
 from stepscope.analysis.kernels import operator_roofline as operators
 from stepscope.analysis.kernels.flops import OPERATORS
 from stepscope.docs.markdown import code, constants, prose, table
@@ -47,6 +48,7 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
         operators.SCHEMA,
         [operators.OperatorRooflines, operators.OperatorRoofline],
     ),
+    "ceilings": ("a GPU's ceilings", "`ceilings`", ceilings.SCHEMA, [ceilings.Ceilings]),
 }
 """File stem -> what it is, what prints it, its version, its structs."""
 
@@ -57,7 +59,7 @@ def limiters_page() -> list[str]:
     """Parts of the page on limiters."""
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (limiters, memory, explain, against, operators)
+        for module in (limiters, memory, explain, against, operators, examine)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

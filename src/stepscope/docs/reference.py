@@ -68,6 +68,10 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
+    "STEPSCOPE_CUBLASLT": (
+        "the `libcublasLt` that `stepscope ceilings` shall use; that of PyTorch's packages or of "
+        "the CUDA toolkit by default"
+    ),
     "STEPSCOPE_CAPTURE": (
         "set by `stepscope run` for the program: the collector's configuration. Not for users"
     ),

@@ -31,14 +31,19 @@ _COMPARED: Final = (
 
 
 def against(report: Report, other: Report) -> Against:
-    """Compare two reports; kernels are matched by name.
+    """Compare two reports; kernels are matched by name, else by function.
+
+    A change of a template's arguments changes the name. What is left is then matched by function,
+    where each report has one name of it.
 
     Args:
         report: before.
         other: after.
     """
     before, after = _by_name(report.launches), _by_name(other.launches)
-    both = sorted(before.keys() & after.keys(), key=lambda name: -_time(before[name]))
+    for was, now in _renamed(before, after):
+        after[was] = after.pop(now)
+    both = sorted((name for name in before if name in after), key=lambda n: -_time(before[n]))
     return Against(
         schema=AGAINST_SCHEMA,
         path=report.path,
@@ -55,6 +60,24 @@ def _by_name(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
     for launch in launches:
         found[launch.name].append(launch)
     return found
+
+
+def _renamed(
+    before: dict[str, list[Launch]], after: dict[str, list[Launch]]
+) -> list[tuple[str, str]]:
+    """(name before, name after) of kernels of one function that have another name only once."""
+    left: list[dict[str, list[str]]] = []
+    for side, other in ((before, after), (after, before)):
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, launches in side.items():
+            if name not in other:
+                names[launches[0].function].append(name)
+        left.append(names)
+    return [
+        (names[0], left[1][function][0])
+        for function, names in left[0].items()
+        if len(names) == 1 and len(left[1].get(function, ())) == 1
+    ]
 
 
 def _time(launches: Sequence[Launch]) -> float:

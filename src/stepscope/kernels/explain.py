@@ -134,9 +134,17 @@ def missing_from(launches: Sequence[Launch], form: str = "") -> list[str]:
             there = any(stall_cycles(launch) for launch in launches)
         else:
             there = any(launch.get(key) is not None for launch in launches for key in keys)
-        if not there:
-            page = "; once collected, ncu --page raw prints it" if form == "csv details" else ""
-            found.append(f"{what}: ncu --section {section}, or --set full{page}")
+        if there:
+            continue
+        if form == "csv details" and any(launch.get(key) is not None
+                                         for launch in launches for key in keys):  # fmt: skip
+            found.append(
+                f"{what}: collected, but the details page leaves it out; "
+                "ncu --import REPORT.ncu-rep --csv --page raw prints it"
+            )
+            continue
+        page = "; once collected, ncu --page raw prints it" if form == "csv details" else ""
+        found.append(f"{what}: ncu --section {section}, or --set full{page}")
     return found
 
 

@@ -78,6 +78,8 @@ PIPES: Final = {
 
 _MATH_PIPES: Final = ("pipe_tensor", "pipe_fma", "pipe_alu", "pipe_fp64", "pipe_xu")
 _MEMORY_WAITS: Final = ("long_scoreboard", "lg_throttle", "drain", "membar", "tex_throttle")
+# by definition: the queue of memory instructions has no room
+_FULL_QUEUES: Final = ("lg_throttle", "tex_throttle")
 _SHARED_WAITS: Final = ("short_scoreboard", "mio_throttle")
 # more warps do not shorten these: they wait for one another, or for the code
 _NOT_HIDDEN: Final = ("barrier", "membar", "no_instruction", "branch_resolving", "imc_miss",
@@ -167,8 +169,8 @@ LIMITERS: Final = dict(
            "L1 or shared memory is the busiest level, more than half of its peak.",
            "reuse in registers: larger tiles a thread", "wider accesses (float4)"),
         _l("congested_memory", "congested memory", "memory",
-           "Loads take more than twice the longest latency of an idle device: they queue, though "
-           "no unit is half busy on average.",
+           "Loads take more than twice the longest latency of an idle device, or the queue of "
+           "memory instructions is full: they queue, though no unit is half busy on average.",
            "spread the accesses over more addresses; fewer, larger requests"),
         _l("low_occupancy", "low occupancy", "latency",
            "Registers, shared memory or the block size allow at most half of the warps, those are "
@@ -271,6 +273,8 @@ class Facts:
     @property
     def queued(self) -> bool | None:
         """Whether loads stand in queues; None where the report does not tell."""
+        if self.top_wait in _FULL_QUEUES:
+            return True
         if self.memory.load_latency is not None:
             return self.memory.load_latency > 2 * UNLOADED_LATENCY
         warps = self.launch.get("active_warps")
@@ -344,7 +348,9 @@ def _busy_memory(facts: Facts) -> Finding | None:
         return Finding(waste.limiter, (said, *waste.because), level)
     name = {"dram": "device memory", "l2": "L2", "l1": "L1 and shared memory"}[level]
     open_ = "" if mem >= SATURATED else "not saturated: more bytes in flight would still help"
-    return _found(f"{level}_bound", said, f"{name} at {percent:.1f} %", open_, level=level)
+    dram = facts.launch.get("dram_throughput") or 0.0
+    also = f"device memory at {dram:.1f} %" if level != "dram" and dram >= BUSY else ""
+    return _found(f"{level}_bound", said, f"{name} at {percent:.1f} %", also, open_, level=level)
 
 
 def _busy_compute(facts: Facts) -> Finding | None:
@@ -363,7 +369,9 @@ def _busy_compute(facts: Facts) -> Finding | None:
         return _found(
             "divergence", said, f"{threads:.1f} of 32 threads take part in an instruction"
         )
-    return _found("compute_bound", said, busiest)
+    slots = facts.launch.get("issue_slots_busy") or 0.0
+    issue = f"issue slots at {slots:.1f} %" if slots > percent else ""
+    return _found("compute_bound", said, issue, busiest)
 
 
 def _waiting(facts: Facts) -> Finding | None:
@@ -387,10 +395,10 @@ def _waiting(facts: Facts) -> Finding | None:
     if on_memory > WASTE and facts.queued:
         found = _wasteful(facts)
         latency = memory.load_latency
-        queue = f"a load takes {latency:,.0f} cycles: it queues" if latency else ""
+        queue = f"a load takes {latency:,.0f} cycles" if latency else ""
         if found is not None:
             return Finding(found.limiter, (*found.because, wait, queue), "")
-        if latency is not None:
+        if latency is not None or facts.top_wait in _FULL_QUEUES:
             return _found("congested_memory", wait, queue, idle)
     occupancy = facts.occupancy
     theoretical, achieved = occupancy.theoretical, occupancy.achieved
@@ -398,6 +406,7 @@ def _waiting(facts: Facts) -> Finding | None:
         theoretical is not None
         and theoretical <= LOW_OCCUPANCY
         and facts.top_wait not in _NOT_HIDDEN
+        and not _few_warps_by_design(facts)
         and (achieved is None or achieved >= ATTAINED * theoretical)
     ):
         limits = ", ".join(LIMITS[key][0] for key in occupancy.limited_by)
@@ -409,6 +418,16 @@ def _waiting(facts: Facts) -> Finding | None:
             wait,
         )
     return _by_launch(facts, idle) or _by_wait(facts, wait, idle)
+
+
+def _few_warps_by_design(facts: Facts) -> bool:
+    """Whether few warps are how the kernel works, not what holds it back.
+
+    Kernels of the tensor cores keep large tiles in registers and shared memory, and a few warps
+    feed the cores by asynchronous copies; more warps would mean smaller tiles. Only a wait for
+    memory tells that there are too few.
+    """
+    return facts.pipe[0] == "pipe_tensor" and facts.top_wait not in _MEMORY_WAITS
 
 
 def _by_launch(facts: Facts, idle: str) -> Finding | None:

@@ -5,10 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stepscope.kernels.model import Launch
 
-_CAST = re.compile(r"\((?:int|bool|char|unsigned int|long|unsigned long)\)(?=-?\d)")
+_LAMBDAS = (
+    re.compile(r"\[lambda\((?:[^()]|\([^()]*\))*\) ?\(instance (\d+)\)\]"),  # as ncu writes them
+    re.compile(r"\{lambda\((?:[^()]|\([^()]*\))*\)#(\d+)\}"),  # as the C++ ABI has them
+)
+_CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
+_GROUP = re.compile(r"\([^()]*\)")
+_QUALIFIER = re.compile(r"(?:<unnamed>|[A-Za-z_]\w*)::")
+_SUFFIX = re.compile(r"(?<=\d)(?:ul|u|l|ull|ll)\b")
+_WORDS = re.compile(r"\b(?:void|const|struct|class|enum)\b")
+_DEEPEST = 50
+"""Levels of parentheses that are removed: real names have under ten."""
+_LITERAL = {"false": "0", "true": "1"}
 
 
 @dataclass(frozen=True)
@@ -51,11 +63,26 @@ def matched(
     return Match(best, bool(same))
 
 
+@lru_cache(maxsize=1 << 14)
 def _plain(name: str) -> str:
-    """A name without what tools spell differently: casts of template values, blanks, ``void``."""
-    return _CAST.sub("", name.removeprefix("void ")).replace(" ", "")
+    """A name without what tools spell differently: function and template arguments remain.
+
+    Nsight Compute and the C++ ABI differ in lambdas, casts, literals, ``const``, and in parameters,
+    which ncu gives as ``T1``; the CSV of new versions leaves outer namespaces out.
+    """
+    for form in _LAMBDAS:
+        name = form.sub(r"{lambda#\1}", name)
+    name = _CAST.sub("", name.replace("(anonymous namespace)::", ""))
+    for _ in range(_DEEPEST):  # from the inside out: parameters hold parameters
+        before, name = name, _GROUP.sub("@", name)  # a function's name is no namespace
+        if before == name:
+            break
+    name = re.sub(r"\b(?:false|true)\b", lambda found: _LITERAL[found[0]], _WORDS.sub("", name))
+    name = re.sub(r"[\s*&]", "", _SUFFIX.sub("", name))
+    return _QUALIFIER.sub("", name)
 
 
 def _function(name: str) -> str:
-    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    plain = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    plain = plain.removeprefix("void ")
     return re.split(r"[<(]", plain, maxsplit=1)[0].rsplit("::", 1)[-1].strip()

@@ -110,12 +110,18 @@ def _of_details(rows: list[Row]) -> list[Launch]:
     return list(found.values())
 
 
+def function_of(name: str) -> str:
+    """A demangled name without return type, namespaces, template arguments and parameters."""
+    plain = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    return re.split(r"[<(]", plain, maxsplit=1)[0].split(" ")[-1].rsplit("::", 1)[-1]
+
+
 def _launch(row: Row, number: int) -> Launch:
     name = row["Kernel Name"]
     return Launch(
         number=number,
         name=name,
-        function=re.split(r"[<(]", name, maxsplit=1)[0].split(" ")[-1],
+        function=function_of(name),
         grid=_triple(row.get("Grid Size", "")),
         block=_triple(row.get("Block Size", "")),
         device=row.get("device__attribute_display_name", ""),

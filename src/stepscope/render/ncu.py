@@ -28,7 +28,7 @@ _LONGEST_TEXT = 76
 _STALLS = 8
 _OPCODES = 8
 _RULES = 12
-_CHANGES = 24
+_CHANGES = 60
 _NOTABLE = 0.05  # relative change of a metric below which a comparison leaves it out
 
 
@@ -141,9 +141,9 @@ def against_text(found: Against) -> str:
         ]
         was, now = LIMITERS[pair.limiter_before].title, LIMITERS[pair.limiter_after].title
         lines.append(f"  limited by {was}" + (f", now by {now}" if was != now else ", as before"))
-        changed = [c for c in pair.changes if _notable(c)]
+        changed = [c for c in pair.changes if notable(c)]
         body = [
-            [c.label, shown(c.before, c.unit), shown(c.after, c.unit), _ratio(c)]
+            [c.label, shown(c.before, c.unit), shown(c.after, c.unit), ratio_text(c)]
             for c in changed[:_CHANGES]
         ]
         if body:
@@ -173,13 +173,15 @@ def against_rows(found: Against) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([*texts, *numbers]))
 
 
-def _notable(change: Change) -> bool:
+def notable(change: Change) -> bool:
+    """Whether a metric changed by so much that it is shown."""
     if change.ratio is None:
         return change.after != 0
     return abs(change.ratio - 1) >= _NOTABLE
 
 
-def _ratio(change: Change) -> str:
+def ratio_text(change: Change) -> str:
+    """How many times as much it is now."""
     if change.ratio is None:
         return "new"
     return f"{change.ratio:.2f}x" if change.ratio < 100 else f"{change.ratio:,.0f}x"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.kernels.view import ATTAINED_BANDWIDTH, MATH_NAMES, Kernels
+from stepscope.analysis.kernels.view import MATH_NAMES, Kernels
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FAR_BELOW = 0.25
@@ -113,7 +113,7 @@ def _ceiling_ns(kernels: Kernels) -> AnyArray:
                     table["input_types"][operator])  # fmt: skip
     rate = np.array([peaks.of(m) for m in MATH_NAMES])[kernels.math[rows]]
     arithmetic = np.where(rate > 0, work[0] / np.maximum(rate, 1), 0)
-    least = np.maximum(arithmetic, work[1] / (kernels.bandwidth * ATTAINED_BANDWIDTH or np.inf))
+    least = np.maximum(arithmetic, work[1] / (kernels.attainable_bandwidth or np.inf))
     duration = kernels.duration_ns[rows]
     _, group = np.unique(operator, return_inverse=True)
     together = np.bincount(group, weights=duration)[group]

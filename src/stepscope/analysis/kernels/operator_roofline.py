@@ -17,6 +17,7 @@ from stepscope.analysis.explain import Explanation
 from stepscope.analysis.job import JobView
 from stepscope.analysis.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.analysis.kernels.flops import Work, work_of_call
+from stepscope.analysis.kernels.peaks import peaks_of
 from stepscope.analysis.kernels.view import MATH_NAMES, Kernels
 from stepscope.analysis.lanes import Reader
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -30,6 +31,9 @@ LAUNCHES = 3
 """Launches that the ncu command captures: one may be odd, three show it."""
 
 _BY_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
+_TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
+                 "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
+"""Type of the operands that an arithmetic has, where the types are not recorded."""
 _PRODUCTS: Final = ("matmul", "convolution", "attention")
 
 
@@ -82,7 +86,8 @@ class OperatorRooflines(msgspec.Struct, frozen=True):
         schema: name and version of this contract.
         paths: the inputs as the user named them.
         device: product name.
-        source: data sheet that the ceilings are from; empty for an unknown device.
+        source: where the ceilings are from: a data sheet, or when they were measured; empty for
+            an unknown device.
         bandwidth_bytes_per_s: ceiling of device memory; null where unknown.
         step_ns: mean steady step.
         flop_per_step: known operations a step and device.
@@ -122,6 +127,44 @@ class _Group:
 
 def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
     """The operators of a job against its devices' ceilings."""
+    entries, known_share = _entries(view)
+    operators = [entry for entry, _ in entries]
+    first = view.devices[0].explanation
+    step_ns = _step_ns(view)
+    flop = sum(entry.flop * entry.calls_per_step for entry in operators)
+    peaks = first.kernels.peaks
+    rate = flop / step_ns * 1e9
+    # by definition over the data sheet's peak; a measured one would flatter every program
+    sheet = peaks_of(first.kernels.device[0]) or peaks
+    return OperatorRooflines(
+        schema=SCHEMA,
+        paths=paths,
+        device=first.kernels.device[0],
+        source=peaks.source if peaks else "",
+        bandwidth_bytes_per_s=first.kernels.bandwidth or None,
+        step_ns=round(step_ns),
+        flop_per_step=flop,
+        flop_per_s=rate,
+        mfu=rate / sheet.half if sheet and sheet.half else None,
+        known_share=known_share,
+        operators=operators,
+        remarks=_remarks(first, bool(operators), any(o.examine for o in operators)),
+    )
+
+
+def far_below(view: JobView) -> list[str]:
+    """Full names of the kernels of operators far below their roof, the heaviest first."""
+    return [name for entry, name in _entries(view)[0] if entry.examine]
+
+
+def _step_ns(view: JobView) -> float:
+    """Mean steady step of all devices."""
+    steps = sum(device.explanation.n_steady for device in view.devices)
+    return sum(d.explanation.step_ns * d.explanation.n_steady for d in view.devices) / steps
+
+
+def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
+    """(operators with the full name of their longest kernel, share of products that is known)."""
     merged: dict[tuple[str, str, str], tuple[list[_Group], Kernels]] = {}
     product_ns = known_ns = 0
     for device in view.devices:
@@ -132,27 +175,18 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
         known_ns += int(kernels.duration_ns[products & covered].sum())
         for key, group in groups.items():
             merged.setdefault(key, ([], kernels))[0].append(group)
-    first = view.devices[0].explanation
     steps = sum(device.explanation.n_steady for device in view.devices)
-    step_ns = sum(d.explanation.step_ns * d.explanation.n_steady for d in view.devices) / steps
-    operators = [_entry(key, groups, kernels, steps, step_ns)
-                 for key, (groups, kernels) in merged.items()]  # fmt: skip
-    flop = sum(entry.flop * entry.calls_per_step for entry in operators)
-    peaks = first.kernels.peaks
-    rate = flop / step_ns * 1e9
-    return OperatorRooflines(
-        schema=SCHEMA,
-        paths=paths,
-        device=first.kernels.device[0],
-        source=peaks.source if peaks else "",
-        bandwidth_bytes_per_s=first.kernels.bandwidth or None,
-        step_ns=round(step_ns),
-        flop_per_step=flop,
-        flop_per_s=rate,
-        mfu=rate / peaks.half if peaks and peaks.half else None,
-        known_share=known_ns / product_ns if product_ns else 0.0,
-        operators=sorted(operators, key=lambda entry: -entry.time_ns_per_step),
-        remarks=_remarks(first, bool(operators), any(o.examine for o in operators)),
+    step_ns = _step_ns(view)
+    found = [
+        (
+            _entry(key, groups, kernels, steps, step_ns),
+            kernels.lane.ops.texts["name"][groups[0].kernel],
+        )
+        for key, (groups, kernels) in merged.items()
+    ]
+    return (
+        sorted(found, key=lambda item: -item[0].time_ns_per_step),
+        known_ns / product_ns if product_ns else 0.0,
     )
 
 
@@ -187,6 +221,10 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
         call = int(at[mine[0]])
         work = works[int(kinds[part[0]])]
         math = _math(kernels, mine[product[mine]], work)
+        if not work.item:  # names of NVTX ranges hold shapes, but no types
+            shapes = table.text("input_shapes", call)
+            types = f'["{_TYPES.get(math, "")}"]'
+            work = work_of_call(table.text("name", call), shapes, types, "") or work
         time = np.bincount(name[mine], weights=duration[mine])
         key = table.text("name", call), table.text("input_shapes", call), math
         found = _Group(work, len(np.unique(at[mine])), int(duration[mine].sum()), math,
@@ -341,14 +379,19 @@ def _remarks(first: Explanation, known: bool, examined: bool) -> list[str]:
     if not known:
         said.append(
             "no operator with shapes: capture with torch.profiler.profile(activities=[CPU, CUDA], "
+            "record_shapes=True), or nsys with torch.autograd.profiler.emit_nvtx("
             "record_shapes=True)"
         )
     if first.kernels.peaks is None:
         name = first.kernels.device[0] or "this device"
-        said.append(f"no data sheet of {name!r} is known, so there are no ceilings")
+        said.append(
+            f"no data sheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
+            "FILE measures them on the GPU, and --ceilings FILE takes them"
+        )
     if examined:
         said.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "
-            "it, or start ncu at the same place (--profile-from-start off)"
+            "it, or start ncu at the same place (--profile-from-start off). All of them at once: "
+            "stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py"
         )
     return said

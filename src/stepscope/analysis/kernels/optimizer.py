@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.analysis.gaps import CAUSES, Gaps
 from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.kernels.view import ATTAINED_BANDWIDTH, UPDATE_RUN, Kernels
+from stepscope.analysis.kernels.view import UPDATE_RUN, Kernels
 from stepscope.trace.frame import IntArray
 
 LAUNCH_FLOOR_NS = 1_000
@@ -71,7 +71,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
         # caches let short chains of kernels run faster than the memory; a fused update cannot
         one_tensor = (kernels.moved_bytes[rows[known]] / tensors[known]).sum()  # bytes
         each = parameters * kernels.n_steady / known.sum()
-        at_best = kernels.bandwidth * ATTAINED_BANDWIDTH
+        at_best = kernels.attainable_bandwidth
         fused = max(fused, needed * one_tensor * each / at_best * 1e9)
     fused = min(float(fused), float(duration[rows].sum()))
     loop = _loops(kernels, rows)

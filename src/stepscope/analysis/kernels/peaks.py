@@ -20,6 +20,9 @@ class Peaks:
         eight: FP8, dense, FLOP/s; 0 where it has none.
         bandwidth: device memory, bytes/s.
         source: data sheet.
+        fp64_product: matrix products in double precision, on tensor cores where it has such for
+            them, FLOP/s; 0: as ``fp64``.
+        measured: whether these were measured rather than taken from a data sheet.
     """
 
     name: str
@@ -30,11 +33,13 @@ class Peaks:
     eight: float
     bandwidth: float
     source: str
+    fp64_product: float = 0.0
+    measured: bool = False
 
     def of(self, math: str) -> float:
-        """Peak of a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
+        """Peak of products in a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
         return {
-            "fp64": self.fp64,
+            "fp64": self.fp64_product or self.fp64,
             "fp32": self.fp32,
             "tf32": self.tf32,
             "16bit": self.half,
@@ -42,54 +47,84 @@ class Peaks:
         }.get(math, 0.0)
 
 
-_T = 1e12
-_G = 1e9
-_H = "NVIDIA H100 Tensor Core GPU data sheet (sparse peaks halved)"
-_GA = "NVIDIA RTX product page and Ada or Ampere GPU architecture whitepaper (sparse peaks halved)"
+_SHEET: Final = "NVIDIA {} data sheet, {}"
+_HALVED: Final = "sparse peaks halved"
+_H100 = _SHEET.format("H100 Tensor Core GPU", _HALVED)
+_H200 = _SHEET.format("H200 Tensor Core GPU", _HALVED)
+_BLACKWELL = _SHEET.format("Blackwell (GB200 NVL72 and HGX B200)", "one GPU, " + _HALVED)
+_V100 = "NVIDIA V100 Tensor Core GPU data sheet"
+_A100 = "NVIDIA A100 Tensor Core GPU data sheet"
+_GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper V2"
+_AD102 = "NVIDIA Ada GPU architecture whitepaper V2"
+_GB202 = "NVIDIA RTX Blackwell GPU architecture whitepaper"
+_64TH = "; FP64 is 1/64 of FP32 by architecture"
+_32ND = "; FP64 is 1/32 of FP32 by architecture"
+
+
+def _p(
+    pattern: str,
+    name: str,
+    fp64: float,
+    fp64_product: float,
+    fp32: float,
+    tf32: float,
+    half: float,
+    eight: float,
+    bandwidth: float,
+    source: str,
+) -> tuple[str, Peaks]:
+    """One product, in TFLOP/s and GB/s as data sheets have them."""
+    t, g = 1e12, 1e9
+    return pattern, Peaks(
+        name,
+        fp64 * t,
+        fp32 * t,
+        tf32 * t,
+        half * t,
+        eight * t,
+        bandwidth * g,
+        source,
+        fp64_product * t,
+    )
+
 
 _PRODUCTS: Final = (
     # the first pattern that is found in the product name counts
-    (r"B200|GB200", Peaks("B200", 37 * _T, 75 * _T, 1125 * _T, 2250 * _T, 4500 * _T, 8000 * _G,
-                          "NVIDIA DGX B200 data sheet (sparse peaks halved, for one of 8 GPUs)")),
-    (r"(?<!G)H200", Peaks("H200", 34 * _T, 67 * _T, 494 * _T, 989 * _T, 1979 * _T, 4800 * _G,
-                    "NVIDIA H200 Tensor Core GPU data sheet (sparse peaks halved)")),
-    (r"GH200", Peaks("GH200", 34 * _T, 67 * _T, 494 * _T, 989 * _T, 1979 * _T, 4000 * _G,
-                     "NVIDIA GH200 Grace Hopper data sheet (sparse peaks halved)")),
-    (r"H100.*PCIe", Peaks("H100 PCIe", 26 * _T, 51 * _T, 378 * _T, 756 * _T, 1513 * _T, 2000 * _G,
-                          _H)),
-    (r"H100.*NVL", Peaks("H100 NVL", 30 * _T, 60 * _T, 417 * _T, 835 * _T, 1670 * _T, 3900 * _G,
-                         _H)),
-    (r"H100|H800", Peaks("H100 SXM", 34 * _T, 67 * _T, 494 * _T, 989 * _T, 1979 * _T,
-                               3350 * _G, _H)),
-    (r"A100.*80GB", Peaks("A100 80GB", 9.7 * _T, 19.5 * _T, 156 * _T, 312 * _T, 0, 2039 * _G,
-                          "NVIDIA A100 Tensor Core GPU data sheet")),
-    (r"A100|A800", Peaks("A100 40GB", 9.7 * _T, 19.5 * _T, 156 * _T, 312 * _T, 0, 1555 * _G,
-                         "NVIDIA A100 Tensor Core GPU data sheet")),
-    (r"L40S", Peaks("L40S", 1.4 * _T, 91.6 * _T, 183 * _T, 362 * _T, 733 * _T, 864 * _G,
-                    "NVIDIA L40S data sheet")),
-    (r"L40", Peaks("L40", 1.4 * _T, 90.5 * _T, 90.5 * _T, 181 * _T, 362 * _T, 864 * _G,
-                   "NVIDIA L40 data sheet")),
-    (r"L4\b", Peaks("L4", 0.5 * _T, 30.3 * _T, 60 * _T, 121 * _T, 242 * _T, 300 * _G,
-                    "NVIDIA L4 data sheet (sparse peaks halved)")),
-    (r"A40\b", Peaks("A40", 0.6 * _T, 37.4 * _T, 74.8 * _T, 149.7 * _T, 0, 696 * _G,
-                     "NVIDIA A40 data sheet")),
-    (r"A30\b", Peaks("A30", 5.2 * _T, 10.3 * _T, 82 * _T, 165 * _T, 0, 933 * _G,
-                     "NVIDIA A30 data sheet")),
-    (r"A10G?\b", Peaks("A10", 0.5 * _T, 31.2 * _T, 62.5 * _T, 125 * _T, 0, 600 * _G,
-                       "NVIDIA A10 data sheet")),
-    (r"RTX 6000 Ada", Peaks("RTX 6000 Ada", 1.4 * _T, 91.1 * _T, 182.1 * _T, 364.2 * _T,
-                            728.5 * _T, 960 * _G,
-                            "NVIDIA RTX 6000 Ada data sheet (sparse peaks halved)")),
-    (r"RTX A6000", Peaks("RTX A6000", 0.6 * _T, 38.7 * _T, 77.4 * _T, 154.8 * _T, 0, 768 * _G,
-                         "NVIDIA RTX A6000 data sheet (sparse peaks halved)")),
-    (r"RTX 5090", Peaks("RTX 5090", 1.6 * _T, 104.8 * _T, 104.8 * _T, 209.5 * _T, 419 * _T,
-                        1792 * _G, "NVIDIA RTX Blackwell GPU architecture whitepaper")),
-    (r"RTX 4090", Peaks("RTX 4090", 1.3 * _T, 82.6 * _T, 82.6 * _T, 165.2 * _T, 330.3 * _T,
-                        1008 * _G, _GA)),
-    (r"RTX 3090", Peaks("RTX 3090", 0.6 * _T, 35.6 * _T, 35.6 * _T, 71 * _T, 0, 936 * _G, _GA)),
-    (r"V100", Peaks("V100", 7.8 * _T, 15.7 * _T, 0, 125 * _T, 0, 900 * _G,
-                    "NVIDIA V100 data sheet")),
-    (r"T4\b", Peaks("T4", 0.25 * _T, 8.1 * _T, 0, 65 * _T, 0, 300 * _G, "NVIDIA T4 data sheet")),
+    _p(r"GB200", "GB200", 40, 40, 80, 1250, 2500, 5000, 8000, _BLACKWELL),
+    _p(r"B200", "B200", 37, 37, 75, 1100, 2250, 4500, 7700, _BLACKWELL),
+    _p(r"GH200", "GH200", 34, 67, 67, 494, 989, 1979, 4000,
+       _SHEET.format("GH200 Grace Hopper Superchip", _HALVED)),
+    _p(r"H200.*NVL", "H200 NVL", 30, 60, 60, 417.5, 835.5, 1670.5, 4800, _H200),
+    _p(r"H200", "H200", 34, 67, 67, 494.5, 989.5, 1979, 4800, _H200),
+    _p(r"H100.*PCIe", "H100 PCIe", 26, 51, 51, 378, 756.5, 1513, 2000, _H100),
+    _p(r"H100.*NVL", "H100 NVL", 30, 60, 60, 417.5, 835.5, 1670.5, 3900, _H100),
+    _p(r"H100", "H100 SXM", 34, 67, 67, 494.5, 989.5, 1979, 3350, _H100),
+    _p(r"A[18]00.*80GB.*PCIe|A[18]00.*PCIe.*80GB", "A100 80GB PCIe", 9.7, 19.5, 19.5, 156, 312, 0,
+       1935, _A100),
+    _p(r"A[18]00.*80GB", "A100 80GB", 9.7, 19.5, 19.5, 156, 312, 0, 2039, _A100),
+    _p(r"A[18]00", "A100 40GB", 9.7, 19.5, 19.5, 156, 312, 0, 1555, _A100),
+    _p(r"L40S", "L40S", 1.43, 0, 91.6, 183, 362, 733, 864, "NVIDIA L40S data sheet" + _64TH),
+    _p(r"L40\b", "L40", 1.41, 0, 90.5, 90.5, 181, 362, 864, "NVIDIA L40 data sheet" + _64TH),
+    _p(r"L4\b", "L4", 0.47, 0, 30.3, 60, 121, 242.5, 300,
+       _SHEET.format("L4", _HALVED) + _64TH),
+    _p(r"A40\b", "A40", 0.58, 0, 37.4, 74.8, 149.7, 0, 696, "NVIDIA A40 data sheet" + _64TH),
+    _p(r"A30\b", "A30", 5.2, 10.3, 10.3, 82, 165, 0, 933, "NVIDIA A30 data sheet"),
+    _p(r"A10G\b", "A10G", 0.49, 0, 31.5, 35, 70, 0, 600,
+       "NVIDIA A10G data sheet for AWS" + _64TH),
+    _p(r"A10\b", "A10", 0.49, 0, 31.2, 62.5, 125, 0, 600, "NVIDIA A10 data sheet" + _64TH),
+    _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
+       f"NVIDIA RTX 6000 Ada data sheet; its FP8 peak halved for density, and again for TF32 and "
+       f"16 bit, as in the {_AD102}" + _64TH),
+    _p(r"RTX A6000", "RTX A6000", 0.6, 0, 38.7, 77.4, 154.8, 0, 768, _GA102 + _64TH),
+    _p(r"RTX 5090(?! D| Laptop)", "RTX 5090", 1.64, 0, 104.8, 104.8, 209.5, 419, 1792,
+       _GB202 + _64TH),
+    _p(r"RTX 4090(?! D| Laptop)", "RTX 4090", 1.29, 0, 82.6, 82.6, 165.2, 330.3, 1008,
+       _AD102 + _64TH),
+    _p(r"RTX 3090(?! Ti)", "RTX 3090", 0.56, 0, 35.6, 35.6, 71, 0, 936, _GA102 + _64TH),
+    _p(r"V100S", "V100S PCIe", 8.2, 0, 16.4, 0, 130, 0, 1134, _V100),
+    _p(r"V100.*PCIE", "V100 PCIe", 7, 0, 14, 0, 112, 0, 900, _V100),
+    _p(r"V100", "V100 SXM2", 7.8, 0, 15.7, 0, 125, 0, 900, _V100),
+    _p(r"T4\b", "T4", 0.25, 0, 8.1, 0, 65, 0, 300, "NVIDIA T4 data sheet" + _32ND),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.analysis.kernels.attribution import Attribution
+from stepscope.analysis.kernels.ceilings import Ceilings, peaks_from
 from stepscope.analysis.kernels.families import FAMILIES, MATHS, KernelClass, classify
 from stepscope.analysis.kernels.peaks import Peaks, peaks_of
 from stepscope.analysis.lanes import Lane, Reader
@@ -46,12 +47,21 @@ class Kernels:
         bounds_ns: step boundaries on the device's timeline.
         first: first steady step.
         last: last steady step.
+        ceilings: measured ones; they count for devices of their product.
     """
 
     def __init__(
-        self, lane: Lane, read: Reader, step_label: str, bounds_ns: IntArray, first: int, last: int
+        self,
+        lane: Lane,
+        read: Reader,
+        step_label: str,
+        bounds_ns: IntArray,
+        first: int,
+        last: int,
+        ceilings: Ceilings | None = None,
     ) -> None:
         self.lane = lane
+        self._ceilings = ceilings
         self._read = read
         self.begin_ns, self.end_ns = int(bounds_ns[first]), int(bounds_ns[last + 1])
         self.n_steady = last - first + 1
@@ -188,13 +198,23 @@ class Kernels:
 
     @cached_property
     def peaks(self) -> Peaks | None:
-        """Data-sheet peaks of the device; None for a product that is not in the table."""
+        """Peaks of the device, measured or of its data sheet; None for an unknown product."""
+        if self._ceilings is not None and self._ceilings.device == self.device[0]:
+            return peaks_from(self._ceilings)
         return peaks_of(self.device[0])
 
     @cached_property
     def bandwidth(self) -> float:
-        """Peak memory bandwidth, bytes/s: recorded, else of the data sheet; 0 if unknown."""
+        """Peak memory bandwidth, bytes/s: measured, else recorded, else of the data sheet; or 0."""
+        if self.peaks and self.peaks.measured:
+            return self.peaks.bandwidth
         return float(self.device[2] or (self.peaks.bandwidth if self.peaks else 0))
+
+    @property
+    def attainable_bandwidth(self) -> float:
+        """What a streaming kernel attains, bytes/s; 0 if unknown."""
+        measured = self.peaks is not None and self.peaks.measured
+        return self.bandwidth * (1.0 if measured else ATTAINED_BANDWIDTH)
 
     def per_step(self, time_ns: float) -> float:
         """A time of the steady window as ns a step."""

@@ -42,7 +42,12 @@ def plan(options: Options) -> Plan:
         if given:
             raise CaptureError(f"the ncu back-end does not know {name}")
     command = [tool.path, "--set", "full", "--target-processes", "all", "--force-overwrite"]
-    command += ["--launch-count", str(_MOST_KERNELS)]
+    count = options.launch_count or _MOST_KERNELS
+    if options.kernel:
+        command += ["--kernel-name", options.kernel]
+    if options.launch_skip:
+        command += ["--launch-skip", str(options.launch_skip)]
+    command += ["--launch-count", str(count)]
     command += ["--export", str(options.output.resolve() / RESULT)]
     environment: dict[str, str] = {}
     files = {}
@@ -61,7 +66,8 @@ def plan(options: Options) -> Plan:
         environment=environment,
         files=files,
         notes=(
-            f"the first {_MOST_KERNELS} kernels of the range are recorded, each run many times",
+            f"the first {count} {'matching ' if options.kernel else ''}kernels of the range are "
+            "recorded, each run many times",
         ),
         results=f"{RESULT}.ncu-rep",
     )

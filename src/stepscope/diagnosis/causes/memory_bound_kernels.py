@@ -45,7 +45,7 @@ def detect(case: Case) -> Detection | None:
                 f"WHERE cause = '{_ID}' AND {{lane}}) AND {{lane}}",
             ),
         ],
-        next_capture="ncu --set full -k KERNEL -c 5 python train.py, for the heaviest kernels",
+        next_capture="stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py",
     )
 
 

@@ -38,12 +38,15 @@ _OPTIONS = (
     _Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
     _Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
     _Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
+    _Option(
+        "operator",
+        "framework operators",
+        "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps (or nsys profile "
+        f"--pytorch=autograd-shapes-nvtx), or {_OTHER}",
+    ),
     _Option("overhead", "overhead of the tool itself", "nsys profile -t cuda", "Cuda"),
 )
 _NEVER = (
-    _Option(
-        "operator", "framework operators", f"nsys profile --pytorch=autograd-nvtx, or {_OTHER}"
-    ),
     _Option("python_function", "Python function calls", f"{_OTHER} with with_stack=True"),
     _Option("collective", "descriptions of collectives", f"{_OTHER}"),
     _Option("communicator", "process groups", f"{_OTHER}"),

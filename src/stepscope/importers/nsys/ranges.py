@@ -1,4 +1,4 @@
-"""NVTX ranges and marks, and Python's global lock, which is traced as NVTX ranges."""
+"""NVTX ranges and marks; what is traced as such: Python's global lock, PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.importers.nsys import codes
 from stepscope.importers.nsys.nesting import count_overlapping
+from stepscope.importers.nsys.operators import put_operators
 from stepscope.importers.nsys.rows import Field, Rows, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.trace.frame import BoolArray, IntArray
@@ -66,7 +67,7 @@ class RangeReader:
         self.gil_rows = 0
 
     def read(self) -> None:
-        """Fill ``range`` and ``gil``."""
+        """Fill ``range``, ``gil`` and ``operator``."""
         self._read_naming()
         for rows in self._sink.tables.read(SOURCE, _FIELDS, TABLE):
             types = rows.ints("eventType")
@@ -116,7 +117,8 @@ class RangeReader:
         types = rows.ints("eventType")
         tids = rows.ints("globalTid")
         start, end, closed = self._ends(rows, types)
-        names = sink.lexicon(TABLE, "name").codes(pc.fill_null(self._texts(rows), ""))
+        texts = pc.fill_null(self._texts(rows), "")
+        names = sink.lexicon(TABLE, "name").codes(texts)
         domains = self._domain_codes(rows, process_of(tids))
         end_tids = rows["endGlobalTid"]
         sink.saw_threads(tids)
@@ -140,6 +142,7 @@ class RangeReader:
         is_gil = self._put_gil(names, domains, tids, start, end)
         nests = np.isin(types, codes.NVTX_PUSHPOP) & ~is_gil & closed
         self._nesting.append((tids[nests], start[nests], end[nests]))
+        put_operators(sink, texts, tids, start, end, nests)
 
     def _ends(self, rows: Rows, types: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
         """Starts, ends, and whether the program closed the range."""

@@ -1,0 +1,50 @@
+"""``stepscope ceilings``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+
+@click.command()
+@click.option("--device", default=0, show_default=True, help="Number of the GPU.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(),
+    help="Write what was measured to this file, for the option --ceilings.",
+)
+@options.formats(*options.TABLE_FORMATS)
+def command(device: int, output: str | None, format_: str) -> None:
+    """Measure what this machine's GPU attains: the ceilings of its roofline.
+
+    Bandwidth of DRAM (streams of loads, and of loads and stores) and of L2; multiply-adds in FP32
+    and FP64; matrix products of every type that its tensor cores know, by cuBLASLt. Each is the
+    best of five batches after a warm-up, with random numbers, for zeros take less power. It
+    takes some ten seconds and up to 3 GiB of device memory; nothing else should use the GPU
+    meanwhile. The data sheet stands beside it.
+
+    Nothing is kept but the file of --output: the same trace must give the same diagnosis to all.
+    """
+    import msgspec
+
+    from stepscope.recording import measure_ceilings
+
+    found = measure_ceilings(device, _say)
+    text = msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"
+    if output:
+        options.write_to(text, output)
+        _say(f"written: {output}; give it to kernels --roofline or diagnose as --ceilings")
+    if format_ == "json":
+        options.write(text)
+    else:
+        from stepscope.session import ceilings_beside_data_sheet
+
+        options.write_table(ceilings_beside_data_sheet(text.encode()), format_, "")
+    for remark in found["remarks"]:
+        _say(remark)
+
+
+def _say(text: str) -> None:
+    click.echo(f"stepscope: {options.plain(text)}", err=True)
