@@ -109,8 +109,6 @@ _PRODUCTS: Final = (
        _SHEET.format("L4", _HALVED) + _64TH),
     _p(r"A40\b", "A40", 0.58, 0, 37.4, 74.8, 149.7, 0, 696, "NVIDIA A40 data sheet" + _64TH),
     _p(r"A30\b", "A30", 5.2, 10.3, 10.3, 82, 165, 0, 933, "NVIDIA A30 data sheet"),
-    _p(r"A10G\b", "A10G", 0.49, 0, 31.5, 35, 70, 0, 600,
-       "NVIDIA A10G data sheet for AWS" + _64TH),
     _p(r"A10\b", "A10", 0.49, 0, 31.2, 62.5, 125, 0, 600, "NVIDIA A10 data sheet" + _64TH),
     _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
        f"NVIDIA RTX 6000 Ada data sheet; its FP8 peak halved for density, and again for TF32 and "
