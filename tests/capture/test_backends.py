@@ -79,6 +79,8 @@ def test_nothing_but_the_standard_library_is_loaded() -> None:
         ({"steps": 3, "range": "step"}, "--steps and --range both say when"),
         ({"warmup": 3}, "give --steps too"),
         ({"paused": True, "delay_s": 1.0}, "--delay and --paused both say"),
+        ({"hook": False, "gc": True}, "--gc needs the hook"),
+        ({"sample_hz": 1e6}, "--sample-hz is 1e"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
@@ -178,6 +180,7 @@ def test_dry_run_prints_a_command_that_works_as_it_stands(
         "STEPSCOPE_CAPTURE",
         "CUDA_INJECTION64_PATH",
         "NVTX_INJECTION64_PATH",
+        "PYTHONPATH",
     }
     assert not (tmp_path / "o").exists()
     printed = stepscope(

@@ -18,6 +18,7 @@ from stepscope.capture import control, nvml, rawfiles
 from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import RAW_FOLDER
 from stepscope.capture.backends.registry import choose
+from stepscope.capture.beside import Beside
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
 from stepscope.capture.process_tree import VARIABLE, members
@@ -82,20 +83,19 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     for note in plan.notes:
         say(note)
     raw = _make_folders(options, plan, version)
-    sampled = options.counters and backend.name == "collector"
-    sampler = nvml.Sampler(raw / "counters.csv") if sampled else None
+    ours = backend.name == "collector"
+    beside = Beside(raw, _configuration(raw), options) if ours else None
     began = time.monotonic()
     try:
-        if sampler:
-            sampler.start()
-        exit_code = _run(plan, raw, say)
+        exit_code = _run(plan, raw, say, beside)
     finally:
-        if sampler:
-            sampler.stop()
-        if backend.name == "collector":
+        if beside:
+            beside.stop()
+        if ours:
             rawfiles.rescue(raw, plan.pool)
     outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
-    if backend.name == "collector":
+    if beside:
+        outcome.remarks += beside.remarks()
         _order_raw(raw, options, outcome)
     else:
         outcome.results = sorted(options.output.glob(plan.results))
@@ -180,13 +180,15 @@ def _machine() -> dict[str, str]:
         return {}
 
 
-def _run(plan: Plan, raw: Path, say: Say) -> int:
+def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None) -> int:
     """Run the program to its end; returns its exit code as a shell would."""
     environment = {**os.environ, **plan.environment}
     try:
         child = subprocess.Popen(plan.command, env=environment)
     except OSError as error:
         raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+    if beside:
+        beside.start(child.pid)
     with _signals_to(child):
         shown = time.monotonic()
         while True:

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.profilers import PROFILERS_FILE
+from stepscope.capture.sidefiles import hand_out
+from stepscope.capture.threads import NAMES_FILE, THREADS_FILE
+
 _HEADER = struct.Struct("<IHHIIIIQQ")
 _MAGIC = 0x31425353
 _META = 1
@@ -25,7 +29,7 @@ _RANKS = (
     "MV2_COMM_WORLD_RANK",
     "SLURM_PROCID",
 )
-SHARED_FILES = ("capture.json", "counters.csv")
+SHARED_FILES = ("capture.json", "counters.csv", THREADS_FILE, NAMES_FILE, PROFILERS_FILE)
 """Files of the launcher that every rank's folder gets a copy of."""
 
 
@@ -95,6 +99,7 @@ def sort_by_rank(folder: Path) -> dict[str, list[Recorded]]:
             if (folder / shared).exists():
                 shutil.copyfile(folder / shared, target / shared)
         groups[name] = members
+    hand_out(folder, {one.process: name for name, those in groups.items() for one in those})
     for shared in SHARED_FILES if groups else ():
         (folder / shared).unlink(missing_ok=True)
     for target in sorted(folder.glob("rank*")):

@@ -151,6 +151,13 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         " the loss",
     ),
     ProblemKind(
+        "other_profiler",
+        "notice",
+        "another profiler was at work in the recorded program; one of the two lacks GPU work, since"
+        " CUPTI serves one tool at a time",
+        "switch it off while recording, or record with it (stepscope run --backend torch)",
+    ),
+    ProblemKind(
         "torn_end",
         "notice",
         "files end within a record, as they do when a process is killed while it writes",

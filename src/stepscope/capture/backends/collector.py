@@ -12,6 +12,7 @@ from stepscope.capture.collector.build import find
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.libraries import cupti_candidates
 from stepscope.capture.options import PROFILER_RANGE, Options
+from stepscope.capture.profilers import in_environment
 
 RAW_FOLDER = "raw"
 CONFIGURATION = "collector.conf"
@@ -48,7 +49,7 @@ def plan(options: Options) -> Plan:
     raw = options.output.resolve() / RAW_FOLDER
     pool = _pool_folder(options.output)
     name, _, domain = options.range.partition("@")
-    hook = options.steps > 0 or options.gc
+    hook = options.hook
     now = time.monotonic_ns()
     begin_ns = now + round(options.delay_s * 1e9) if options.delay_s else 0
     values: dict[str, object] = {
@@ -71,6 +72,7 @@ def plan(options: Options) -> Plan:
         "steps": options.steps,
         "warmup": options.warmup,
         "gc": options.gc,
+        "sample_hz": options.sample_hz or "",
         "stop_program": options.stop_program,
     }
     environment = {
@@ -89,11 +91,7 @@ def plan(options: Options) -> Plan:
         notes.append(
             f"{_SHARED_MEMORY} is missing or nearly full: NVTX ranges of killed processes are lost"
         )
-    notes += [
-        f"{variable} was set to {os.environ[variable]} and is replaced"
-        for variable in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-        if os.environ.get(variable)
-    ]
+    notes += [f"{says}; {do}" for says, do in in_environment()]
     return Plan(
         command=options.command,
         environment=with_hook(environment) if hook else environment,

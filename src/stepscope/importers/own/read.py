@@ -15,6 +15,7 @@ from stepscope.importers.own.about import (
     window_of,
 )
 from stepscope.importers.own.absent import absent_tables
+from stepscope.importers.own.beside import count_profilers, members_of, names_of
 from stepscope.importers.own.counters import read_counters
 from stepscope.importers.own.gpu import (
     read_gpu,
@@ -27,6 +28,8 @@ from stepscope.importers.own.host import count_unresolved, read_calls
 from stepscope.importers.own.ranges import read_ranges
 from stepscope.importers.own.raw import names_in, read_raw
 from stepscope.importers.own.sink import Sink
+from stepscope.importers.own.stacks import read_stacks
+from stepscope.importers.own.threads import read_threads
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
@@ -51,7 +54,9 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     window = window_of(raws)
     meta = meta_of(raws, said)
     sink = Sink(writer, origin)
+    processes = members_of(folder, raws)
     names_of_threads: dict[tuple[int, int], str] = {}
+    count_profilers(sink, folder, raws, processes)
     with_gpu = any(raw.one("cupti") for raw in raws)
     for raw in raws:
         process = process_of(raw)
@@ -69,8 +74,10 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         raw.rows.clear()
         raw.nvtx.clear()
     read_counters(sink, folder, raws, window)
+    read_threads(sink, folder, processes, window)
+    read_stacks(sink, folder, window)
     read_diagnostics(sink, raws)
-    read_things(sink, raws, names_of_threads)
+    read_things(sink, raws, names_of_threads, names_of(folder))
     meta.origin_epoch_ns = epoch
     meta.window_start_ns = window.start_ns - origin
     meta.window_end_ns = max(window.end_ns - origin, sink.latest_ns)
