@@ -68,7 +68,7 @@ def plan(options: Options) -> Plan:
         "duration_ns": round(options.duration_s * 1e9),
         "ring_ns": round(options.ring_s * 1e9),
         "hook": "collector" if hook else "",
-        "library": library.path if hook else "",
+        "library": library.path,
         "steps": options.steps,
         "warmup": options.warmup,
         "gc": options.gc,
