@@ -86,16 +86,17 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     ours = backend.name == "collector"
     beside = Beside(raw, _configuration(raw), options) if ours else None
     began = time.monotonic()
+    failures: list[str] = []
     try:
         exit_code = _run(plan, raw, say, beside)
     finally:
         if beside:
             beside.stop()
         if ours:
-            rawfiles.rescue(raw, plan.pool)
+            failures = rawfiles.rescue(raw, plan.pool)
     outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
     if beside:
-        outcome.remarks += beside.remarks()
+        outcome.remarks += [*failures, *beside.remarks()]
         _order_raw(raw, options, outcome)
     else:
         outcome.results = sorted(options.output.glob(plan.results))
@@ -126,8 +127,8 @@ def order(folder: Path) -> Outcome:
         raise CaptureError(
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
-    rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0)
+    failures = rawfiles.rescue(raw, pool)
+    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures)
     _order_raw(raw, None, outcome)
     return outcome
 
@@ -239,7 +240,17 @@ def _megabytes(folder: Path) -> float:
 
 
 def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
-    groups = rawfiles.sort_by_rank(raw)
+    if not raw.is_dir():
+        outcome.remarks.append(f"{raw} was removed while the program ran: nothing is left to read")
+        return
+    try:
+        groups = rawfiles.sort_by_rank(raw)
+    except OSError as error:
+        outcome.remarks.append(
+            f"the raw files in {raw} could not be put in order ({error.strerror}); make room, "
+            f"then: stepscope capture finalise {outcome.folder}"
+        )
+        return
     outcome.raw = [raw / name for name in sorted(groups, key=lambda n: int(n[4:]))]
     found = [one for members_ in groups.values() for one in members_]
     said = list(dict.fromkeys(text for one in found for text in one.remarks))

@@ -45,7 +45,8 @@ def hand_out(folder: Path, owner: Mapping[int, str]) -> None:
                 path.rename(folder / name / path.name)
     for name, processes in members.items():
         text = json.dumps({"processes": sorted(processes)})
-        (folder / name / MEMBERS_FILE).write_text(text, encoding="utf-8")
+        with contextlib.suppress(OSError):  # a full disk: threads of workers are then left out
+            (folder / name / MEMBERS_FILE).write_text(text, encoding="utf-8")
 
 
 def _owner_of(process: int, owner: Mapping[int, str], parents: Mapping[int, int]) -> str | None:
