@@ -111,7 +111,7 @@ def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | Non
 
 def meta_of(raws: Sequence[Raw], said: dict[str, Any]) -> Meta:
     """The metadata but for times and rows."""
-    main = max(raws, key=lambda raw: (bool(raw.one("cupti")), len(raw.of(layout.KERNEL))))
+    main = max(raws, key=lambda raw: (bool(raw.one("cupti")), raw.count(layout.KERNEL)))
     rank, world, source = rank_of(main)
     environment = {}
     if version := main.one("cupti").get("version"):

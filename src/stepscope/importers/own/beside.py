@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from stepscope.importers.own import layout
 from stepscope.importers.own.about import end_of, process_of
@@ -73,13 +72,16 @@ def count_profilers(sink: Sink, folder: Path, raws: Sequence[Raw], processes: se
     """
     problems = sink.writer.problems
     for raw in raws:
-        times = np.sort(np.concatenate([raw.of(kind)["start"] for kind in _WORK]))
         for name, begin, end in periods(raw, end_of(raw)):
+            inside = sum(
+                int(((part["start"] >= begin) & (part["start"] < end)).sum())
+                for kind in _WORK
+                for part in raw.parts(kind)
+            )
             from_s, to_s = ((time - sink.origin_ns) / 1e9 for time in (begin, end))
-            inside = int(np.searchsorted(times, end) - np.searchsorted(times, begin))
             lost = (
                 f"this capture went on ({inside} GPU operations within), the other one lacks them"
-                if inside or not len(times)
+                if inside or not any(raw.count(kind) for kind in _WORK)
                 else "no GPU work was recorded meanwhile"
             )
             problems.count(

@@ -44,7 +44,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     folder = path if path.is_dir() else path.parent
     names = names_in(folder) if path.is_dir() else [path.name.split(".", 1)[0]]
     raws = [read_raw(folder, name, writer.problems) for name in names]
-    raws = [raw for raw in raws if raw.meta or raw.rows]
+    raws = [raw for raw in raws if raw.meta or raw.blocks]
     if not raws:
         raise InputError(
             f"{path} holds no whole record; the program ended before anything was recorded"
@@ -71,7 +71,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         named = read_ranges(sink, raw, process, end_of(raw), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)
-        raw.rows.clear()
+        raw.blocks.clear()
         raw.nvtx.clear()
     read_counters(sink, folder, raws, window)
     read_threads(sink, folder, processes, window)
