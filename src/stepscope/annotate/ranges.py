@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -39,6 +40,10 @@ class _State:
 
 
 _state = _State()
+_modules = sys.modules
+_MOST_NAMES = 1000
+_nothings: dict[str, _Nothing] = {}
+"""Ranges that nobody listens to, by name: making one anew would cost more than all the rest."""
 
 
 class _Nothing:
@@ -94,9 +99,16 @@ def range(name: str) -> _Nothing:
     """
     if not _state.known:
         _state.look()
-    if _state.push is None and listeners.torch_profiler() is None:
-        return _Nothing(name)
+    if _state.push is None and ("torch" not in _modules or listeners.torch_profiler() is None):
+        return _nothings.get(name) or _nothing(name)
     return _Range(name)
+
+
+def _nothing(name: str) -> _Nothing:
+    found = _Nothing(name)
+    if len(_nothings) < _MOST_NAMES:
+        _nothings[name] = found
+    return found
 
 
 def _around(name: str, function: Function) -> Function:
