@@ -1,4 +1,4 @@
-"""The hook in the recorded program: notes other profilers; on request optimizer steps and more.
+"""The hook in the recorded program: notes batches and other profilers; on request steps and more.
 
 Python imports a module of this name when it starts; the launcher puts this folder in front of
 ``PYTHONPATH``, unless it is told not to. It imports the standard library only, reads the
@@ -22,6 +22,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 _OPTIMIZER = "torch.optim.optimizer"
 _TORCH_PROFILER = "torch.autograd.profiler"
 _PROTON = "triton.profiler.profile"
+_LOADER = "torch.utils.data.dataloader"
+_FETCHERS = "torch.utils.data._utils.fetch"
 _LONG_COLLECTION_NS = 100_000
 """Collections below this are not noted: young generations take microseconds and are many."""
 
@@ -280,6 +282,42 @@ def _note_proton(configuration: _Configuration, module: Any) -> None:
     other.around(module, "finalize", False)
 
 
+def _ranged(recorder: Any, kind: Any, method: str, name: Callable[[Any], str]) -> None:
+    """Put a range around a method of a class."""
+    call = kind.__dict__.get(method)
+    if call is None:
+        return
+
+    def ranged(self: Any, *arguments: Any, **named: Any) -> Any:
+        recorder.push(name(self))
+        try:
+            return call(self, *arguments, **named)
+        finally:
+            recorder.pop()
+
+    functools.update_wrapper(ranged, call)
+    setattr(kind, method, ranged)
+
+
+def _note_loader(configuration: _Configuration, module: Any) -> None:
+    """A range, named as torch.profiler names it, around getting a batch."""
+    _ranged(
+        _Collector(configuration),
+        module._BaseDataLoaderIter,
+        "__next__",
+        lambda loader: f"enumerate(DataLoader)#{type(loader).__name__}.__next__",
+    )
+
+
+def _note_fetchers(configuration: _Configuration, module: Any) -> None:
+    """A range around making a batch, which is what a worker does."""
+    recorder = _Collector(configuration)
+    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+        kind = getattr(module, name, None)
+        if kind is not None:
+            _ranged(recorder, kind, "fetch", lambda _: "DataLoader fetch")
+
+
 def _watch_collections(configuration: _Configuration) -> None:
     import gc
 
@@ -322,6 +360,8 @@ def _install() -> None:
     if configuration.get("hook") == "collector":
         watch.wanted[_TORCH_PROFILER] = functools.partial(_note_torch, configuration)
         watch.wanted[_PROTON] = functools.partial(_note_proton, configuration)
+        watch.wanted[_LOADER] = functools.partial(_note_loader, configuration)
+        watch.wanted[_FETCHERS] = functools.partial(_note_fetchers, configuration)
     if watch.wanted:
         sys.meta_path.insert(0, watch)
 
