@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -95,6 +96,16 @@ def test_an_output_that_exists_is_not_touched(tmp_path: Path) -> None:
         record(options(tmp_path, backend="collector"), "test", print)
     with pytest.raises(CaptureError, match="no program that can be found"):
         record(Options(("no-such-program",), tmp_path / "o"), "test", print)
+
+
+def test_names_are_filled_in(stepscope: Stepscope, tmp_path: Path) -> None:
+    arguments = ("run", "--dry-run", "--backend", "collector", "-o")
+    name = f"{tmp_path}/%q{{RANK}}-%h-%p-100%%"
+    text = stepscope(*arguments, name, "--", "true", RANK="3/4").stdout
+    assert f"{tmp_path}/3_4-{platform.node()}-" in text
+    assert "-100%/raw" in text
+    message = stepscope.refuses(*arguments, name, "--", "true")
+    assert "asks for RANK, which is not set here" in message
 
 
 # --- commands -------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_without_shared_memory_events_come_from_the_heap(
     monkeypatch.setattr("stepscope.capture.backends.collector._SHARED_MEMORY_BYTES", 1 << 60)
     trace = program.trace('[(push("a"), pop()) for _ in range(20_000)]; launch(10)')
     assert (trace.rows("range"), trace.rows("gpu_op")) == (20_000, 10)
-    assert any("nearly full" in line for line in program.said)
+    assert any("too small" in line for line in program.said)
 
 
 def test_a_full_disk_never_stops_the_program(program: Program) -> None:

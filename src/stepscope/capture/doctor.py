@@ -127,7 +127,7 @@ def _permissions() -> Iterator[Check]:
         megabytes = free.f_bavail * free.f_frsize / 1e6
     except OSError:
         megabytes = 0.0
-    if megabytes < 64:
+    if megabytes < 256:
         yield Check(
             "shared memory",
             "warning",

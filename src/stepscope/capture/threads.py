@@ -102,7 +102,7 @@ class ThreadSampler:
                     if now >= stray_at and self.configuration is not None:
                         strays, stray_at = set(members(self.configuration)), now + _STRAY_S
                     if now >= tree_at:
-                        self._look(tree_of(root) | strays)
+                        stream.writelines(self._look(tree_of(root) | strays))
                         self._name()
                         tree_at = now + _TREE_S
                         stream.flush()
@@ -121,14 +121,15 @@ class ThreadSampler:
             self._threads.clear()
             self.cpu_s = time.thread_time()
 
-    def _look(self, processes: set[int]) -> None:
-        """Find new threads, forget those that ended."""
+    def _look(self, processes: set[int]) -> list[str]:
+        """Find new threads, forget those that ended; returns the latter's last lines."""
         found = {(p, t) for p in processes for t in threads_of(p)}
-        for key in self._threads.keys() - found:
-            self._threads.pop(key).close()
+        ended = [self._threads.pop(key) for key in self._threads.keys() - found]
+        for one in ended:
+            one.close()
         for process, thread in sorted(found - self._threads.keys()):
             if len(self._threads) >= self._most:
-                return
+                break
             folder = f"/proc/{process}/task/{thread}"
             try:
                 stat = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -141,6 +142,7 @@ class ThreadSampler:
             self._threads[process, thread] = _Thread(process, thread, stat, schedstat)
             self._unnamed.append((process, thread))
         self.watched = max(self.watched, len(self._threads))
+        return [_line(one, one.seen_ns) for one in ended if not one.written]
 
     def _name(self) -> None:
         """Write the names of new threads, now and one look later: most get theirs after a while."""

@@ -27,7 +27,13 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("-o", "--output", default="", help="Folder of the capture; a new one by default.")
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    help="Folder of the capture; a new one by default. %q{RANK} stands for a variable, %h for the "
+    "host, %p for the launcher's process, %% for a percent sign.",
+)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "collector", "nsys", "torch", "ncu"]),

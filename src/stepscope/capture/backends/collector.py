@@ -17,9 +17,10 @@ from stepscope.capture.profilers import in_environment
 RAW_FOLDER = "raw"
 CONFIGURATION = "collector.conf"
 _SHARED_MEMORY = Path("/dev/shm")
-_SHARED_MEMORY_BYTES = 64 << 20
-"""Free space below which NVTX events are kept on the heap instead, and die with a killed process;
-a process needs 8 MiB."""
+_SHARED_MEMORY_BYTES = 256 << 20
+"""Free space below which NVTX events are kept on the heap instead, and die with a killed process. A
+process needs 8 MiB, a forked worker one; PyTorch's workers need the same memory for their batches,
+so the collector also leaves three quarters of it free."""
 
 
 def check(command: tuple[str, ...]) -> Readiness:
@@ -89,7 +90,7 @@ def plan(options: Options) -> Plan:
     notes = []
     if pool is None:
         notes.append(
-            f"{_SHARED_MEMORY} is missing or nearly full: NVTX ranges of killed processes are lost"
+            f"{_SHARED_MEMORY} is missing or too small: NVTX ranges of killed processes are lost"
         )
     notes += [f"{says}; {do}" for says, do in in_environment()]
     return Plan(

@@ -21,6 +21,7 @@ enum Life : int { kFresh, kLiving, kEnding, kDead };
 
 constexpr uint64_t kPollNs = 50000000;           // control word, limits
 constexpr uint64_t kClockNs = 60000000000ull;    // clock tuples for aligning machines
+constexpr uint32_t kWorkerPool = 1 << 20;        // of a forked child
 alignas(Process) uint8_t g_storage[sizeof(Process)];
 Process& g_process = *reinterpret_cast<Process*>(g_storage);
 int g_life = kFresh;  // atomic
@@ -232,7 +233,9 @@ Process* give_birth() {
     return nullptr;
   }
   p.sink.keep_only(config().ring_ns);
-  p.chunks.open(config().pool, base, config().pool_bytes);
+  // Workers are many, and their threads few.
+  uint32_t pool = config().pool_bytes;
+  p.chunks.open(config().pool, base, g_generation > 1 && pool > kWorkerPool ? kWorkerPool : pool);
   p.strings.open(&p.chunks);
   sem_init(&g_wake, 0, 0);
   prepare_once();
