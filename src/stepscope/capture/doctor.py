@@ -164,6 +164,11 @@ def _streams() -> Iterator[Check]:
             "waits are known at each reading only",
             "a kernel with CONFIG_SCHED_INFO tells",
         )
+    yield Check(
+        "python stacks",
+        "ok",
+        "the hook can sample them inside programs of Python 3.9 or newer (run --sample-hz 50)",
+    )
     try:
         library = nvml.Nvml()
         able = [gpu for gpu in library.gpus() if library.has_gpm(gpu)]
