@@ -6,17 +6,21 @@ collector's configuration, and waits for modules of torch and triton without imp
 Another ``sitecustomize`` that would have been found without it is run as usual.
 """
 
-import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
+# Every Python of the run pays for what is imported here, a compiler's helper too: only modules that
+# the interpreter has loaded anyway. The rest is imported where it is used.
+from __future__ import annotations
+
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from importlib.machinery import PathFinder
 
-_Configuration = dict[str, str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    _Configuration = dict[str, str]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs start-up
 _OPTIMIZER = "torch.optim.optimizer"
@@ -31,8 +35,10 @@ _LONG_COLLECTION_NS = 100_000
 def _run_other() -> None:
     """Run the sitecustomize that this one hides."""
     elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
+        import importlib.util
+
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
 
@@ -188,7 +194,7 @@ class _Steps:
             cuda.synchronize()
 
 
-class _Watch(importlib.abc.MetaPathFinder):
+class _Watch:
     """Waits for modules to be imported, and calls what is registered for each afterwards."""
 
     def __init__(self) -> None:
@@ -200,6 +206,8 @@ class _Watch(importlib.abc.MetaPathFinder):
             return None
         if not self.wanted:
             sys.meta_path.remove(self)
+        import importlib.util
+
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -260,7 +268,7 @@ class _OtherProfiler:
                 if not on:
                     self.note(False)
 
-        functools.update_wrapper(noted, call)
+        noted.__name__ = name
         setattr(module, name, noted)
 
 
@@ -295,7 +303,7 @@ def _ranged(recorder: Any, kind: Any, method: str, name: Callable[[Any], str]) -
         finally:
             recorder.pop()
 
-    functools.update_wrapper(ranged, call)
+    ranged.__name__ = method
     setattr(kind, method, ranged)
 
 
@@ -336,6 +344,8 @@ def _watch_collections(configuration: _Configuration) -> None:
 
 
 def _sample_stacks(configuration: _Configuration) -> None:
+    import importlib.util
+
     # not by name: the folder may have left the search path, and the name may be the program's
     spec = importlib.util.spec_from_file_location("_stepscope_sampling", f"{_HERE}/sampling.py")
     assert spec is not None
@@ -356,12 +366,12 @@ def _install() -> None:
         _sample_stacks(configuration)
     watch = _Watch()
     if int(configuration.get("steps") or 0) > 0:
-        watch.wanted[_OPTIMIZER] = functools.partial(_count_steps, configuration)
+        watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
     if configuration.get("hook") == "collector":
-        watch.wanted[_TORCH_PROFILER] = functools.partial(_note_torch, configuration)
-        watch.wanted[_PROTON] = functools.partial(_note_proton, configuration)
-        watch.wanted[_LOADER] = functools.partial(_note_loader, configuration)
-        watch.wanted[_FETCHERS] = functools.partial(_note_fetchers, configuration)
+        watch.wanted[_TORCH_PROFILER] = lambda module: _note_torch(configuration, module)
+        watch.wanted[_PROTON] = lambda module: _note_proton(configuration, module)
+        watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
+        watch.wanted[_FETCHERS] = lambda module: _note_fetchers(configuration, module)
     if watch.wanted:
         sys.meta_path.insert(0, watch)
 
