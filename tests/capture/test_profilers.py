@@ -78,9 +78,25 @@ def test_what_the_other_took_is_told(program: Program, torch: None) -> None:
         time.sleep(0.05)
         """
     )
-    (detail,) = others(trace)
-    assert "no GPU work was recorded meanwhile" in detail
+    assert others(trace) == []
+    (taken,) = (p for p in trace.meta.problems if p.id == "cupti_taken")
+    assert "no GPU work was recorded meanwhile" in taken.detail
     assert trace.rows("gpu_op") == 10
+
+
+def test_a_profiler_that_was_first_is_a_loss_of_the_whole_capture(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CUPTI_BUSY", "1")
+    outcome = program.record('launch(5); push("a"); time.sleep(0.2); pop(); launch(5)')
+    assert outcome.exit_code == 0
+    trace = read(outcome.raw[0])
+    (problem,) = (p for p in trace.meta.problems if p.id == "cupti_taken")
+    assert problem.severity == "data_loss"
+    assert "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED" in problem.detail
+    begin, end = (float(problem.detail.split(" s:")[0].split()[at]) for at in (-3, -1))
+    assert end - begin >= 0.2
+    assert (trace.rows("range"), trace.rows("gpu_op")) == (1, 0)
 
 
 def test_no_hook_means_none(program: Program, torch: None) -> None:
@@ -121,11 +137,14 @@ def test_loaded_libraries_tell(tmp_path: Path, program: Program) -> None:
     source.write_text("int nothing;")
     library = tmp_path / "libproton.so"
     subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
-    outcome = program.record(f"ctypes.CDLL({str(library)!r}); launch(5); time.sleep(1.6)")
+    outcome = program.record(
+        f"ctypes.CDLL({str(library)!r}); launch(5); time.sleep(1.6); launch(7)"
+    )
     assert any("loaded Proton (Triton's profiler) (libproton.so)" in r for r in outcome.remarks)
     trace = read(outcome.raw[0])
     (detail,) = others(trace)
     assert detail.startswith("Proton (Triton's profiler) in process")
+    assert detail.endswith("; 7 GPU operations were recorded after that")
     # a process that has nothing of the kind
     assert list(in_process(os.getpid())) == []
     assert list(in_process(2**22 + 1)) == []

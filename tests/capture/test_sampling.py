@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.capture.conftest import Program, read, texts
 
+from stepscope.capture.launcher import record
 from stepscope.importers.own.stacks import _frames
 
 BUSY = """
@@ -82,6 +86,22 @@ def test_forked_workers_are_sampled_and_killed_ones_keep_their_samples(program: 
     (worker,) = processes - set(trace.frame("gpu_op", "process_id")["process_id"].tolist())
     names = {known[r["stack_id"]][-1][0] for r in samples if r["process_id"] == worker}
     assert "worker" in names
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_programs_of_other_pythons(program: Program, version: str) -> None:
+    python = shutil.which(f"python{version}")
+    if (
+        python is None
+        or subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode
+    ):
+        pytest.skip(f"there is no Python {version} here")
+    options = program.options(BUSY, sample_hz=50)
+    command = (python, *options.command[1:])
+    outcome = record(replace(options, command=command), "test", program.said.append)
+    assert outcome.exit_code == 0
+    trace = read(outcome.raw[0])
+    assert any(name.endswith("inner") for name in texts(trace, "stack_frame", "function"))
 
 
 def test_an_unwritable_folder_harms_nobody(

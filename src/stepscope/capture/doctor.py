@@ -167,7 +167,7 @@ def _streams() -> Iterator[Check]:
     yield Check(
         "python stacks",
         "ok",
-        "the hook can sample them inside programs of Python 3.9 or newer (run --sample-hz 50)",
+        "the hook can sample them inside programs of Python 3.8 or newer (run --sample-hz 50)",
     )
     try:
         library = nvml.Nvml()

@@ -72,27 +72,55 @@ def count_profilers(sink: Sink, folder: Path, raws: Sequence[Raw], processes: se
     """
     problems = sink.writer.problems
     for raw in raws:
+        process = process_of(raw)
+        for name, begin, end in _refusals(raw):
+            detail = f"process {process}, {_span(sink, begin, end)}: {name}"
+            problems.count("cupti_taken", 1, scope="gpu_op", detail=detail)
         for name, begin, end in periods(raw, end_of(raw)):
-            inside = sum(
-                int(((part["start"] >= begin) & (part["start"] < end)).sum())
-                for kind in _WORK
-                for part in raw.parts(kind)
-            )
-            from_s, to_s = ((time - sink.origin_ns) / 1e9 for time in (begin, end))
+            inside = _work_between(raw, begin, end)
+            taken = not inside and any(raw.count(kind) for kind in _WORK)
             lost = (
-                f"this capture went on ({inside} GPU operations within), the other one lacks them"
-                if inside or not any(raw.count(kind) for kind in _WORK)
-                else "no GPU work was recorded meanwhile"
+                "no GPU work was recorded meanwhile"
+                if taken
+                else f"this capture went on ({inside} GPU operations within), the other one lacks "
+                "them"
             )
-            problems.count(
-                "other_profiler",
-                1,
-                scope="gpu_op",
-                detail=f"{name} in process {process_of(raw)}, {from_s:.3f} to {to_s:.3f} s: {lost}",
-            )
+            detail = f"{name} in process {process}, {_span(sink, begin, end)}: {lost}"
+            kind = "cupti_taken" if taken else "other_profiler"
+            problems.count(kind, 1, scope="gpu_op", detail=detail)
+    by_process = {process_of(raw): raw for raw in raws}
     said = _json(folder / PROFILERS_FILE)
     for one in said if isinstance(said, list) else []:
-        if isinstance(one, dict) and one.get("process") in processes:
-            since = (int(one.get("time_ns", 0)) - sink.origin_ns) / 1e9
-            detail = f"{one.get('tool')} in process {one['process']}, seen at {since:.3f} s"
-            problems.count("other_profiler", 1, scope="gpu_op", detail=detail)
+        if not isinstance(one, dict) or one.get("process") not in processes:
+            continue
+        since = int(one.get("time_ns", 0))
+        detail = (
+            f"{one.get('tool')} in process {one['process']}, seen at "
+            f"{(since - sink.origin_ns) / 1e9:.3f} s"
+        )
+        if (owner := by_process.get(one["process"])) is not None:
+            after = _work_between(owner, since, 1 << 63)
+            detail += f"; {after} GPU operations were recorded after that"
+        problems.count("other_profiler", 1, scope="gpu_op", detail=detail)
+
+
+def _refusals(raw: Raw) -> Iterator[tuple[str, int, int]]:
+    """(what the collector said, begin, end) where another tool had CUPTI before it."""
+    for remark in raw.all("remark"):
+        text = str(remark.get("text", ""))
+        if text.startswith("another profiler already uses CUPTI"):
+            yield text, int(remark.get("time_ns", 0)), end_of(raw)
+
+
+def _work_between(raw: Raw, begin: int, end: int) -> int:
+    """GPU operations that began within some monotonic time."""
+    return sum(
+        int(((part["start"] >= begin) & (part["start"] < end)).sum())
+        for kind in _WORK
+        for part in raw.parts(kind)
+    )
+
+
+def _span(sink: Sink, begin: int, end: int) -> str:
+    from_s, to_s = ((time - sink.origin_ns) / 1e9 for time in (begin, end))
+    return f"{from_s:.3f} to {to_s:.3f} s"
