@@ -2,8 +2,9 @@
 
     python benchmarks/finalise.py [RECORDS]
 
-Writes a synthetic capture of one process with as many kernels, and as many calls, in the order in
-which several streams complete; reads it in a process of its own; prints a line a size.
+Writes a synthetic capture of one process: for each kernel, which several streams complete out of
+order, its call and a range around both (four records); reads it in a process of its own; prints a
+line a size.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from stepscope.importers.own import layout
 
 _BLOCK_ROWS = 5000
+_CHUNK_ROWS = 1000
 _STREAMS = 4
 _READ = """
 import resource, sys, time
@@ -34,16 +36,17 @@ print(time.process_time() - begin, before / 1024, after / 1024)
 """
 
 
-def block(kind: int, payload: bytes, rows: int) -> bytes:
+def block(kind: int, payload: bytes, rows: int, thread: int = 0, sequence: int = 0) -> bytes:
     """One block of the raw format."""
     width = layout.ROWS[kind].itemsize if kind in layout.ROWS else 0
-    head = (layout.BLOCK_MAGIC, kind, width, rows, len(payload), zlib.crc32(payload), 0, 0, 1)
+    crc = zlib.crc32(payload)
+    head = (layout.BLOCK_MAGIC, kind, width, rows, len(payload), crc, thread, sequence, 1)
     return struct.pack("<IHHIIIIQQ", *head) + payload
 
 
 def write(path: Path, records: int) -> None:
-    """Write a capture of so many rows, half of them kernels, half calls."""
-    count = records // 2
+    """Write a capture of so many rows."""
+    count = records // 4
     generator = np.random.default_rng(1)
     with path.open("wb") as file:
         meta = b'{"type":"process","pid":7,"born_ns":1,"format":1}'
@@ -62,6 +65,13 @@ def write(path: Path, records: int) -> None:
             kernels["grid"], kernels["block"] = 10, 128
             # buffers come back a stream at a time
             kernels = kernels[np.argsort(kernels["stream"], kind="stable")]
+            events = np.zeros(2 * len(number), layout.ROWS[layout.NVTX])
+            events["op"][::2], events["op"][1::2] = layout.PUSH, layout.POP
+            events["time"][::2], events["time"][1::2] = calls["start"] - 1000, calls["end"] + 1000
+            for at in range(0, len(events), _CHUNK_ROWS):
+                part = events[at : at + _CHUNK_ROWS]
+                sequence = (2 * first + at) // _CHUNK_ROWS + 1
+                file.write(block(layout.NVTX, part.tobytes(), len(part), 7, sequence))
             file.write(block(layout.API, calls.tobytes(), len(calls)))
             file.write(block(layout.KERNEL, kernels.tobytes(), len(kernels)))
 

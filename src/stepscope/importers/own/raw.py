@@ -18,7 +18,6 @@ from stepscope.trace.frame import AnyArray
 from stepscope.trace.problems import ProblemLog
 
 _MAGIC = layout.BLOCK_MAGIC.to_bytes(4, "little")
-Sequences = dict[int, tuple[int, int, bytes]]
 PART_ROWS = 1 << 18
 """Rows handed on at once."""
 _SEARCH_BYTES = 1 << 20
@@ -41,16 +40,46 @@ class Block:
     rows: int
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Some NVTX rows of one thread, or some texts.
+
+    Attributes:
+        kind: ``NVTX`` or ``STRINGS``.
+        thread: thread that wrote them.
+        length: of them, bytes.
+        held: themselves, or where they stand in a file.
+    """
+
+    kind: int
+    thread: int
+    length: int
+    held: bytes | Block
+
+    @property
+    def rows(self) -> int:
+        """Number of NVTX rows."""
+        return self.length // layout.ROWS[layout.NVTX].itemsize
+
+    def load(self) -> AnyArray:
+        """The NVTX rows."""
+        if isinstance(self.held, bytes):
+            whole = self.rows * layout.ROWS[layout.NVTX].itemsize
+            return np.frombuffer(self.held[:whole], layout.ROWS[layout.NVTX])
+        return _load(layout.NVTX, self.held)
+
+
 @dataclass
 class Raw:
-    """The content of one process's files. Rows but NVTX stay in the files until asked for.
+    """The content of one process's files. Rows stay in the files until they are asked for.
 
     Attributes:
         name: the files' common name.
         meta: JSON objects, in order.
         texts: text of each number.
         blocks: where the rows of each kind but NVTX are, in order of writing.
-        nvtx: (thread, rows) of each chunk, in order of their sequence.
+        nvtx: chunks of NVTX rows, in order of their sequence: a thread's are in order of time.
+        schemas: NVTX rows that describe payloads; any thread may use them.
         last_ns: monotonic time of the last block.
     """
 
@@ -58,7 +87,8 @@ class Raw:
     meta: list[dict[str, Any]] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     blocks: dict[int, list[Block]] = field(default_factory=lambda: defaultdict(list))
-    nvtx: list[tuple[int, AnyArray]] = field(default_factory=list)
+    nvtx: list[Chunk] = field(default_factory=list)
+    schemas: list[AnyArray] = field(default_factory=list)
     last_ns: int = 0
 
     def count(self, kind: int) -> int:
@@ -105,7 +135,7 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
         InputError: they cannot be read, or were written by a newer collector.
     """
     raw = Raw(name)
-    chunks: Sequences = {}
+    chunks: dict[int, Chunk] = {}
     segments = sorted(folder.glob(f"{name}.*.raw"))  # of a ring
     for path in (folder / f"{name}.raw", *segments):
         for header, payload, at in _blocks(path, problems):
@@ -113,32 +143,45 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
             raw.last_ns = max(raw.last_ns, int(header["time_ns"]))
             if kind == layout.META:
                 raw.meta.append(_json(path, payload))
-            elif kind in (layout.STRINGS, layout.NVTX):
+            elif kind == layout.STRINGS:
                 _keep(chunks, header, payload)
+            elif kind == layout.NVTX:
+                block = _block(path, kind, header, at)
+                _keep_schemas(raw, np.frombuffer(payload, layout.ROWS[kind]))
+                _keep(chunks, header, block, len(payload))
             elif kind in layout.ROWS:
                 raw.blocks[kind].append(_block(path, kind, header, at))
     pool = folder / f"{name}.pool"
     if pool.exists():
         for header, payload in _chunks(pool):
             _keep(chunks, header, payload)
-    for _, (kind, thread, payload) in sorted(chunks.items()):
-        if kind == layout.STRINGS:
-            raw.texts.update(_texts(payload))
-        else:
-            raw.nvtx.append((thread, np.frombuffer(payload, layout.ROWS[layout.NVTX])))
+    for _, chunk in sorted(chunks.items()):
+        if isinstance(chunk.held, bytes) and chunk.kind == layout.STRINGS:
+            raw.texts.update(_texts(chunk.held))
+            continue
+        raw.nvtx.append(chunk)
+        if isinstance(chunk.held, bytes):
+            _keep_schemas(raw, chunk.load())
     return raw
 
 
-def _keep(chunks: Sequences, header: Any, payload: bytes) -> None:
+def _keep_schemas(raw: Raw, rows: AnyArray) -> None:
+    found = rows[rows["op"] == layout.SCHEMA]
+    if len(found):
+        raw.schemas.append(found)
+
+
+def _keep(
+    chunks: dict[int, Chunk], header: Any, held: bytes | Block, length: int | None = None
+) -> None:
     """Keep a chunk once, as long as it ever was: it may have been written while being filled."""
     sequence = int(header["sequence"])
+    if length is None:
+        assert isinstance(held, bytes)
+        length = len(held)
     known = chunks.get(sequence)
-    if known is None or len(known[2]) < len(payload):
-        width = layout.ROWS[layout.NVTX].itemsize
-        kind = int(header["kind"])
-        if kind == layout.NVTX:
-            payload = payload[: len(payload) // width * width]
-        chunks[sequence] = (kind, int(header["thread"]), payload)
+    if known is None or known.length < length:
+        chunks[sequence] = Chunk(int(header["kind"]), int(header["thread"]), length, held)
 
 
 def _blocks(path: Path, problems: ProblemLog) -> Iterator[tuple[Any, bytes, int]]:
