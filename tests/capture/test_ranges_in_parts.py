@@ -32,6 +32,7 @@ def chunks_of(steps: list[tuple[int, str, int, bool]]) -> list[tuple[int, np.nda
     """(thread, rows) of the chunks that threads fill, in the order in which they were begun."""
     chunks: list[tuple[int, list[np.ndarray]]] = []
     current: dict[int, int] = {}
+    started: list[int] = []
 
     def add(thread: int, row: np.ndarray, fresh: bool) -> None:
         if fresh or thread not in current:
@@ -44,8 +45,11 @@ def chunks_of(steps: list[tuple[int, str, int, bool]]) -> list[tuple[int, np.nda
         row["time"], row["name"] = 10 * time, 1 + number
         ops = {"pop": layout.POP, "start": layout.BEGIN, "end": layout.FINISH, "mark": layout.MARK}
         row["op"] = ops.get(what, layout.PUSH)
-        if what in ("start", "end"):
-            row["id"] = 100 + number
+        if what == "start":  # numbers are never used again
+            row["id"] = 100 + time
+            started.append(100 + time)
+        elif what == "end":
+            row["id"] = started.pop(number % len(started)) if started else 99
         else:
             row["domain"] = number
         add(thread, row, fresh)
@@ -76,7 +80,7 @@ def rows_of(folder: Path, name: str, size: int) -> list[dict[str, Any]]:
 
 
 @given(events)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
 def test_in_parts_and_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, int, bool]]
 ) -> None:
