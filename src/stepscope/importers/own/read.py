@@ -34,6 +34,8 @@ from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
+_NEVER = 1 << 62
+
 
 def read(path: Path, writer: TraceWriter) -> Meta:
     """Fill the writer from a folder of raw files, or from one process's file.
@@ -67,7 +69,9 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         read_overhead(sink, raw, process)
         read_memory(sink, raw, process)
         # a worker without a GPU does not know when its parent records
-        within = None if raw.one("cupti") or not with_gpu else (window.start_ns, window.end_ns)
+        within = (window.start_ns, window.end_ns) if with_gpu else None
+        if raw.one("cupti"):  # ... nor does its parent before it uses the GPU
+            within = (window.start_ns, _NEVER)
         named = read_ranges(sink, raw, process, end_of(raw), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)
