@@ -75,10 +75,15 @@ class Captured:
 
 
 def capture_options(**options: Any) -> Options:
-    """What a capture shall record, by the names of :class:`~stepscope.capture.options.Options`."""
+    """What a capture shall record, by the names of :class:`~stepscope.capture.options.Options`.
+
+    Raises:
+        UsageError: the folder's name asks for a variable that is not set.
+    """
     from stepscope.capture.facade import make_options
 
-    return make_options(**options)
+    with _capture_errors():
+        return make_options(**options)
 
 
 def planned_command(options: Options) -> tuple[str, str]:

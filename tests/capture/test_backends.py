@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def test_nothing_but_the_standard_library_is_loaded() -> None:
         ({"steps": 3, "range": "step"}, "--steps and --range both say when"),
         ({"warmup": 3}, "give --steps too"),
         ({"paused": True, "delay_s": 1.0}, "--delay and --paused both say"),
+        ({"hook": False, "gc": True}, "--gc needs the hook"),
+        ({"sample_hz": 1e6}, "--sample-hz is 1e"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
@@ -93,6 +96,16 @@ def test_an_output_that_exists_is_not_touched(tmp_path: Path) -> None:
         record(options(tmp_path, backend="collector"), "test", print)
     with pytest.raises(CaptureError, match="no program that can be found"):
         record(Options(("no-such-program",), tmp_path / "o"), "test", print)
+
+
+def test_names_are_filled_in(stepscope: Stepscope, tmp_path: Path) -> None:
+    arguments = ("run", "--dry-run", "--backend", "collector", "-o")
+    name = f"{tmp_path}/%q{{RANK}}-%h-%p-100%%"
+    text = stepscope(*arguments, name, "--", "true", RANK="3/4").stdout
+    assert f"{tmp_path}/3_4-{platform.node()}-" in text
+    assert "-100%/raw" in text
+    message = stepscope.refuses(*arguments, name, "--", "true")
+    assert "asks for RANK, which is not set here" in message
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -178,6 +191,7 @@ def test_dry_run_prints_a_command_that_works_as_it_stands(
         "STEPSCOPE_CAPTURE",
         "CUDA_INJECTION64_PATH",
         "NVTX_INJECTION64_PATH",
+        "PYTHONPATH",
     }
     assert not (tmp_path / "o").exists()
     printed = stepscope(

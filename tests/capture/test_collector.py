@@ -212,21 +212,24 @@ def test_without_shared_memory_events_come_from_the_heap(
     monkeypatch.setattr("stepscope.capture.backends.collector._SHARED_MEMORY_BYTES", 1 << 60)
     trace = program.trace('[(push("a"), pop()) for _ in range(20_000)]; launch(10)')
     assert (trace.rows("range"), trace.rows("gpu_op")) == (20_000, 10)
-    assert any("nearly full" in line for line in program.said)
+    assert any("too small" in line for line in program.said)
 
 
 def test_a_full_disk_never_stops_the_program(program: Program) -> None:
     outcome = program.record(
         """
         import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
         [(push("a"), pop()) for _ in range(20_000)]
         launch(20_000)
         time.sleep(0.3)
         """
     )
     assert outcome.exit_code == 0
-    assert [line for line in outcome.remarks if "did not close" in line]
+    assert [line for line in outcome.remarks if "(File too large)" in line]
+    trace = read(outcome.raw[0])
+    assert 0 < trace.rows("range") + trace.rows("gpu_op") < 40_000
+    assert {p.id for p in trace.meta.problems} >= {"dropped_records"}
 
 
 def test_another_profiler_is_named_and_nvtx_goes_on(

@@ -28,6 +28,32 @@ TORCH = {
                 for hook in before: hook(self, (), {})
                 for hook in after: hook(self, (), {})
     """,
+    "torch/utils/__init__.py": "",
+    "torch/utils/data/__init__.py": "",
+    "torch/utils/data/_utils/__init__.py": "",
+    "torch/utils/data/_utils/fetch.py": """
+        class _MapDatasetFetcher:
+            def fetch(self, indices): return [i * 10 for i in indices]
+    """,
+    "torch/utils/data/dataloader.py": """
+        import os
+        from torch.utils.data._utils.fetch import _MapDatasetFetcher
+        class _BaseDataLoaderIter:
+            def __init__(self, batches): self.batches = iter(batches)
+            def __iter__(self): return self
+            def __next__(self): return self._next_data()
+        class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
+            def _next_data(self): return _MapDatasetFetcher().fetch(next(self.batches))
+        class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
+            def _next_data(self):
+                batch = next(self.batches)
+                read, write = os.pipe()
+                if os.fork() == 0:
+                    os.write(write, bytes(_MapDatasetFetcher().fetch(batch)))
+                    os._exit(0)
+                os.wait()
+                return list(os.read(read, 100))
+    """,
     "torch/profiler.py": """
         import json
         class ProfilerActivity: CPU, CUDA = "cpu", "cuda"
@@ -115,3 +141,37 @@ def test_torch_profiler_without_a_change(program: Program, torch: Path) -> None:
     assert path.name == "torch.rank0.json.gz"
     assert options["with_stack"] is True
     assert steps == 3  # after the first, at each boundary
+
+
+def test_batches_are_ranges_in_the_program_and_its_workers(program: Program, torch: Path) -> None:
+    trace = program.trace(
+        """
+        from torch.utils.data.dataloader import (
+            _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter)
+        found = list(_SingleProcessDataLoaderIter([[1, 2], [3]])); launch(5)
+        found += list(_MultiProcessingDataLoaderIter([[4], [5]])); launch(5)
+        assert found == [[10, 20], [30], [40], [50]], found
+        """
+    )
+    rows = trace.arrow("range").to_pylist()
+    names = [row["name"] for row in rows]
+    # once more each than there are batches: the end of the data is a call too
+    assert names.count("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__") == 3
+    assert names.count("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__") == 3
+    assert names.count("DataLoader fetch") == 4
+    assert all(row["closed"] for row in rows)
+    (main,) = set(trace.frame("gpu_op", "process_id")["process_id"].tolist())
+    fetching = [row["process_id"] for row in rows if row["name"] == "DataLoader fetch"]
+    assert fetching.count(main) == 2
+    assert len(set(fetching)) == 3
+
+
+def test_without_the_hook_the_program_is_as_it_was(program: Program, torch: Path) -> None:
+    trace = program.trace(
+        """
+        from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+        list(_SingleProcessDataLoaderIter([[1, 2], [3]])); launch(5)
+        """,
+        hook=False,
+    )
+    assert trace.rows("range") == 0

@@ -224,6 +224,20 @@ def test_workers_record_within_their_parents_window(program: Program) -> None:
     assert texts(trace, "range", "name") == ["within"]
 
 
+def test_ranges_before_the_first_cuda_call_are_not_of_a_later_window(program: Program) -> None:
+    trace = program.trace(
+        """
+        nvtx.nvtx_load(); push("import"); pop(); push("around")
+        cuda.fake_init(); push("before"); pop()
+        cuda.fake_profiler(1); launch(5); push("in"); pop(); cuda.fake_profiler(0)
+        pop()
+        """,
+        start="",
+        range="cudaProfilerApi",
+    )
+    assert sorted(texts(trace, "range", "name")) == ["around", "in"]
+
+
 def test_start_and_stop_from_outside(program: Program) -> None:
     options = program.options(
         """

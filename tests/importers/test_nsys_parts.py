@@ -16,6 +16,7 @@ from stepscope.importers.nsys.nesting import count_overlapping
 from stepscope.importers.nsys.prefetch import prefetched
 from stepscope.importers.nsys.samples import Points, paired
 from stepscope.importers.nsys.text import Lexicon, NameColumn, Strings, clean, clean_array
+from stepscope.trace.frame import NULL
 
 
 def numbers(values):
@@ -109,6 +110,7 @@ def test_scheduling_pairs(events):
             numbers([e[1] for e in events]),
             np.array([e[2] for e in events], bool),
             numbers([e[3] for e in events]),
+            numbers([NULL] * len(events)),
         ),
         100,
     )

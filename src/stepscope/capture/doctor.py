@@ -13,6 +13,7 @@ from stepscope.capture import nvml
 from stepscope.capture.backends.registry import BACKENDS
 from stepscope.capture.collector import build
 from stepscope.capture.libraries import cupti_candidates, cupti_version, find_tool, load
+from stepscope.capture.profilers import in_environment, in_process
 
 Status = Literal["ok", "warning", "missing"]
 _ADMIN_ONLY = Path("/proc/driver/nvidia/params")
@@ -48,7 +49,15 @@ def examine(command: tuple[str, ...] = ()) -> list[Check]:
     Args:
         command: the program that is to be captured, whose Python is looked into.
     """
-    return [*_gpu(), *_cupti(command), *_permissions(), *_tools(), *_backends(command)]
+    return [
+        *_gpu(),
+        *_cupti(command),
+        *_permissions(),
+        *_others(),
+        *_streams(),
+        *_tools(),
+        *_backends(command),
+    ]
 
 
 def _gpu() -> Iterator[Check]:
@@ -118,7 +127,7 @@ def _permissions() -> Iterator[Check]:
         megabytes = free.f_bavail * free.f_frsize / 1e6
     except OSError:
         megabytes = 0.0
-    if megabytes < 64:
+    if megabytes < 256:
         yield Check(
             "shared memory",
             "warning",
@@ -127,6 +136,53 @@ def _permissions() -> Iterator[Check]:
         )
     else:
         yield Check("shared memory", "ok", f"/dev/shm has {megabytes:.0f} MB free")
+
+
+def _others() -> Iterator[Check]:
+    """Other users of CUPTI: in the environment, and among this user's running programs."""
+    told = [Check("other profilers", "warning", *found) for found in in_environment()]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            for sign, path in in_process(int(entry.name)):
+                says = f"{sign.tool} is loaded in running process {entry.name} ({Path(path).name})"
+                told.append(Check("other profilers", "warning", says, "do not record that process"))
+    if not told:
+        told.append(Check("other profilers", "ok", "no other user of CUPTI is in sight"))
+    yield from told
+
+
+def _streams() -> Iterator[Check]:
+    """What can be recorded beside CUDA and NVTX."""
+    try:
+        _, wait, _ = Path("/proc/self/schedstat").read_text(encoding="utf-8").split()
+        yield Check("thread states", "ok", f"/proc tells running and waiting times ({wait} ns)")
+    except (OSError, ValueError):
+        yield Check(
+            "thread states",
+            "warning",
+            "the kernel does not tell how long threads wait for a CPU; running, sleeping and disk "
+            "waits are known at each reading only",
+            "a kernel with CONFIG_SCHED_INFO tells",
+        )
+    yield Check(
+        "python stacks",
+        "ok",
+        "the hook can sample them inside programs of Python 3.8 or newer (run --sample-hz 50)",
+    )
+    try:
+        library = nvml.Nvml()
+        able = [gpu for gpu in library.gpus() if library.has_gpm(gpu)]
+    except OSError:
+        return  # the driver has been reported
+    if able:
+        yield Check("gpu activity", "ok", f"GPM counters of {len(able)} GPUs can be sampled")
+    else:
+        yield Check(
+            "gpu activity",
+            "warning",
+            "these GPUs or this driver have no GPM counters; clocks, power and memory are sampled",
+            "GPM needs a Hopper GPU or newer and driver 525 or newer",
+        )
 
 
 def _capabilities() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,32 @@ from stepscope.capture.options import Options
 
 
 def make_options(*, command: tuple[str, ...], output: str, **rest: Any) -> Options:
-    """Options with a folder: the one given, else a new one beside the program's start."""
-    folder = Path(output) if output else _new_folder()
+    """Options with a folder: the one given, else a new one beside the program's start.
+
+    Raises:
+        CaptureError: the folder's name asks for a variable that is not set.
+    """
+    folder = Path(expanded(output)) if output else _new_folder()
     return Options(command=tuple(command), output=folder, **rest)
+
+
+def expanded(name: str) -> str:
+    """A name with ``%q{VARIABLE}``, ``%h`` (host), ``%p`` (process) and ``%%`` filled in.
+
+    Raises:
+        CaptureError: a variable is not set, or its value would leave the folder.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            found = os.environ.get(match[1])
+            if not found:
+                raise CaptureError(f"-o {name} asks for {match[1]}, which is not set here")
+            return found.replace("/", "_")
+        known = {"h": platform.node(), "p": str(os.getpid()), "%": "%"}
+        return known[match[2]]
+
+    return re.sub(r"%(?:q\{(\w+)\}|([hp%]))", value, name)
 
 
 def _new_folder() -> Path:

@@ -18,6 +18,7 @@ from stepscope.capture import control, nvml, rawfiles
 from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import RAW_FOLDER
 from stepscope.capture.backends.registry import choose
+from stepscope.capture.beside import Beside
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
 from stepscope.capture.process_tree import VARIABLE, members
@@ -82,20 +83,20 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     for note in plan.notes:
         say(note)
     raw = _make_folders(options, plan, version)
-    sampled = options.counters and backend.name == "collector"
-    sampler = nvml.Sampler(raw / "counters.csv") if sampled else None
+    ours = backend.name == "collector"
+    beside = Beside(raw, _configuration(raw), options) if ours else None
     began = time.monotonic()
+    failures: list[str] = []
     try:
-        if sampler:
-            sampler.start()
-        exit_code = _run(plan, raw, say)
+        exit_code = _run(plan, raw, say, beside)
     finally:
-        if sampler:
-            sampler.stop()
-        if backend.name == "collector":
-            rawfiles.rescue(raw, plan.pool)
+        if beside:
+            beside.stop()
+        if ours:
+            failures = rawfiles.rescue(raw, plan.pool)
     outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
-    if backend.name == "collector":
+    if beside:
+        outcome.remarks += [*failures, *beside.remarks()]
         _order_raw(raw, options, outcome)
     else:
         outcome.results = sorted(options.output.glob(plan.results))
@@ -126,8 +127,8 @@ def order(folder: Path) -> Outcome:
         raise CaptureError(
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
-    rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0)
+    failures = rawfiles.rescue(raw, pool)
+    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures)
     _order_raw(raw, None, outcome)
     return outcome
 
@@ -180,13 +181,15 @@ def _machine() -> dict[str, str]:
         return {}
 
 
-def _run(plan: Plan, raw: Path, say: Say) -> int:
+def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None) -> int:
     """Run the program to its end; returns its exit code as a shell would."""
     environment = {**os.environ, **plan.environment}
     try:
         child = subprocess.Popen(plan.command, env=environment)
     except OSError as error:
         raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+    if beside:
+        beside.start(child.pid)
     with _signals_to(child):
         shown = time.monotonic()
         while True:
@@ -237,7 +240,17 @@ def _megabytes(folder: Path) -> float:
 
 
 def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
-    groups = rawfiles.sort_by_rank(raw)
+    if not raw.is_dir():
+        outcome.remarks.append(f"{raw} was removed while the program ran: nothing is left to read")
+        return
+    try:
+        groups = rawfiles.sort_by_rank(raw)
+    except OSError as error:
+        outcome.remarks.append(
+            f"the raw files in {raw} could not be put in order ({error.strerror}); make room, "
+            f"then: stepscope capture finalise {outcome.folder}"
+        )
+        return
     outcome.raw = [raw / name for name in sorted(groups, key=lambda n: int(n[4:]))]
     found = [one for members_ in groups.values() for one in members_]
     said = list(dict.fromkeys(text for one in found for text in one.remarks))

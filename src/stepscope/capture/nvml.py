@@ -6,14 +6,16 @@ import csv
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import gpm
 from stepscope.capture.libraries import load
 
 _TEXT_BYTES = 96
+_FLUSH_S = 0.5
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _GPU_TEMPERATURE = 0
 
@@ -100,6 +102,14 @@ class Nvml:
                 continue
             yield name, value
 
+    def has_gpm(self, gpu: Gpu) -> bool:
+        """Whether the GPU and its driver have GPM counters (Hopper and newer)."""
+        return gpm.supported(self._library, gpu.handle)
+
+    def open_gpm(self, gpu: Gpu) -> gpm.Gpm | None:
+        """The GPM counters of a GPU; None where there are none."""
+        return gpm.opened(self._library, gpu.handle)
+
     def number(self, name: str, handle: Any, *before: Any) -> float:
         """A counter that is one unsigned number."""
         value = ctypes.c_uint()
@@ -118,6 +128,12 @@ class Nvml:
         self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(value))
         return float(value.used)
 
+    def energy(self, handle: Any) -> float:
+        """Energy used since the driver was loaded, joules."""
+        value = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.byref(value))
+        return value.value / 1000
+
     def utilization(self, handle: Any) -> float:
         """Percent of the last sample period with a kernel running."""
         value = _Utilization()
@@ -130,6 +146,7 @@ _COUNTERS: dict[str, Callable[[Nvml, Any], float]] = {
     "memory_clock_mhz": lambda n, h: n.number(
         "nvmlDeviceGetClockInfo", h, ctypes.c_uint(_MEMORY_CLOCK)
     ),
+    "energy_joule": Nvml.energy,
     "power_watt": lambda n, h: n.number("nvmlDeviceGetPowerUsage", h) / 1000,
     "temperature_celsius": lambda n, h: n.number(
         "nvmlDeviceGetTemperature", h, ctypes.c_uint(_GPU_TEMPERATURE)
@@ -139,6 +156,24 @@ _COUNTERS: dict[str, Callable[[Nvml, Any], float]] = {
     "gpu_busy_percent": Nvml.utilization,
 }
 """Counter, with its unit in its name -> how it is read."""
+
+
+# Bits of clocks_throttle_reasons (nvml.h) that slow a GPU at work; idle and what the user has set
+# do not.
+_THROTTLING = {
+    "throttled_by_power": 0x4 | 0x80,
+    "throttled_by_heat": 0x20 | 0x40,
+    "throttled_by_hardware": 0x8,
+    "throttled_by_sync_boost": 0x10,
+}
+
+
+def throttled(known: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """(counter, 0 or 1) of what holds the clocks down, from the bits; none without them."""
+    if (bits := known.get("clocks_throttle_reasons")) is None:
+        return
+    for name, mask in _THROTTLING.items():
+        yield name, float(bool(int(bits) & mask))
 
 
 class Sampler:
@@ -173,13 +208,23 @@ class Sampler:
             gpus = nvml.gpus()
             with self._path.open("w", encoding="utf-8", newline="") as stream:
                 lines = csv.writer(stream)
-                while not self._end.wait(self._period_s):
+                activity = {gpu.index: nvml.open_gpm(gpu) for gpu in gpus}
+                flushed = due = time.monotonic()
+                while not self._end.wait(max(0.0, due - time.monotonic())):
                     for gpu in gpus:
                         now = time.monotonic_ns()
-                        lines.writerows(
-                            (now, gpu.index, gpu.uuid, name, value)
-                            for name, value in nvml.sample(gpu)
-                        )
-                    stream.flush()
+                        known = [*nvml.sample(gpu)]
+                        counters = activity[gpu.index]
+                        if counters is not None:
+                            known += counters.sample()
+                        known += throttled(dict(known))
+                        lines.writerows((now, gpu.index, gpu.uuid, *pair) for pair in known)
+                    due = max(due + self._period_s, time.monotonic())
+                    if time.monotonic() - flushed > _FLUSH_S:
+                        flushed = time.monotonic()
+                        stream.flush()
+                for counters in activity.values():
+                    if counters is not None:
+                        counters.close()
         except OSError as error:
             self.failure = str(error)

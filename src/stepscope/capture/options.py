@@ -45,6 +45,10 @@ class Options:
         record: further things to record: ``event``, ``memory``.
         every_call: also record calls that only query.
         counters: sample the GPUs' counters beside the program.
+        counters_hz: how often a second.
+        threads_hz: how often a second the threads' states are read from ``/proc``; 0: not.
+        sample_hz: how often a second Python stacks are sampled inside the program; 0: not.
+        hook: load the hook, which notes other profilers, into Python programs.
         gc: record Python's garbage collections.
         waits: record waits in the C library and for Python's global lock.
         stacks: record Python stacks (``torch`` only).
@@ -72,6 +76,10 @@ class Options:
     record: tuple[str, ...] = field(default=())
     every_call: bool = False
     counters: bool = True
+    counters_hz: float = 10.0
+    threads_hz: float = 20.0
+    sample_hz: float = 0.0
+    hook: bool = True
     gc: bool = False
     waits: bool = False
     stacks: bool = False
@@ -102,6 +110,17 @@ class Options:
             raise CaptureError("single kernels are for Nsight Compute; give --backend ncu, too")
         if self.warmup and not self.steps:
             raise CaptureError("--warmup counts steps before those of --steps; give --steps too")
+        for name, rate, most in (
+            ("--counters-hz", self.counters_hz, 1000),
+            ("--threads-hz", self.threads_hz, 1000),
+            ("--sample-hz", self.sample_hz, 200),
+        ):
+            if not 0 <= rate <= most:
+                raise CaptureError(f"{name} is {rate:g} a second; give 0 to {most}")
+        needing = {"--steps": self.steps > 0, "--gc": self.gc, "--sample-hz": self.sample_hz > 0}
+        if not self.hook and any(needing.values()):
+            name = next(name for name, given in needing.items() if given)
+            raise CaptureError(f"{name} needs the hook in the program; leave --no-hook out")
         if asked and self.delay_s:
             raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
 

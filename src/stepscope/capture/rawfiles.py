@@ -5,13 +5,19 @@ Only the JSON blocks are read here; the layout is declared in ``importers/own/la
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from stepscope.capture.profilers import PROFILERS_FILE
+from stepscope.capture.sidefiles import hand_out
+from stepscope.capture.threads import NAMES_FILE, THREADS_FILE
 
 _HEADER = struct.Struct("<IHHIIIIQQ")
 _MAGIC = 0x31425353
@@ -25,7 +31,7 @@ _RANKS = (
     "MV2_COMM_WORLD_RANK",
     "SLURM_PROCID",
 )
-SHARED_FILES = ("capture.json", "counters.csv")
+SHARED_FILES = ("capture.json", "counters.csv", THREADS_FILE, NAMES_FILE, PROFILERS_FILE)
 """Files of the launcher that every rank's folder gets a copy of."""
 
 
@@ -64,17 +70,42 @@ def cut_short(found: list[Recorded]) -> list[Recorded]:
     return [one for one in found if not one.finished and (one.device is not None or not one.kept)]
 
 
-def rescue(folder: Path, pool: Path | None) -> int:
-    """Move what processes left in memory beside their files; returns of how many."""
-    found = 0
+def rescue(folder: Path, pool: Path | None) -> list[str]:
+    """Move what processes left in memory beside their files.
+
+    Returns:
+        What went wrong with writing, in sentences.
+    """
     if pool is None or not pool.is_dir():
-        return found
+        return []
+    says = [_failure(path) for path in sorted(pool.glob("*.failed"))]
     for left in sorted(pool.glob("*.pool")):
-        if (folder / f"{left.stem}.raw").exists():
+        if not (folder / f"{left.stem}.raw").exists():
+            continue
+        try:
             shutil.move(left, folder / left.name)
-            found += 1
+        except OSError as error:
+            (folder / left.name).unlink(missing_ok=True)  # half a copy
+            says.append(f"the last ranges of {left.stem} are lost: {error.strerror}")
     shutil.rmtree(pool, ignore_errors=True)
-    return found
+    return list(dict.fromkeys(says))
+
+
+def _failure(path: Path) -> str:
+    """What a process left to say why it could not write."""
+    process = path.stem.partition("-")[0].lstrip("p")
+    try:
+        number = int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        number = 0
+    why = os.strerror(number) if number else "unknown error"
+    advice = {
+        errno.ENOSPC: "free some space, or give -o a folder on a larger disk",
+        errno.EDQUOT: "your quota is used up; give -o a folder elsewhere",
+        errno.EFBIG: "the program limits the size of files; record less, or raise its limit",
+        errno.ENOENT: "the folder was removed while recording",
+    }.get(number, "give -o a folder elsewhere")
+    return f"process {process} could not write all that it recorded ({why}): {advice}"
 
 
 def recorded(folder: Path) -> list[Recorded]:
@@ -91,12 +122,14 @@ def sort_by_rank(folder: Path) -> dict[str, list[Recorded]]:
         for member in members:
             for path in folder.glob(f"{member.name}.*"):
                 path.rename(target / path.name)
-        for shared in SHARED_FILES:
-            if (folder / shared).exists():
-                shutil.copyfile(folder / shared, target / shared)
         groups[name] = members
+    hand_out(folder, {one.process: name for name, those in groups.items() for one in those})
     for shared in SHARED_FILES if groups else ():
-        (folder / shared).unlink(missing_ok=True)
+        if (folder / shared).exists():
+            first, *others = groups  # one rank's is moved, which takes no room
+            for name in others:
+                shutil.copyfile(folder / shared, folder / name / shared)
+            (folder / shared).rename(folder / first / shared)
     for target in sorted(folder.glob("rank*")):
         if target.name not in groups and any(target.glob("*.raw")):
             groups[target.name] = recorded(target)  # sorted before

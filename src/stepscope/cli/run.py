@@ -28,7 +28,13 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("-o", "--output", default="", help="Folder of the capture; a new one by default.")
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    help="Folder of the capture; a new one by default. %q{RANK} stands for a variable, %h for the "
+    "host, %p for the launcher's process, %% for a percent sign.",
+)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "collector", "nsys", "torch", "ncu"]),
@@ -90,7 +96,25 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option(
     "--counters/--no-counters",
     default=True,
-    help="Sample the GPUs' clocks, power and memory ten times a second.",
+    help="Sample the GPUs' counters: clocks, what holds them down, power, memory, and from Hopper "
+    "on the use of multiprocessors, tensor cores, memory, NVLink and PCIe.",
+)
+@click.option("--counters-hz", default=10.0, show_default=True, help="How often a second.")
+@click.option(
+    "--threads-hz",
+    default=20.0,
+    show_default=True,
+    help="Read the states of the program's threads so often a second, from outside; 0: not.",
+)
+@click.option(
+    "--sample-hz",
+    default=0.0,
+    help="Sample the Python stacks of all threads so often a second, as in 50.",
+)
+@click.option(
+    "--hook/--no-hook",
+    default=True,
+    help="Load a small hook into Python programs, which notes other profilers.",
 )
 @click.option("--gc", is_flag=True, help="Record Python's garbage collections.")
 @click.option(

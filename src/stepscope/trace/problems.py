@@ -151,6 +151,20 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         " the loss",
     ),
     ProblemKind(
+        "other_profiler",
+        "notice",
+        "another profiler was in the recorded program; CUPTI serves one tool at a time, so that one"
+        " may lack GPU work",
+        "switch it off while recording, or record with it (stepscope run --backend torch)",
+    ),
+    ProblemKind(
+        "cupti_taken",
+        "data_loss",
+        "another profiler held CUPTI, which serves one tool at a time, so GPU work is missing",
+        "switch the other profiler off while recording, or record with it (stepscope run --backend"
+        " nsys or torch)",
+    ),
+    ProblemKind(
         "torn_end",
         "notice",
         "files end within a record, as they do when a process is killed while it writes",

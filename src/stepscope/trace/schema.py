@@ -280,9 +280,21 @@ TABLES: dict[str, Table] = {
                 _THREAD,
                 _may("cpu", "int32", "logical CPU"),
                 _may("weight", "int64", "cycles or ns that the sample stands for"),
-                _may("stack_id", "int64", "row group in the stack table"),
+                _may("stack_id", "int64", "names the rows of stack_frame with its frames"),
             ),
             sort="time_ns",
+        ),
+        Table(
+            "stack_frame",
+            "One frame of a host stack that a sample names.",
+            (
+                _must("stack_id", "int64", "the stack, as in cpu_sample"),
+                _must("depth", "int32", "0 is the outermost frame"),
+                _must("function", "text", "function, as the source tells it"),
+                _may("module", "text", "library, program or Python file it stands in"),
+                _may("line", "int32", "line that was being executed (Python)"),
+            ),
+            sort=None,
         ),
         Table(
             "sched",
@@ -294,6 +306,23 @@ TABLES: dict[str, Table] = {
                 _START,
                 _END,
                 _may("cpu", "int32", "logical CPU"),
+            ),
+        ),
+        Table(
+            "thread_state",
+            "One interval in which a thread was in one state of the operating system's scheduler.",
+            (
+                _ID,
+                _PROCESS,
+                _THREAD,
+                _START,
+                _END,
+                _must(
+                    "state",
+                    "text",
+                    "running (on a CPU), runnable (wants one, has none), sleeping, disk "
+                    "(uninterruptible, as a rule for a disk or file system), stopped",
+                ),
             ),
         ),
         Table(

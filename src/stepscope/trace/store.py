@@ -10,7 +10,7 @@ import errno
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.trace.frame import IntArray
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Table, arrow_schema
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 META_NAME = "meta.json"
 _PARQUET_MAGIC = b"PAR1"
+_SORTED_ROWS = 1 << 18
+_MOST_TAKEN = 8
+"""Rows of the groups that sorted parts come from, for each row there is. A few streams that are in
+order each need fewer; rows in no order at all would be gathered again and again."""
 _PENDING_BATCHES = 3  # bounds the memory between the reading and the writing thread
 _DELTA_COLUMNS = frozenset(
     {"id", "start_ns", "end_ns", "time_ns", "correlation_id", "external_id", "python_id"}
@@ -254,36 +259,80 @@ class _TableSink:
             writer.close()
 
     def _sort(self) -> None:
-        table = _read_sorted(self.path, self.spec)
+        import pyarrow.parquet as pq
+
         unsorted = self.path.with_suffix(".unsorted")
         self.path.rename(unsorted)
-        with _parquet_writer(self.spec, self.path) as writer:
+        with (
+            pq.ParquetFile(unsorted) as file,
+            _parquet_writer(self.spec, self.path) as writer,
+        ):
             start = 0
-            for batch in table.to_batches(max_chunksize=1 << 18):
+            for batch in _in_order(file, self.spec):
                 writer.write_batch(_with_id(batch, start))
                 start += batch.num_rows
         unsorted.unlink()
 
 
-def _read_sorted(path: Path, spec: Table) -> pa.Table:
+def _in_order(file: pq.ParquetFile, spec: Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in order, a part at a time.
+
+    Only the keys of all rows are held, and the groups of rows that the next part comes from: a few,
+    because rows arrive nearly in order, or as a few streams that are in order each.
+    """
+    counts = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    key = file.read([spec.sort]).column(0).to_numpy()
+    order = np.argsort(key, kind="stable")
+    del key
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    parts = [order[at : at + _SORTED_ROWS] for at in range(0, len(order), _SORTED_ROWS)]
+    needs = [np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist() for rows in parts]
+    if sum(counts[group] for groups in needs for group in groups) > _MOST_TAKEN * len(order):
+        yield from _all_sorted(file, spec, order).to_batches(max_chunksize=_SORTED_ROWS)
+        return
+    last = {group: at for at, groups in enumerate(needs) for group in groups}
+    held: dict[int, pa.Table] = {}
+    for at, (rows, groups) in enumerate(zip(parts, needs, strict=True)):
+        for group in groups:
+            if group not in held:
+                held[group] = file.read_row_group(group, use_threads=False)
+        yield _taken(held, groups, bounds, rows)
+        for group in groups:
+            if last[group] == at:
+                del held[group]
+
+
+def _taken(
+    held: Mapping[int, pa.Table], groups: Sequence[int], bounds: IntArray, rows: IntArray
+) -> pa.RecordBatch:
+    """Rows, by their numbers in the file, of the groups that hold them."""
+    import pyarrow as pa
+
+    before = np.concatenate(([0], np.cumsum([held[group].num_rows for group in groups])))
+    place = np.searchsorted(np.array(groups), np.searchsorted(bounds, rows, side="right") - 1)
+    at = rows - bounds[np.array(groups)][place] + before[place]
+    whole = pa.concat_tables([held[group] for group in groups]).unify_dictionaries()
+    found = whole.combine_chunks().take(pa.array(at)).combine_chunks()
+    (batch,) = found.to_batches()
+    return batch
+
+
+def _all_sorted(file: pq.ParquetFile, spec: Table, order: IntArray) -> pa.Table:
     """The rows of a file in order, read a column at a time so that only one is held twice."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = arrow_schema(spec.name)
     columns = {}
-    with pq.ParquetFile(path) as file:
-        key = file.read([spec.sort]).column(0).to_numpy()
-        order = pa.array(np.argsort(key, kind="stable"))
-        for name in schema.names:
-            if name == "id":
-                columns[name] = order  # any numbers: rows are numbered anew when written
-                continue
-            column = file.read([name], use_threads=False).unify_dictionaries().column(0)
-            if column.null_count < len(column):
-                column = column.combine_chunks().take(order)
-            columns[name] = column
-            del column
+    taken = pa.array(order)
+    for name in schema.names:
+        if name == "id":
+            columns[name] = taken  # any numbers: rows are numbered anew when written
+            continue
+        column = file.read([name], use_threads=False).unify_dictionaries().column(0)
+        if column.null_count < len(column):
+            column = column.combine_chunks().take(taken)
+        columns[name] = column
+        del column
     return pa.table(columns, schema=schema)
 
 

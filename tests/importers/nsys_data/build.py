@@ -129,6 +129,20 @@ COLUMNS: dict[str, dict[str, tuple[str, bool]]] = {
         "cpu": ("INTEGER", False),
         "isSchedIn": ("INTEGER", False),
         "globalTid": ("INTEGER", True),
+        "threadState": ("INTEGER", True),
+    },
+    "COMPOSITE_EVENTS": {
+        "id": ("INTEGER", False),
+        "start": ("INTEGER", False),
+        "cpu": ("INTEGER", True),
+        "globalTid": ("INTEGER", True),
+        "cpuCycles": ("INTEGER", False),
+    },
+    "SAMPLING_CALLCHAINS": {
+        "id": ("INTEGER", False),
+        "symbol": ("INTEGER", False),
+        "module": ("INTEGER", True),
+        "stackDepth": ("INTEGER", False),
     },
     "GPU_METRICS": {
         "timestamp": ("INTEGER", False),

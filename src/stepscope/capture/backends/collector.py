@@ -12,13 +12,15 @@ from stepscope.capture.collector.build import find
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.libraries import cupti_candidates
 from stepscope.capture.options import PROFILER_RANGE, Options
+from stepscope.capture.profilers import in_environment
 
 RAW_FOLDER = "raw"
 CONFIGURATION = "collector.conf"
 _SHARED_MEMORY = Path("/dev/shm")
-_SHARED_MEMORY_BYTES = 64 << 20
-"""Free space below which NVTX events are kept on the heap instead, and die with a killed process;
-a process needs 8 MiB."""
+_SHARED_MEMORY_BYTES = 256 << 20
+"""Free space below which NVTX events are kept on the heap instead, and die with a killed process. A
+process needs 8 MiB, a forked worker one; PyTorch's workers need the same memory for their batches,
+so the collector also leaves three quarters of it free."""
 
 
 def check(command: tuple[str, ...]) -> Readiness:
@@ -48,7 +50,7 @@ def plan(options: Options) -> Plan:
     raw = options.output.resolve() / RAW_FOLDER
     pool = _pool_folder(options.output)
     name, _, domain = options.range.partition("@")
-    hook = options.steps > 0 or options.gc
+    hook = options.hook
     now = time.monotonic_ns()
     begin_ns = now + round(options.delay_s * 1e9) if options.delay_s else 0
     values: dict[str, object] = {
@@ -67,10 +69,11 @@ def plan(options: Options) -> Plan:
         "duration_ns": round(options.duration_s * 1e9),
         "ring_ns": round(options.ring_s * 1e9),
         "hook": "collector" if hook else "",
-        "library": library.path if hook else "",
+        "library": library.path,
         "steps": options.steps,
         "warmup": options.warmup,
         "gc": options.gc,
+        "sample_hz": options.sample_hz or "",
         "stop_program": options.stop_program,
     }
     environment = {
@@ -87,13 +90,9 @@ def plan(options: Options) -> Plan:
     notes = []
     if pool is None:
         notes.append(
-            f"{_SHARED_MEMORY} is missing or nearly full: NVTX ranges of killed processes are lost"
+            f"{_SHARED_MEMORY} is missing or too small: NVTX ranges of killed processes are lost"
         )
-    notes += [
-        f"{variable} was set to {os.environ[variable]} and is replaced"
-        for variable in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-        if os.environ.get(variable)
-    ]
+    notes += [f"{says}; {do}" for says, do in in_environment()]
     return Plan(
         command=options.command,
         environment=with_hook(environment) if hook else environment,

@@ -37,6 +37,7 @@ def plan(options: Options) -> Plan:
         (bool(options.max_bytes), "--max-size"),
         (options.gc, "--gc"),
         (options.waits, "--waits"),
+        (options.sample_hz > 0, "--sample-hz"),
         (options.stacks, "--stacks"),
         (bool(options.ranks), "--ranks"),
     ):

@@ -34,6 +34,7 @@ def plan(options: Options) -> Plan:
         (bool(options.record), "--record"),
         (options.gc, "--gc"),
         (options.waits, "--waits"),
+        (options.sample_hz > 0, "--sample-hz"),
     ):
         if given:
             raise CaptureError(

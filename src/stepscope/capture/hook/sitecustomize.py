@@ -1,23 +1,33 @@
-"""The optional hook in the recorded program: counts optimizer steps, notes garbage collections.
+"""The hook in the recorded program: notes batches and other profilers; on request steps and more.
 
 Python imports a module of this name when it starts; the launcher puts this folder in front of
-``PYTHONPATH`` when a capture asks for steps, collections or torch.profiler. It imports the standard
-library only, reads the collector's configuration, and does nothing in a program without torch.
+``PYTHONPATH``, unless it is told not to. It imports the standard library only, reads the
+collector's configuration, and waits for modules of torch and triton without importing them.
 Another ``sitecustomize`` that would have been found without it is run as usual.
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
+# Every Python of the run pays for what is imported here, a compiler's helper too: only modules that
+# the interpreter has loaded anyway. The rest is imported where it is used.
+from __future__ import annotations
+
 import os
 import sys
 import time
-from typing import Any
+from importlib.machinery import PathFinder
 
-_Configuration = dict[str, str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    _Configuration = dict[str, str]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs start-up
 _OPTIMIZER = "torch.optim.optimizer"
+_TORCH_PROFILER = "torch.autograd.profiler"
+_PROTON = "triton.profiler.profile"
+_LOADER = "torch.utils.data.dataloader"
+_FETCHERS = "torch.utils.data._utils.fetch"
 _LONG_COLLECTION_NS = 100_000
 """Collections below this are not noted: young generations take microseconds and are many."""
 
@@ -25,8 +35,10 @@ _LONG_COLLECTION_NS = 100_000
 def _run_other() -> None:
     """Run the sitecustomize that this one hides."""
     elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
+        import importlib.util
+
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
 
@@ -57,6 +69,7 @@ class _Collector:
             ctypes.c_uint64,
             ctypes.c_uint64,
         )
+        self._library.stepscope_remark.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 
     def start(self) -> None:
         self._library.stepscope_start()
@@ -72,6 +85,9 @@ class _Collector:
 
     def range(self, domain: str, name: str, begin_ns: int, end_ns: int) -> None:
         self._library.stepscope_range(domain.encode(), name.encode(), begin_ns, end_ns)
+
+    def remark(self, text: str) -> None:
+        self._library.stepscope_remark(b"info", text.encode())
 
 
 class _ProfilerApi:
@@ -178,16 +194,20 @@ class _Steps:
             cuda.synchronize()
 
 
-class _Watch(importlib.abc.MetaPathFinder):
-    """Waits for torch's optimizers to be imported."""
+class _Watch:
+    """Waits for modules to be imported, and calls what is registered for each afterwards."""
 
-    def __init__(self, configuration: _Configuration) -> None:
-        self._configuration = configuration
+    def __init__(self) -> None:
+        self.wanted: dict[str, Callable[[Any], None]] = {}
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != _OPTIMIZER:
+        hook = self.wanted.pop(name, None)
+        if hook is None:
             return None
-        sys.meta_path.remove(self)
+        if not self.wanted:
+            sys.meta_path.remove(self)
+        import importlib.util
+
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -195,18 +215,115 @@ class _Watch(importlib.abc.MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 load(module)
-                self._hook(module)
+                try:
+                    hook(module)
+                except Exception as error:
+                    print(f"stepscope: {name} is not watched: {error!r}", file=sys.stderr)
 
             loader.exec_module = exec_module
         return spec
 
-    def _hook(self, module: Any) -> None:
-        steps = _Steps(self._configuration)
+
+def _count_steps(configuration: _Configuration, module: Any) -> None:
+    steps = _Steps(configuration)
+    try:
+        module.register_optimizer_step_pre_hook(steps.before)
+        module.register_optimizer_step_post_hook(steps.after)
+    except AttributeError:
+        print("stepscope: this torch is too old for --steps; it needs 2.1", file=sys.stderr)
+
+
+class _OtherProfiler:
+    """Notes in the capture when another profiler that uses CUPTI began and ended."""
+
+    def __init__(self, configuration: _Configuration, name: str) -> None:
+        self._configuration = configuration
+        self._name = name
+        self._on = False
+        self._recorder: Any = None
+
+    def note(self, on: bool) -> None:
+        if on == self._on:
+            return
+        self._on = on
         try:
-            module.register_optimizer_step_pre_hook(steps.before)
-            module.register_optimizer_step_post_hook(steps.after)
-        except AttributeError:
-            print("stepscope: this torch is too old for --steps; it needs 2.1", file=sys.stderr)
+            if self._recorder is None:
+                self._recorder = _Collector(self._configuration)
+            self._recorder.remark(f"other profiler {'began' if on else 'ended'}: {self._name}")
+        except Exception:
+            self._recorder = None  # the program's own profiling goes on whatever happens here
+
+    def around(self, module: Any, name: str, on: bool, when: Any = lambda *_: True) -> None:
+        """Wrap a function of a module so that calls are noted."""
+        call = getattr(module, name, None)
+        if call is None:
+            return
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            if on and when(*arguments):
+                self.note(True)
+            try:
+                return call(*arguments, **named)
+            finally:
+                if not on:
+                    self.note(False)
+
+        noted.__name__ = name
+        setattr(module, name, noted)
+
+
+def _of_gpu(*arguments: Any) -> bool:
+    """Whether torch's profiler was asked for CUDA: its second argument is a set of activities."""
+    return len(arguments) > 1 and any("CUDA" in str(one) for one in arguments[1])
+
+
+def _note_torch(configuration: _Configuration, module: Any) -> None:
+    other = _OtherProfiler(configuration, "torch.profiler")
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        other.around(module, name, True, _of_gpu)
+    other.around(module, "_disable_profiler", False)
+
+
+def _note_proton(configuration: _Configuration, module: Any) -> None:
+    other = _OtherProfiler(configuration, "Proton (triton.profiler)")
+    other.around(module, "start", True)
+    other.around(module, "finalize", False)
+
+
+def _ranged(recorder: Any, kind: Any, method: str, name: Callable[[Any], str]) -> None:
+    """Put a range around a method of a class."""
+    call = kind.__dict__.get(method)
+    if call is None:
+        return
+
+    def ranged(self: Any, *arguments: Any, **named: Any) -> Any:
+        recorder.push(name(self))
+        try:
+            return call(self, *arguments, **named)
+        finally:
+            recorder.pop()
+
+    ranged.__name__ = method
+    setattr(kind, method, ranged)
+
+
+def _note_loader(configuration: _Configuration, module: Any) -> None:
+    """A range, named as torch.profiler names it, around getting a batch."""
+    _ranged(
+        _Collector(configuration),
+        module._BaseDataLoaderIter,
+        "__next__",
+        lambda loader: f"enumerate(DataLoader)#{type(loader).__name__}.__next__",
+    )
+
+
+def _note_fetchers(configuration: _Configuration, module: Any) -> None:
+    """A range around making a batch, which is what a worker does."""
+    recorder = _Collector(configuration)
+    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+        kind = getattr(module, name, None)
+        if kind is not None:
+            _ranged(recorder, kind, "fetch", lambda _: "DataLoader fetch")
 
 
 def _watch_collections(configuration: _Configuration) -> None:
@@ -226,6 +343,18 @@ def _watch_collections(configuration: _Configuration) -> None:
     gc.callbacks.append(note)
 
 
+def _sample_stacks(configuration: _Configuration) -> None:
+    import importlib.util
+
+    # not by name: the folder may have left the search path, and the name may be the program's
+    spec = importlib.util.spec_from_file_location("_stepscope_sampling", f"{_HERE}/sampling.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.Sampler(configuration["folder"], float(configuration["sample_hz"])).start()
+
+
 def _install() -> None:
     configuration = _configuration()
     ranks = configuration.get("ranks", "")
@@ -233,8 +362,18 @@ def _install() -> None:
         return
     if configuration.get("gc") == "1":
         _watch_collections(configuration)
+    if float(configuration.get("sample_hz") or 0) > 0:
+        _sample_stacks(configuration)
+    watch = _Watch()
     if int(configuration.get("steps") or 0) > 0:
-        sys.meta_path.insert(0, _Watch(configuration))
+        watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
+    if configuration.get("hook") == "collector":
+        watch.wanted[_TORCH_PROFILER] = lambda module: _note_torch(configuration, module)
+        watch.wanted[_PROTON] = lambda module: _note_proton(configuration, module)
+        watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
+        watch.wanted[_FETCHERS] = lambda module: _note_fetchers(configuration, module)
+    if watch.wanted:
+        sys.meta_path.insert(0, watch)
 
 
 _run_other()
@@ -242,4 +381,4 @@ try:
     _install()
 except Exception as error:
     # whatever goes wrong here must not stop the program
-    print(f"stepscope: steps and collections are not recorded: {error!r}", file=sys.stderr)
+    print(f"stepscope: the hook does nothing here: {error!r}", file=sys.stderr)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from stepscope.analysis.silence import NAMED_OTHER
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
+from stepscope.diagnosis.thread_states import with_thread_states
 
 _ID = "host_compute"
 
 
+@with_thread_states(_ID)
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread made no CUDA call for long."""
     time = case.idle_ns(_ID)

@@ -12,6 +12,7 @@ from stepscope.analysis.silence import (
 )
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.thread_states import with_thread_states
 
 _ID = "input_starvation"
 _FROM = (
@@ -23,6 +24,7 @@ _WAIT = "any_value(waited) / count(*)"
 _WORK = "(sum(wall_ns) - any_value(waited)) / count(*)"
 
 
+@with_thread_states(_ID)
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread was getting input."""
     time = case.idle_ns(_ID)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.thread_states import with_thread_states
 
 _ID = "launch_bound"
 _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
 
 
+@with_thread_states(_ID)
 def detect(case: Case) -> Detection | None:
     """Idle time in short pauses between launches that no wait explains."""
     time = case.idle_ns(_ID)

@@ -33,7 +33,12 @@ from stepscope.importers.nsys.ranges import RangeReader
 from stepscope.importers.nsys.remarks import check_completeness, read_diagnostics
 from stepscope.importers.nsys.report import exported
 from stepscope.importers.nsys.rows import TableReader, may, must
-from stepscope.importers.nsys.samples import read_cpu_samples, read_metrics, read_scheduling
+from stepscope.importers.nsys.samples import (
+    read_cpu_samples,
+    read_metrics,
+    read_scheduling,
+    read_stacks,
+)
 from stepscope.importers.nsys.sink import Sink
 from stepscope.importers.nsys.source import Source
 from stepscope.importers.nsys.sqlite_source import SqliteSource
@@ -132,6 +137,7 @@ def _fill_events(sink: Sink) -> dict[str, int]:
     read_overhead(sink, _enum(sink, "ENUM_OVERHEAD_TYPE", codes.OVERHEAD_LABELS))
     read_memory_events(sink)
     read_cpu_samples(sink)
+    read_stacks(sink)
     read_scheduling(sink)
     read_metrics(sink)
     read_page_faults(sink)

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.importers.nsys.rows import Rows, code, must
+from stepscope.importers.nsys.rows import Rows, code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.trace.frame import BoolArray, IntArray
 
 _GPU_MASK = 0xFF
+_STATES = ("running", "runnable", "sleeping", "disk", "stopped")
+_RUNNING = 0
+_CODES = 16
+# ENUM_SAMPLING_THREAD_STATE of a thread that loses its CPU -> place in _STATES. One that was
+# "running" would have gone on, had it been let.
+_WAITING = {1: 1, 2: 2, 3: 3, 4: 4, 7: 2}
 
 
 def read_cpu_samples(sink: Sink) -> None:
@@ -40,6 +46,54 @@ def read_cpu_samples(sink: Sink) -> None:
         )
 
 
+def read_stacks(sink: Sink) -> None:
+    """Fill ``stack_frame`` with the call chains of the samples.
+
+    Nsight Systems counts from the innermost frame, the canonical table from the outermost one, so
+    the lengths of the stacks are read first.
+    """
+    import pyarrow as pa
+
+    table, source = "stack_frame", "SAMPLING_CALLCHAINS"
+    lengths = _lengths_of_stacks(sink, source)
+    if lengths is None:
+        return
+    ids, deepest = lengths
+    functions = sink.names(table, "function")
+    modules = sink.names(table, "module")
+    fields = (must("id"), must("symbol"), may("module"), must("stackDepth"))
+    for rows in sink.tables.read(source, fields, table):
+        stack, depth = rows.ints("id"), rows.ints("stackDepth")
+        sink.put(
+            table,
+            {
+                "stack_id": pa.array(stack),
+                "depth": pa.array((deepest[np.searchsorted(ids, stack)] - depth).astype(np.int32)),
+                "function": functions(rows["symbol"]),
+                "module": modules(rows["module"]),
+            },
+        )
+
+
+def _lengths_of_stacks(sink: Sink, source: str) -> tuple[IntArray, IntArray] | None:
+    """(stack ids in order, depth of each one's outermost frame); None without stacks."""
+    parts = [
+        _deepest(rows.ints("id"), rows.ints("stackDepth"))
+        for rows in sink.tables.read(source, (must("id"), must("stackDepth")), "stack_frame")
+    ]
+    if not parts:
+        return None
+    return _deepest(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _deepest(ids: IntArray, depths: IntArray) -> tuple[IntArray, IntArray]:
+    """The largest depth of each id."""
+    order = np.lexsort((depths, ids))
+    last = np.ones(len(ids), dtype=bool)
+    last[:-1] = np.diff(ids[order]) != 0
+    return ids[order][last], depths[order][last]
+
+
 @dataclass(frozen=True)
 class Points:
     """Scheduling points, ordered by thread and time.
@@ -49,29 +103,40 @@ class Points:
         cpu: where; ``NULL`` when unknown.
         into: True where the thread got the CPU, False where it lost it.
         thread: global thread id.
+        state: code of the thread's state at the point; ``NULL`` when unknown.
     """
 
     time: IntArray
     cpu: IntArray
     into: BoolArray
     thread: IntArray
+    state: IntArray
 
     @classmethod
     def of(cls, parts: list[Rows]) -> Points:
         """The points of all batches."""
-        time, cpu, into, thread = (
+        time, cpu, into, thread, state = (
             np.concatenate([part.ints(name) for part in parts])
-            for name in ("start", "cpu", "isSchedIn", "globalTid")
+            for name in ("start", "cpu", "isSchedIn", "globalTid", "threadState")
         )
         order = np.lexsort((into != 0, time, thread))  # at one instant, out comes before in
-        return cls(time[order], cpu[order], into[order] != 0, thread[order])
+        return cls(time[order], cpu[order], into[order] != 0, thread[order], state[order])
 
 
 def read_scheduling(sink: Sink) -> None:
-    """Fill ``sched``: pair the points at which a thread got and lost a CPU."""
+    """Fill ``sched``: pair the points at which a thread got and lost a CPU.
+
+    ``thread_state`` as well, where the export says why a thread lost it.
+    """
     import pyarrow as pa
 
-    fields = (must("start", "time"), code("cpu", "int32"), must("isSchedIn"), must("globalTid"))
+    fields = (
+        must("start", "time"),
+        code("cpu", "int32"),
+        must("isSchedIn"),
+        must("globalTid"),
+        code("threadState"),
+    )
     parts = list(sink.tables.read("SCHED_EVENTS", fields, "sched"))
     if not parts:
         return
@@ -90,6 +155,53 @@ def read_scheduling(sink: Sink) -> None:
             "start_ns": pa.array(points.time[first]),
             "end_ns": pa.array(end),
             "cpu": pa.array(cpu.astype(np.int32), mask=cpu < 0),
+        },
+    )
+    on = np.full(len(first), _RUNNING)
+    out, until, state = waits(points)
+    if len(out):
+        # waits lie between runs, so both together are the thread's states
+        _put_states(
+            sink,
+            np.concatenate([thread, points.thread[out]]),
+            np.concatenate([points.time[first], points.time[out]]),
+            np.concatenate([end, until]),
+            np.concatenate([on, state]),
+        )
+
+
+def waits(points: Points) -> tuple[IntArray, IntArray, IntArray]:
+    """The intervals in which threads were without a CPU, where their state is known.
+
+    Returns:
+        Index of each interval's "out", its end, and the number of its state in ``_STATES``.
+    """
+    follows = np.zeros(len(points.time), dtype=bool)
+    follows[:-1] = ~points.into[:-1] & points.into[1:] & (points.thread[1:] == points.thread[:-1])
+    known = np.array([_WAITING.get(number, -1) for number in range(_CODES)], np.int64)
+    inside = (points.state >= 0) & (points.state < _CODES)
+    state = np.where(inside, known[np.where(inside, points.state, 0)], -1)
+    out = np.flatnonzero(follows & (state >= 0))
+    return out, points.time[np.minimum(out + 1, len(points.time) - 1)], state[out]
+
+
+def _put_states(
+    sink: Sink, thread: IntArray, start: IntArray, end: IntArray, state: IntArray
+) -> None:
+    import pyarrow as pa
+
+    order = np.argsort(start, kind="stable")
+    lexicon = sink.lexicon("thread_state", "state")
+    codes = np.array([lexicon.code(text) for text in _STATES], np.int32)
+    thread = thread[order]
+    sink.put(
+        "thread_state",
+        {
+            "process_id": pa.array(process_of(thread)),
+            "thread_id": pa.array(thread_of(thread)),
+            "start_ns": pa.array(start[order]),
+            "end_ns": pa.array(end[order]),
+            "state": pa.array(codes[state[order]]),
         },
     )
 

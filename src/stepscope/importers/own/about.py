@@ -111,7 +111,7 @@ def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | Non
 
 def meta_of(raws: Sequence[Raw], said: dict[str, Any]) -> Meta:
     """The metadata but for times and rows."""
-    main = max(raws, key=lambda raw: (bool(raw.one("cupti")), len(raw.of(layout.KERNEL))))
+    main = max(raws, key=lambda raw: (bool(raw.one("cupti")), raw.count(layout.KERNEL)))
     rank, world, source = rank_of(main)
     environment = {}
     if version := main.one("cupti").get("version"):
@@ -170,13 +170,19 @@ def _losses(end: dict[str, Any]) -> Iterator[tuple[str, int]]:
         yield table, int(end.get(name, 0))
 
 
-def read_things(sink: Sink, raws: Sequence[Raw], names: dict[tuple[int, int], str]) -> None:
+def read_things(
+    sink: Sink,
+    raws: Sequence[Raw],
+    names: dict[tuple[int, int], str],
+    seen: dict[tuple[int, int], str],
+) -> None:
     """Fill ``process``, ``thread`` and ``device``; all else has been read.
 
     Args:
         sink: knows the threads and GPUs seen.
         raws: the files.
         names: names that programs gave to their threads.
+        seen: names that the launcher saw from outside.
     """
     processes, threads, devices = [], [], []
     for raw in raws:
@@ -191,11 +197,21 @@ def read_things(sink: Sink, raws: Sequence[Raw], names: dict[tuple[int, int], st
             system |= said.get("names", {})
         for owner, thread in sorted(sink.threads):
             if owner == process:
-                name = names.get((process, thread), system.get(str(thread)))
+                # a program's own names say most, the launcher's are the oldest
+                key = (process, thread)
+                name = names.get(key) or system.get(str(thread)) or seen.get(key)
                 threads.append({"process_id": process, "thread_id": thread, "name": name})
         used = {device for p, _, device, _ in sink.streams if p == process}
         known = {int(d["device"]): d for d in raw.one("devices").get("devices", [])}
         devices += [_device(process, number, known.get(number, {})) for number in sorted(used)]
+    # what the program started without CUDA or NVTX, seen from outside
+    with_files = {process_of(raw) for raw in raws}
+    others = sorted(key for key in sink.threads if key[0] not in with_files)
+    processes += [
+        {"process_id": process, "name": seen.get((process, process))}
+        for process in dict.fromkeys(process for process, _ in others)
+    ]
+    threads += [{"process_id": p, "thread_id": t, "name": seen.get((p, t))} for p, t in others]
     sink.put_records("process", processes)
     sink.put_records("thread", threads)
     sink.put_records("device", devices)

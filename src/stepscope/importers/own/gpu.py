@@ -57,7 +57,17 @@ _STREAM_FLAGS = {0: "unknown", 1: "default", 2: "non_blocking", 3: "null"}
 
 def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``gpu_op`` with the work of one process."""
-    kernels = _timed(sink, raw.of(layout.KERNEL))
+    for rows in raw.parts(layout.KERNEL):
+        _put_kernels(sink, raw, process, _timed(sink, rows))
+    for rows in raw.parts(layout.COPY):
+        _put_copies(sink, process, _timed(sink, rows))
+    for rows in raw.parts(layout.SET):
+        _put_fills(sink, process, _timed(sink, rows))
+    for rows in raw.parts(layout.GRAPH):
+        _put_graphs(sink, process, _timed(sink, rows))
+
+
+def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: AnyArray) -> None:
     shorts = {
         number: short_kernel_name(raw.texts[number])
         for number in np.unique(kernels["name"]).tolist()
@@ -83,7 +93,9 @@ def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
             "graph_id": ids(kernels["graph"], 0),
         },
     )
-    copies = _timed(sink, raw.of(layout.COPY))
+
+
+def _put_copies(sink: Sink, process: int, copies: AnyArray) -> None:
     kinds = {number: copy_name(kind) for number, kind in _COPIES.items()}
     sink.put(
         TABLE,
@@ -100,7 +112,9 @@ def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
             "graph_id": ids(copies["graph"], 0),
         },
     )
-    fills = _timed(sink, raw.of(layout.SET))
+
+
+def _put_fills(sink: Sink, process: int, fills: AnyArray) -> None:
     sink.put(
         TABLE,
         _common(sink, fills, process, "memset")
@@ -112,7 +126,9 @@ def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
             "graph_id": ids(fills["graph"], 0),
         },
     )
-    graphs = _timed(sink, raw.of(layout.GRAPH))
+
+
+def _put_graphs(sink: Sink, process: int, graphs: AnyArray) -> None:
     numbers, inverse = np.unique(graphs["graph"], return_inverse=True)
     sink.put(
         TABLE,
@@ -159,7 +175,13 @@ def _common(sink: Sink, rows: AnyArray, process: int, kind: str) -> dict[str, An
 
 def read_syncs(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``sync`` and ``event_record``; GPU work has been read."""
-    rows = raw.of(layout.SYNC)
+    for rows in raw.parts(layout.SYNC):
+        _put_syncs(sink, process, rows)
+    for records in raw.parts(layout.EVENT):
+        _put_events(sink, process, records)
+
+
+def _put_syncs(sink: Sink, process: int, rows: AnyArray) -> None:
     sink.put(
         "sync",
         {
@@ -175,7 +197,9 @@ def read_syncs(sink: Sink, raw: Raw, process: int) -> None:
             "event_sync_id": ids(rows["event_sync"], 0),
         },
     )
-    records = raw.of(layout.EVENT)
+
+
+def _put_events(sink: Sink, process: int, records: AnyArray) -> None:
     times = records["device_time"].astype(np.int64)
     sink.put(
         "event_record",
@@ -200,7 +224,11 @@ def _or_null(values: AnyArray, null: BoolArray) -> Any:
 
 def read_memory(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``memory_event`` from the driver's allocations and releases."""
-    rows = raw.of(layout.MEMORY)
+    for rows in raw.parts(layout.MEMORY):
+        _put_memory(sink, process, rows)
+
+
+def _put_memory(sink: Sink, process: int, rows: AnyArray) -> None:
     rows = rows[np.isin(rows["operation"], (1, 2))]
     release = rows["operation"] == 2
     size = rows["bytes"].astype(np.int64)
@@ -221,7 +249,11 @@ def read_memory(sink: Sink, raw: Raw, process: int) -> None:
 
 def read_overhead(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``overhead``: what CUPTI says it cost itself."""
-    rows = raw.of(layout.OVERHEAD)
+    for rows in raw.parts(layout.OVERHEAD):
+        _put_overhead(sink, process, rows)
+
+
+def _put_overhead(sink: Sink, process: int, rows: AnyArray) -> None:
     rows = rows[(rows["start"] != 0) & (rows["end"] != 0)]
     sink.put(
         "overhead",

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stepscope.importers.naming import call_name
 from stepscope.importers.own import layout
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, dictionary, ids
-from stepscope.trace.frame import distinct
+from stepscope.trace.frame import AnyArray, distinct
 
 TABLE = "api_call"
+_WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
+_MOST_IDS = 1 << 30  # correlation ids count from 1: a byte each of what is held
 
 
 def read_calls(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``api_call`` with the calls of one process."""
-    rows = raw.of(layout.API)
-    if not len(rows):
-        return
     named = dict(raw.of(layout.API_NAME).tolist())
+    for rows in raw.parts(layout.API):
+        _put_calls(sink, raw, process, rows, named)
+
+
+def _put_calls(
+    sink: Sink, raw: Raw, process: int, rows: AnyArray, named: Mapping[int, int]
+) -> None:
     numbers, inverse = np.unique(rows["call"], return_inverse=True)
     names = []
     for number in numbers.tolist():
@@ -46,8 +54,20 @@ def read_calls(sink: Sink, raw: Raw, process: int) -> None:
 
 def count_unresolved(sink: Sink, raw: Raw) -> None:
     """Count GPU work whose launching call was not recorded."""
-    calls = raw.of(layout.API)["correlation"]
-    lacking = 0
-    for kind in (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH):
-        lacking += int((~np.isin(raw.of(kind)["correlation"], calls)).sum())
+    most = max(
+        (
+            int(part["correlation"].max())
+            for kind in (layout.API, *_WORK)
+            for part in raw.parts(kind)
+        ),
+        default=0,
+    )
+    if most > _MOST_IDS:
+        return  # damaged numbers; a table of them would take all memory
+    called = np.zeros(most + 1, dtype=bool)
+    for part in raw.parts(layout.API):
+        called[part["correlation"]] = True
+    lacking = sum(
+        int((~called[part["correlation"]]).sum()) for kind in _WORK for part in raw.parts(kind)
+    )
     sink.writer.problems.count("unresolved_correlation", lacking, scope="gpu_op")

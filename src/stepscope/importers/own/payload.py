@@ -40,7 +40,7 @@ def payload_texts(raw: Raw, rows: AnyArray) -> dict[int, str]:
     parts = np.flatnonzero(rows["op"] == layout.BYTES)
     if not len(parts):
         return {}
-    schemas = _schemas(raw, rows)
+    schemas = _schemas(raw)
     is_event = rows["op"] != layout.BYTES
     owner = np.maximum.accumulate(np.where(is_event, np.arange(len(rows)), 0))
     bytes_rows = rows[parts].view(layout.BYTES_ROW)
@@ -56,9 +56,9 @@ def payload_texts(raw: Raw, rows: AnyArray) -> dict[int, str]:
     return {at: msgspec.json.encode(value).decode() for at, value in found.items()}
 
 
-def _schemas(raw: Raw, rows: AnyArray) -> dict[int, list[_Entry]]:
+def _schemas(raw: Raw) -> dict[int, list[_Entry]]:
     found = {}
-    for row in rows[rows["op"] == layout.SCHEMA]:
+    for row in (row for rows in raw.schemas for row in rows):
         try:
             said = msgspec.json.decode(raw.texts.get(int(row["name"]), "{}"))
             found[int(row["id"])] = _entries(said["entries"])

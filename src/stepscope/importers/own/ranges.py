@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.importers.own import layout
 from stepscope.importers.own.payload import payload_texts
-from stepscope.importers.own.raw import Raw
+from stepscope.importers.own.raw import PART_ROWS, Chunk, Raw
 from stepscope.importers.own.sink import Sink, constant, dictionary, texts
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
@@ -24,10 +25,26 @@ _FORMATS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
 """NVTX payload types by number."""
 
 
+@dataclass
+class _Open:
+    """What a part of the events hands on to the next one.
+
+    Attributes:
+        rows: opened ranges whose end has not come, ends whose beginning has not; then each thread's
+            last event with its payload so far, which may go on.
+        thread: thread of each row.
+        payloads: payload of the opened ranges, by row.
+    """
+
+    rows: AnyArray = field(default_factory=lambda: np.empty(0, layout.ROWS[layout.NVTX]))
+    thread: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    payloads: dict[int, str] = field(default_factory=dict)
+
+
 def read_ranges(
     sink: Sink, raw: Raw, process: int, end_ns: int, within: tuple[int, int] | None = None
 ) -> dict[int, str]:
-    """Fill ``range`` with the ranges of one process.
+    """Fill ``range`` with the ranges of one process, some at a time.
 
     Args:
         sink: takes the rows.
@@ -39,35 +56,124 @@ def read_ranges(
     Returns:
         The names that the program gave to its threads.
     """
-    if not raw.nvtx:
-        return {}
-    rows = np.concatenate([rows for _, rows in raw.nvtx])
-    thread = np.repeat([t for t, _ in raw.nvtx], [len(r) for _, r in raw.nvtx]).astype(np.int64)
-    payloads = payload_texts(raw, rows)
-    opens, closes = _pushpop(rows, thread)
-    told = _read_waits(sink, raw, rows, thread, process, (opens, closes), within)
-    opens, closes = opens[~told], closes[~told]
-    starts, ends = _startend(rows)
-    marks = np.flatnonzero(rows["op"] == layout.MARK)
-    first = np.concatenate([opens, starts, marks])
-    last = np.concatenate([closes, ends, marks])
-    kind = np.repeat([0, 1, 2], [len(opens), len(starts), len(marks)])
+    names: dict[int, str] = {}
+    open_, limit = _Open(), end_ns
+    parts = _parts(raw)
+    for at, chunks in enumerate(parts):
+        new = [chunk.load() for chunk in chunks]
+        rows = np.concatenate([open_.rows, *new])
+        thread = np.concatenate(
+            [open_.thread, np.repeat([c.thread for c in chunks], [len(r) for r in new])]
+        ).astype(np.int64)
+        limit = max(limit, int(rows["time"].max(initial=0)))
+        named = rows[rows["op"] == layout.THREAD_NAME]
+        for number, name in zip(named["id"].tolist(), named["name"].tolist(), strict=True):
+            names[number] = raw.texts.get(name, "")
+        sink.threads |= {(process, t) for t in np.unique(thread).tolist()}
+        last = at == len(parts) - 1
+        open_ = _read_part(
+            sink, raw, process, (rows, thread), open_, limit if last else None, within
+        )
+    return names
+
+
+def _parts(raw: Raw) -> list[list[Chunk]]:
+    """The chunks of NVTX rows, in order, some rows at a time."""
+    parts: list[list[Chunk]] = []
+    rows = PART_ROWS
+    for chunk in raw.nvtx:
+        if rows >= PART_ROWS:
+            parts.append([])
+            rows = 0
+        parts[-1].append(chunk)
+        rows += chunk.rows
+    return parts
+
+
+def _read_part(
+    sink: Sink,
+    raw: Raw,
+    process: int,
+    events: tuple[AnyArray, IntArray],
+    before: _Open,
+    limit: int | None,
+    within: tuple[int, int] | None,
+) -> _Open:
+    """Write the ranges that are whole; with a limit (at the end), those that are not, too."""
+    rows, thread = events
+    tails = np.empty(0, np.int64) if limit is not None else _tails(rows, thread)
+    later = np.isin(np.arange(len(rows)), tails)
+    # rows of a thread together, so that a payload follows its event
+    order = np.argsort(thread, kind="stable")
+    order = order[~later[order]]
+    mine, owner = rows[order], thread[order]
+    place = np.full(len(rows), -1, np.int64)
+    place[order] = np.arange(len(order))
+    payloads = {int(place[row]): text for row, text in before.payloads.items()}
+    payloads |= payload_texts(raw, mine)
+    opens, closes = _pushpop(mine, owner)
+    told = _read_waits(sink, raw, mine, owner, process, (opens, closes), within)
+    starts, ends = _startend(mine)
+    marks = np.flatnonzero(mine["op"] == layout.MARK)
+    first = np.concatenate([opens[~told], starts, marks])
+    last = np.concatenate([closes[~told], ends, marks])
+    kind = np.repeat([0, 1, 2], [int((~told).sum()), len(starts), len(marks)])
     closed = last >= 0
-    begin = rows["time"][first].astype(np.int64)
-    limit = max(end_ns, int(rows["time"].max()))
-    end = np.where(closed, rows["time"][last].astype(np.int64), limit)
+    if limit is None:
+        first, last, kind, closed = first[closed], last[closed], kind[closed], closed[closed]
+    else:
+        sink.writer.problems.count("unclosed_range", _unclosed(mine, first, closed, limit, within),
+                                   scope=TABLE)  # fmt: skip
+    begin = mine["time"][first].astype(np.int64)
+    end = np.where(closed, mine["time"][last].astype(np.int64), limit or 0)
     if within is not None:
         kept = (end >= within[0]) & (begin <= within[1])
         first, last, kind = first[kept], last[kept], kind[kept]
         closed, begin, end = closed[kept], begin[kept], end[kept]
-    sink.writer.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
-    _put(sink, raw, rows, thread, process, (first, last, kind, closed, begin, end), payloads)
-    sink.threads |= {(process, t) for t in np.unique(thread).tolist()}
-    named = rows[rows["op"] == layout.THREAD_NAME]
-    return {
-        int(number): raw.texts.get(int(name), "")
-        for number, name in zip(named["id"], named["name"], strict=True)
-    }
+    _put(sink, raw, mine, owner, process, (first, last, kind, closed, begin, end), payloads)
+    if limit is not None:
+        return _Open()
+    over = [opens[closes < 0], starts[ends < 0], _lone_ends(mine, starts, ends)]
+    kept_rows = np.sort(np.concatenate(over))
+    return _Open(
+        np.concatenate([mine[kept_rows], rows[tails]]),
+        np.concatenate([owner[kept_rows], thread[tails]]),
+        {
+            place: payloads[row]
+            for place, row in enumerate(kept_rows.tolist() if payloads else [])
+            if row in payloads
+        },
+    )
+
+
+def _unclosed(
+    rows: AnyArray,
+    first: IntArray,
+    closed: BoolArray,
+    limit: int,
+    within: tuple[int, int] | None,
+) -> int:
+    """How many ranges were never closed, of those that are not left out."""
+    if within is None:
+        return int((~closed).sum())
+    begin = rows["time"][first].astype(np.int64)
+    return int((~closed & (begin <= within[1]) & (limit >= within[0])).sum())
+
+
+def _tails(rows: AnyArray, thread: IntArray) -> IntArray:
+    """Rows of each thread from its last event on: what follows may be that event's payload."""
+    events = np.flatnonzero(rows["op"] != layout.BYTES)
+    threads, back = np.unique(thread[events][::-1], return_index=True)
+    since = events[::-1][back]
+    place = np.minimum(np.searchsorted(threads, thread), max(len(threads) - 1, 0))
+    known = threads[place] == thread if len(threads) else np.zeros(len(thread), bool)
+    return np.flatnonzero(known & (np.arange(len(rows)) >= np.where(known, since[place], 0)))
+
+
+def _lone_ends(rows: AnyArray, starts: IntArray, ends: IntArray) -> IntArray:
+    """Ends of ranges whose start has not come: another thread's events may be later in the file."""
+    found = np.flatnonzero(rows["op"] == layout.FINISH)
+    return found[~np.isin(found, ends[ends >= 0])]
 
 
 def _read_waits(

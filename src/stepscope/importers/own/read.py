@@ -15,6 +15,7 @@ from stepscope.importers.own.about import (
     window_of,
 )
 from stepscope.importers.own.absent import absent_tables
+from stepscope.importers.own.beside import count_profilers, members_of, names_of
 from stepscope.importers.own.counters import read_counters
 from stepscope.importers.own.gpu import (
     read_gpu,
@@ -27,9 +28,13 @@ from stepscope.importers.own.host import count_unresolved, read_calls
 from stepscope.importers.own.ranges import read_ranges
 from stepscope.importers.own.raw import names_in, read_raw
 from stepscope.importers.own.sink import Sink
+from stepscope.importers.own.stacks import read_stacks
+from stepscope.importers.own.threads import read_threads
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
+
+_NEVER = 1 << 62
 
 
 def read(path: Path, writer: TraceWriter) -> Meta:
@@ -41,7 +46,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     folder = path if path.is_dir() else path.parent
     names = names_in(folder) if path.is_dir() else [path.name.split(".", 1)[0]]
     raws = [read_raw(folder, name, writer.problems) for name in names]
-    raws = [raw for raw in raws if raw.meta or raw.rows]
+    raws = [raw for raw in raws if raw.meta or raw.blocks]
     if not raws:
         raise InputError(
             f"{path} holds no whole record; the program ended before anything was recorded"
@@ -51,7 +56,9 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     window = window_of(raws)
     meta = meta_of(raws, said)
     sink = Sink(writer, origin)
+    processes = members_of(folder, raws)
     names_of_threads: dict[tuple[int, int], str] = {}
+    count_profilers(sink, folder, raws, processes)
     with_gpu = any(raw.one("cupti") for raw in raws)
     for raw in raws:
         process = process_of(raw)
@@ -62,15 +69,19 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         read_overhead(sink, raw, process)
         read_memory(sink, raw, process)
         # a worker without a GPU does not know when its parent records
-        within = None if raw.one("cupti") or not with_gpu else (window.start_ns, window.end_ns)
+        within = (window.start_ns, window.end_ns) if with_gpu else None
+        if raw.one("cupti"):  # ... nor does its parent before it uses the GPU
+            within = (window.start_ns, _NEVER)
         named = read_ranges(sink, raw, process, end_of(raw), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)
-        raw.rows.clear()
+        raw.blocks.clear()
         raw.nvtx.clear()
     read_counters(sink, folder, raws, window)
+    read_threads(sink, folder, processes, window)
+    read_stacks(sink, folder, window)
     read_diagnostics(sink, raws)
-    read_things(sink, raws, names_of_threads)
+    read_things(sink, raws, names_of_threads, names_of(folder))
     meta.origin_epoch_ns = epoch
     meta.window_start_ns = window.start_ns - origin
     meta.window_end_ns = max(window.end_ns - origin, sink.latest_ns)

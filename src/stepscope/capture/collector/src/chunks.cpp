@@ -2,11 +2,22 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 
 namespace stepscope {
 namespace {
 
 constexpr uint32_t kHeapChunks = 512;  // 32 MiB: then rows are dropped rather than memory taken
+
+// PyTorch's workers hand batches over through the same memory and die when it is full: it is used
+// only while three quarters of it stay free.
+bool has_room(int file, uint64_t bytes) {
+  struct statvfs room;
+  if (fstatvfs(file, &room)) return false;
+  uint64_t free = uint64_t{room.f_bavail} * room.f_frsize;
+  uint64_t whole = uint64_t{room.f_blocks} * room.f_frsize;
+  return free >= bytes && free - bytes >= whole / 4 * 3;
+}
 
 uint32_t state_of(ChunkHeader* chunk) { return __atomic_load_n(&chunk->state, __ATOMIC_ACQUIRE); }
 void set_state(ChunkHeader* chunk, uint32_t state) {
@@ -25,7 +36,7 @@ void Chunks::open(const char* folder, const char* base, uint32_t bytes) {
   }
   bytes = bytes / kChunkBytes * kChunkBytes;
   // Reserved now: touching a page that the file system cannot provide would kill the program.
-  void* pool = posix_fallocate(file, 0, bytes) == 0
+  void* pool = has_room(file, bytes) && posix_fallocate(file, 0, bytes) == 0
                    ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
                    : MAP_FAILED;
   ::close(file);

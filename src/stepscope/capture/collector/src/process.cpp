@@ -21,6 +21,7 @@ enum Life : int { kFresh, kLiving, kEnding, kDead };
 
 constexpr uint64_t kPollNs = 50000000;           // control word, limits
 constexpr uint64_t kClockNs = 60000000000ull;    // clock tuples for aligning machines
+constexpr uint32_t kWorkerPool = 1 << 20;        // of a forked child
 alignas(Process) uint8_t g_storage[sizeof(Process)];
 Process& g_process = *reinterpret_cast<Process*>(g_storage);
 int g_life = kFresh;  // atomic
@@ -52,17 +53,19 @@ void write_state(Process& p, bool recording, StateReason reason) {
 
 // The launcher's control file holds two numbers: 1 record, 2 do not, and a count of orders.
 void obey_control() {
-  static int file = -1;
-  static uint32_t file_of = 0, obeyed = 0;
-  if (file_of != g_generation) {
-    char path[4300];
-    snprintf(path, sizeof path, "%s/control", config().folder);
-    file = ::open(path, O_RDONLY | O_CLOEXEC);
-    file_of = g_generation;
+  static uint32_t obeyed_of = 0, obeyed = 0;
+  if (obeyed_of != g_generation) {
+    obeyed_of = g_generation;
     obeyed = 0;
   }
+  // Opened anew each time: the program may close descriptors, and reuse their numbers.
+  char path[4300];
+  snprintf(path, sizeof path, "%s/control", config().folder);
+  int file = ::open(path, O_RDONLY | O_CLOEXEC);
   uint32_t order[2];
-  if (file < 0 || pread(file, order, sizeof order, 0) != sizeof order || order[1] == obeyed) return;
+  ssize_t got = file < 0 ? 0 : pread(file, order, sizeof order, 0);
+  if (file >= 0) ::close(file);
+  if (got != sizeof order || order[1] == obeyed) return;
   obeyed = order[1];
   if (order[0] == 1) start_recording(kReasonExternal);
   if (order[0] == 2) stop_recording(kReasonExternal);
@@ -230,7 +233,9 @@ Process* give_birth() {
     return nullptr;
   }
   p.sink.keep_only(config().ring_ns);
-  p.chunks.open(config().pool, base, config().pool_bytes);
+  // Workers are many, and their threads few.
+  uint32_t pool = config().pool_bytes;
+  p.chunks.open(config().pool, base, g_generation > 1 && pool > kWorkerPool ? kWorkerPool : pool);
   p.strings.open(&p.chunks);
   sem_init(&g_wake, 0, 0);
   prepare_once();

@@ -2,11 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
+
+#include "config.h"
 
 namespace stepscope {
 namespace {
 
+constexpr int kGone = -2;  // open, but the program closed it and it cannot be opened again
 constexpr int kRingSegments = 4;  // so that at least three quarters of the wanted time is kept
 
 struct CrcTables {
@@ -45,24 +49,72 @@ uint32_t crc32(const void* data, size_t bytes) {
   return ~crc;
 }
 
+// The program may have closed every descriptor, and its own file may now stand under our number.
+bool Sink::is_ours(int descriptor, const Place& place, uint64_t& size) {
+  struct stat found;
+  if (fstat(descriptor, &found) || found.st_dev != place.device || found.st_ino != place.inode)
+    return false;
+  size = static_cast<uint64_t>(found.st_size);
+  return true;
+}
+
+int Sink::open_file(const char* path, int flags, Place& place) {
+  int descriptor = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags, 0644);
+  struct stat found;
+  if (descriptor < 0 || fstat(descriptor, &found)) return -1;
+  place = {found.st_dev, found.st_ino};
+  return descriptor;
+}
+
+// Says once why nothing more is written, where the launcher looks and where there is still room.
+void Sink::tell_failure(int error) {
+  if (told_ || !config().pool[0]) return;
+  told_ = true;
+  char path[4300], text[16];
+  snprintf(path, sizeof path, "%s/%s.failed", config().pool, base_);
+  int file = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  int length = snprintf(text, sizeof text, "%d\n", error);
+  if (::write(file, text, static_cast<size_t>(length)) < 0) told_ = false;
+  ::close(file);
+}
+
 bool Sink::open(const char* folder, const char* base) {
   snprintf(folder_, sizeof folder_, "%s", folder);
   snprintf(base_, sizeof base_, "%s", base);
   char path[4300];
   snprintf(path, sizeof path, "%s/%s.raw", folder, base);
-  descriptor_ = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  descriptor_ = open_file(path, O_CREAT, place_);
   return descriptor_ >= 0;
 }
 
 void Sink::write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* data,
                  uint32_t bytes, uint32_t thread, uint64_t sequence) {
   Guard guard(mutex_);
-  if (descriptor_ < 0) return;
+  if (descriptor_ == -1) return;
   BlockHeader header{kBlockMagic, kind,   row_bytes, rows, bytes, crc32(data, bytes),
                      thread,      sequence, now_ns()};
-  int target = keep_ns_ && is_stream_of_rows(kind) ? segment(header.time_ns) : descriptor_;
-  if (failed_ || !put(target, header, data)) {
-    failed_ = true;
+  bool ring = keep_ns_ && is_stream_of_rows(kind);
+  int target = ring ? segment(header.time_ns) : descriptor_;
+  uint64_t size = 0;
+  if (!is_ours(target, ring ? segment_place_ : place_, size)) {
+    char path[4300];
+    if (ring) snprintf(path, sizeof path, "%s/%s.%06u.raw", folder_, base_, segment_number_ - 1);
+    else snprintf(path, sizeof path, "%s/%s.raw", folder_, base_);
+    Place place;
+    target = open_file(path, 0, place);
+    (ring ? segment_ : descriptor_) = target >= 0 ? target : kGone;
+    (ring ? segment_place_ : place_) = place;
+    if (target < 0 || !is_ours(target, place, size)) {
+      tell_failure(errno);
+      dropped_++;
+      return;
+    }
+  }
+  if (!put(target, header, data)) {
+    tell_failure(errno);
+    // No torn block stays: there may be room again later.
+    if (ftruncate(target, static_cast<off_t>(size)) == 0) {}
     dropped_++;
     return;
   }
@@ -93,33 +145,38 @@ bool Sink::put(int descriptor, const BlockHeader& header, const void* data) {
 
 int Sink::segment(uint64_t time) {
   if (segment_ >= 0 && time - segment_since_ < keep_ns_ / kRingSegments) return segment_;
-  if (segment_ >= 0) ::close(segment_);
+  shut(segment_, segment_place_);
   char path[4300];
   if (segment_number_ > kRingSegments) {
     snprintf(path, sizeof path, "%s/%s.%06u.raw", folder_, base_, segment_number_ - kRingSegments - 1);
     ::unlink(path);
   }
   snprintf(path, sizeof path, "%s/%s.%06u.raw", folder_, base_, segment_number_++);
-  segment_ = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  segment_ = open_file(path, O_CREAT, segment_place_);
   segment_since_ = time;
   return segment_;
 }
 
 void Sink::close() {
   Guard guard(mutex_);
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (segment_ >= 0) ::close(segment_);
+  shut(descriptor_, place_);
+  shut(segment_, segment_place_);
   descriptor_ = segment_ = -1;
+}
+
+void Sink::shut(int descriptor, const Place& place) {
+  uint64_t size;
+  if (descriptor >= 0 && is_ours(descriptor, place, size)) ::close(descriptor);
 }
 
 void Sink::forget() {
   mutex_.reset();
-  if (descriptor_ >= 0) ::close(descriptor_);  // closes the child's copy only
-  if (segment_ >= 0) ::close(segment_);
+  shut(descriptor_, place_);  // closes the child's copy only
+  shut(segment_, segment_place_);
   descriptor_ = segment_ = -1;
   bytes_ = dropped_ = segment_since_ = 0;
   segment_number_ = 0;
-  failed_ = false;
+  told_ = false;
 }
 
 }  // namespace stepscope

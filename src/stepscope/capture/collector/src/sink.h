@@ -34,6 +34,13 @@ class Sink {
   const char* base() const { return base_; }
 
  private:
+  struct Place {  // which file a descriptor stands for
+    uint64_t device = 0, inode = 0;
+  };
+  static bool is_ours(int descriptor, const Place& place, uint64_t& size);
+  static int open_file(const char* path, int flags, Place& place);
+  static void shut(int descriptor, const Place& place);
+  void tell_failure(int error);
   bool put(int descriptor, const BlockHeader& header, const void* data);
   int segment(uint64_t time);
 
@@ -41,7 +48,8 @@ class Sink {
   int descriptor_ = -1, segment_ = -1;
   uint64_t bytes_ = 0, dropped_ = 0, keep_ns_ = 0, segment_since_ = 0;
   uint32_t segment_number_ = 0;
-  bool failed_ = false;
+  bool told_ = false;  // why nothing is written
+  Place place_, segment_place_;
   char folder_[4096] = "";
   char base_[128] = "";
 };

@@ -1,0 +1,22 @@
+"""What a training script may import to say what it does: steps, ranges, when to record, step times.
+
+Standard library only. Nothing here needs a GPU, torch or a recorder: where nobody listens, calls do
+next to nothing, so they can stay in the script.
+"""
+
+from stepscope.annotate.callbacks import huggingface_callback, lightning_callback
+from stepscope.annotate.ranges import end_steps, range, step
+from stepscope.annotate.recording import profile, schedule
+from stepscope.annotate.timing import StepTimes, step_time
+
+__all__ = [
+    "StepTimes",
+    "end_steps",
+    "huggingface_callback",
+    "lightning_callback",
+    "profile",
+    "range",
+    "schedule",
+    "step",
+    "step_time",
+]

@@ -1,0 +1,93 @@
+"""What the operating system says about the training thread while the device idles.
+
+Evidence beside a cause, where the capture holds ``thread_state``: it splits no time and makes no
+cause. A state is worth a sentence when it takes most of the time that is charged to the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Final
+
+from stepscope.diagnosis.cause import Case, Detection, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.intervals.algebra import Intervals, intersect, total, union
+
+Detect = Callable[[Case], Detection | None]
+
+_SAYS: Final = {
+    "runnable": (
+        "for {thread_runnable_ns} of it the thread wanted a CPU and got none, because others were "
+        "using them",
+        "give the job more CPUs, or run fewer threads and processes beside it (OMP_NUM_THREADS, "
+        "num_workers, other jobs): the training thread is kept from running",
+    ),
+    "disk": (
+        "for {thread_disk_ns} of it the thread waited for a disk or file system",
+        "read from a faster disk or from memory, in larger pieces, or ahead of time in other "
+        "processes: the training thread itself waits for the disk",
+    ),
+}
+"""State -> what it means, and what to do first."""
+
+
+def with_thread_states(cause: str) -> Callable[[Detect], Detect]:
+    """Add the states of the training thread to what a cause detects.
+
+    Args:
+        cause: the cause's id.
+    """
+
+    def around(detect: Detect) -> Detect:
+        @wraps(detect)
+        def detected(case: Case) -> Detection | None:
+            found = detect(case)
+            return None if found is None else _with_states(case, cause, found)
+
+        return detected
+
+    return around
+
+
+def _with_states(case: Case, cause: str, found: Detection) -> Detection:
+    thread = case.explanation.lane.host.main_thread
+    idle = _idle(case, cause)
+    for state, (says, do) in _SAYS.items():
+        spent = total(intersect(idle, _in_state(case, thread, state)))
+        if 2 * spent <= total(idle):
+            continue
+        figure = Figure(f"thread_{state}_ns", "ns_per_step", _sql(cause, thread, state))
+        return replace(
+            found,
+            says=f"{found.says}; {says}",
+            do=[do, *found.do],
+            figures=[*found.figures, figure],
+        )
+    return found
+
+
+def _idle(case: Case, cause: str) -> Intervals:
+    segments = case.explanation.gaps.segments
+    rows = case.explanation.segments_of(cause)
+    return union(segments["start_ns"][rows], segments["end_ns"][rows])
+
+
+def _in_state(case: Case, thread: int, state: str) -> Intervals:
+    rows = case.device.read(
+        "thread_state", "process_id", "thread_id", "start_ns", "end_ns", "state"
+    )
+    mine = rows.equals("state", state) & (rows["thread_id"] == thread)
+    mine &= rows["process_id"] == case.explanation.lane.process_id
+    return union(rows["start_ns"][mine], rows["end_ns"][mine])
+
+
+def _sql(cause: str, thread: int, state: str) -> str:
+    return (
+        "SELECT round(coalesce(sum(least(g.end_ns, t.end_ns) - greatest(g.start_ns, t.start_ns)), "
+        f"0) / {STEADY_STEPS})::BIGINT FROM (SELECT start_ns, end_ns FROM idle_gap WHERE cause = "
+        f"'{cause}' AND {{lane}}) g JOIN (SELECT start_ns, end_ns FROM thread_state WHERE state = "
+        f"'{state}' AND thread_id = {thread} AND {{process}}) t ON t.start_ns < g.end_ns AND "
+        "t.end_ns > g.start_ns"
+    )

@@ -1,0 +1,67 @@
+"""States of the training thread as evidence: a disk, CPUs that are overcommitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_time_causes import diagnosed, figures
+from tests.support.build import MAIN, PID, US, Build
+
+STEPS = 12
+
+
+def starved(build: Build) -> None:
+    """Each step: 9 ms getting a batch, 6 ms on the device."""
+    at = 0.0
+    for i in range(STEPS):
+        build.range(at, at + 15_000, f"step {i}")
+        build.range(at, at + 9_000, "dataload")
+        for k in range(2):
+            begin = at + 9_010 + 2_995 * k
+            build.kernel(begin, begin + 2_995, call=(at + 9_001 + 4 * k, at + 9_004 + 4 * k))
+        at += 15_000
+
+
+def state(build: Build, start: float, end: float, name: str, thread: int = MAIN) -> None:
+    build.rows.setdefault("thread_state", []).append(
+        {
+            "process_id": PID,
+            "thread_id": thread,
+            "start_ns": round(start * US),
+            "end_ns": round(end * US),
+            "state": name,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "do"),
+    [
+        ("disk", "waited for a disk or file system", "faster disk"),
+        ("runnable", "wanted a CPU and got none", "more CPUs"),
+    ],
+)
+def test_a_state_of_most_of_the_time_is_said(tmp_path: Path, name: str, says: str, do: str) -> None:
+    build = Build()
+    starved(build)
+    for i in range(STEPS):
+        state(build, 15_000 * i + 1_000, 15_000 * i + 8_000, name)
+        state(build, 15_000 * i + 8_000, 15_000 * i + 9_000, "running")
+        state(build, 15_000 * i, 15_000 * i + 15_000, "runnable", thread=MAIN + 5)
+    (finding, *_) = diagnosed(build, tmp_path).findings
+    assert finding.cause == "input_starvation"
+    assert says in finding.says
+    assert do in finding.do[0]
+    assert figures(finding)[f"thread_{name}_ns"] == pytest.approx(7e6, rel=0.01)
+
+
+def test_a_state_of_less_is_not(tmp_path: Path) -> None:
+    build = Build()
+    starved(build)
+    for i in range(STEPS):
+        state(build, 15_000 * i + 1_000, 15_000 * i + 5_000, "disk")
+        state(build, 15_000 * i + 9_000, 15_000 * i + 15_000, "disk")  # the device is busy
+    (finding, *_) = diagnosed(build, tmp_path).findings
+    assert "disk or file" not in finding.says
+    assert not any("thread_" in name for name in figures(finding))
