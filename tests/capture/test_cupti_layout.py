@@ -187,7 +187,7 @@ def test_callbacks_are_told_what_the_collector_reads(cupti: Path) -> None:
 
 def test_arguments_stand_where_the_collector_reads_them(cupti: Path) -> None:
     """Streams and events are the words of the arguments' structs that the table names."""
-    source = (SOURCES / "ordering.cpp").read_text(encoding="utf-8")
+    source = (SOURCES / "api_calls.cpp").read_text(encoding="utf-8")
     table = re.findall(r'\{"(\w+)", k\w+, (-?\d), (-?\d)\}', source)
     assert len(table) == 10
     include = next(cupti.rglob("generated_cuda_meta.h")).parent

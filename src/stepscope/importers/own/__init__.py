@@ -39,7 +39,7 @@ def _read(path: Path, writer: TraceWriter) -> Meta:
 IMPORTER = Importer(
     name="stepscope",
     title="Stepscope capture",
-    revision=2,
+    revision=3,
     sniff=_sniff,
     read=_read,
 )

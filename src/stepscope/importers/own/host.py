@@ -10,7 +10,7 @@ from stepscope.importers.naming import call_name
 from stepscope.importers.own import layout
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, dictionary, ids
-from stepscope.trace.frame import AnyArray, distinct
+from stepscope.trace.frame import AnyArray, BoolArray, distinct
 
 TABLE = "api_call"
 _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
@@ -20,8 +20,28 @@ _MOST_IDS = 1 << 30  # correlation ids count from 1: a byte each of what is held
 def read_calls(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``api_call`` with the calls of one process."""
     named = dict(raw.of(layout.API_NAME).tolist())
+    above = _numbers_of_runtime_calls(raw)
     for rows in raw.parts(layout.API):
-        _put_calls(sink, raw, process, rows, named)
+        # What the runtime calls of the driver bears the runtime's number, and is the same work.
+        driver = (rows["call"] & layout.DRIVER_CALL) != 0
+        number = rows["correlation"]
+        beneath = driver & above[np.minimum(number, len(above) - 1)]
+        _put_calls(sink, raw, process, rows[~beneath] if beneath.any() else rows, named)
+
+
+def _numbers_of_runtime_calls(raw: Raw) -> BoolArray:
+    """Whether a call of the runtime bears a number; the last element stands for all above it."""
+    most = 0
+    for part in raw.parts(layout.API):
+        runtime = part["correlation"][(part["call"] & layout.DRIVER_CALL) == 0]
+        most = max(most, int(runtime.max())) if len(runtime) else most
+    if most > _MOST_IDS:
+        return np.zeros(1, dtype=bool)  # damaged numbers; a table of them would take all memory
+    found = np.zeros(most + 2, dtype=bool)
+    for part in raw.parts(layout.API):
+        found[part["correlation"][(part["call"] & layout.DRIVER_CALL) == 0]] = True
+    found[0] = False  # no number
+    return found
 
 
 def _put_calls(

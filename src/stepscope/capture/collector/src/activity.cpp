@@ -1,10 +1,10 @@
 #include "activity.h"
 
+#include "api_calls.h"
 #include "calls.h"
 #include "convert.h"
 #include "cupti_library.h"
 #include "devices.h"
-#include "ordering.h"
 
 namespace stepscope {
 namespace activity {
@@ -13,7 +13,6 @@ namespace {
 // Small, because a buffer with one unfinished record in it only comes back when it is full: this
 // bounds what a killed process loses.
 constexpr size_t kBufferBytes = 512 * 1024;
-constexpr uint32_t kMostIds = 2048, kUnknownInARow = 64;  // of callback ids
 constexpr int kReadyBuffers = 8;  // touched beforehand: a page fault would hit a launching thread
 
 cupti::Library g_cupti;
@@ -81,7 +80,7 @@ void on_callback(void*, int domain, uint32_t id, const void* data) {
     if (id == cupti::kContextDestroyStarting && g_enabled) flush(true);
     return;
   }
-  ordering::on_call(domain, id, data);
+  api_calls::on_call(domain, id, data);
   if (!data || config().range != Range::kProfilerApi) return;
   int site;
   memcpy(&site, data, sizeof site);
@@ -103,32 +102,8 @@ void describe_attached(Process& p) {
   json.clear();
 }
 
-bool is_dull(const char* name) {
-  for (const char* part : kKeptDriverParts)
-    if (strstr(name, part)) return false;
-  for (const char* part : kDullDriverParts)
-    if (strstr(name, part)) return true;
-  return false;
-}
-
-// The driver's calls one by one: with the whole kind, CUPTI handles every driver function, also
-// those that the runtime calls for each cudaGetDevice, and leaves out their records only.
-void switch_driver_calls(bool on) {
-  uint32_t unknown = 0;
-  for (uint32_t id = 1; id < kMostIds && unknown < kUnknownInARow; id++) {
-    const char* name = nullptr;
-    bool known = g_cupti.GetCallbackName(cupti::kDomainDriver, id, &name) == cupti::kSuccess && name;
-    unknown = known ? 0 : unknown + 1;
-    if (known && !is_dull(name)) g_cupti.ActivityEnableDriverApi(id, on);
-  }
-}
-
 void switch_kind(int kind, bool on) {
-  if (ordering::takes(kind)) return;
-  if (kind == cupti::kDriver && config().filter_api && g_cupti.ActivityEnableDriverApi) {
-    switch_driver_calls(on);
-    return;
-  }
+  if (api_calls::takes(kind)) return;
   if (!on) {
     g_cupti.ActivityDisable(kind);
     return;
@@ -187,7 +162,7 @@ bool attach(Process& process) {
       memset(buffer, 0, kBufferBytes);
       give_back(buffer);
     }
-  ordering::prepare(g_cupti, g_subscriber);
+  api_calls::prepare(g_cupti, g_subscriber);
   g_attached = true;
   describe_attached(process);
   return true;
@@ -198,7 +173,7 @@ void enable() {
   Guard guard(g_kinds);
   if (g_enabled) return;
   g_enabled = true;
-  ordering::enable(true);
+  api_calls::enable(true);
   for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], true);
   if (!config().filter_api) return;
   for (uint16_t id : kDullRuntimeCalls)
@@ -210,7 +185,7 @@ void disable() {
   Guard guard(g_kinds);
   if (!g_enabled) return;
   g_enabled = false;
-  ordering::enable(false);
+  api_calls::enable(false);
   for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], false);
 }
 
@@ -221,7 +196,7 @@ void flush(bool forced) {
 
 void drain(Process& process) {
   if (!g_attached) return;
-  ordering::drain(process);
+  api_calls::drain(process);
   for (;;) {
     Full* full;
     uint32_t count;
@@ -268,7 +243,7 @@ void forget() {
   g_exit_registered = 0;
   g_buffers = g_records = g_dropped = 0;
   convert::forget();
-  ordering::forget();
+  api_calls::forget();
 }
 
 void describe(Text& json) {

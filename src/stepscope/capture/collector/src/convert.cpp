@@ -222,6 +222,16 @@ void forget() {
   memset(g_named, 0, sizeof g_named);
 }
 
+void noted(Process& p, const cupti::Library& cupti, Rows<ApiRow>& calls, Rows<SyncRow>& syncs,
+           Rows<EventRow>& events) {
+  for (uint32_t i = 0; i < calls.count(); i++)
+    name_call(p, cupti, true, calls.data()[i].call & ~kDriverCall);
+  p.sink.write(kApiName, g_batch.names);
+  p.sink.write(kApi, calls);
+  p.sink.write(kSync, syncs);
+  p.sink.write(kEvent, events);
+}
+
 uint64_t buffer(Process& p, const cupti::Library& cupti, uint8_t* data, size_t valid) {
   know_dull();
   uint64_t records = 0;

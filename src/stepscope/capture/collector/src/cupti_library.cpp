@@ -95,7 +95,6 @@ bool open_library(Library& library, const char* candidates, char* why, size_t ro
   load(library.ActivityGetNextRecord, "cuptiActivityGetNextRecord");
   load(library.ActivityGetNumDroppedRecords, "cuptiActivityGetNumDroppedRecords");
   load(library.ActivityEnableRuntimeApi, "cuptiActivityEnableRuntimeApi", true);
-  load(library.ActivityEnableDriverApi, "cuptiActivityEnableDriverApi", true);
   load(library.GetStreamIdEx, "cuptiGetStreamIdEx", true);
   Dl_info where;
   if (library.Subscribe && dladdr(reinterpret_cast<void*>(library.Subscribe), &where))

@@ -20,7 +20,6 @@ struct Library {
   Result (*ActivityGetNextRecord)(uint8_t* buffer, size_t valid, uint8_t** record);
   Result (*ActivityGetNumDroppedRecords)(void* context, uint32_t stream, size_t* dropped);
   Result (*ActivityEnableRuntimeApi)(uint32_t id, uint8_t enable);  // may be null
-  Result (*ActivityEnableDriverApi)(uint32_t id, uint8_t enable);   // may be null
   Result (*GetStreamIdEx)(void* context, uintptr_t stream, uint8_t per_thread,
                           uint32_t* id);  // may be null
   char path[4096];

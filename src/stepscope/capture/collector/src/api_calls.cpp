@@ -1,14 +1,18 @@
-#include "ordering.h"
+#include "api_calls.h"
+
+#include "calls.h"
+#include "convert.h"
 
 namespace stepscope {
-namespace ordering {
+namespace api_calls {
 namespace {
 
 constexpr uint32_t kMostIds = 2048, kUnknownInARow = 64;
 constexpr uint32_t kNoStream = 0xFFFFFFFF;
+constexpr uint32_t kWakeRows = 4096;
 constexpr uint32_t kEventSlots = 1 << 13;
 
-enum What : uint8_t { kNothing, kEventWait, kStreamWait, kStreamSync, kContextSync, kRecord };
+enum What : uint8_t { kNothing, kCall, kEventWait, kStreamWait, kStreamSync, kContextSync, kRecord };
 
 // Functions that wait or order streams, by the beginning of their names: versions and per-thread
 // variants have endings. Where their arguments hold the stream and the event, in words; -1: none.
@@ -36,6 +40,7 @@ struct Recording {
 };
 
 struct Noted {
+  Rows<ApiRow> calls;
   Rows<SyncRow> syncs;
   Rows<EventRow> events;
 };
@@ -43,13 +48,16 @@ struct Noted {
 const cupti::Library* g_cupti = nullptr;
 void* g_subscriber = nullptr;
 Id g_ids[2][kMostIds];
-bool g_syncs = false, g_events = false;
+bool g_syncs = false, g_events = false, g_calls = false;
 uint64_t g_since = 0;
 Mutex g_rows;
 Noted g_noted, g_writing;
 Recording g_recordings[kEventSlots];  // the newest of an event; a collision forgets the older one
 uint64_t g_recorded = 0;
-// Calls of the runtime that are under way: those of the driver beneath are theirs.
+__thread uint32_t t_thread __attribute__((tls_model("initial-exec"))) = 0;
+// Calls of the runtime that order streams and are under way: those of the driver beneath are
+// theirs. Beneath other calls of the runtime the driver's are noted, and left out when the capture
+// is read: they bear the number of the call above them.
 __thread uint32_t t_within __attribute__((tls_model("initial-exec"))) = 0;
 
 bool wanted(int kind) {
@@ -58,8 +66,16 @@ bool wanted(int kind) {
   return false;
 }
 
-Id classify(const char* name) {
-  Id id{kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
+bool is_dull(const char* name) {
+  for (const char* part : kKeptDriverParts)
+    if (strstr(name, part)) return false;
+  for (const char* part : kDullDriverParts)
+    if (strstr(name, part)) return true;
+  return false;
+}
+
+Id classify(bool driver, const char* name) {
+  Id id{g_calls && driver && !is_dull(name) ? kCall : kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
   for (auto& it : kOrdering) {
     if (strncmp(name, it.begins, strlen(it.begins))) continue;
     if (it.what == kRecord ? !g_events : !g_syncs) continue;
@@ -93,12 +109,9 @@ uintptr_t word(const void* arguments, int index) {
 
 uint32_t short_name(uintptr_t event) { return static_cast<uint32_t>(event >> 3); }
 
-void note(const Id& id, const cupti::CallbackData& call, uint64_t start, uint64_t end) {
+void note_order(const Id& id, const cupti::CallbackData& call, uint32_t stream, uint64_t start,
+                uint64_t end) {  // with g_rows held
   uintptr_t event = word(call.arguments, id.event);
-  uint32_t stream = id.stream < 0
-                        ? kNoStream
-                        : stream_id(id, call.context, word(call.arguments, id.stream));
-  Guard guard(g_rows);
   if (id.what == kRecord) {
     Recording& slot = recording_of(event);
     slot = {event, ++g_recorded};
@@ -125,10 +138,31 @@ void note(const Id& id, const cupti::CallbackData& call, uint64_t start, uint64_
   if (recording_of(event).event == event) row->event_sync = recording_of(event).number;
 }
 
+void note(const Id& id, bool driver, uint32_t number, const cupti::CallbackData& call,
+          uint64_t start, uint64_t end) {
+  uint32_t stream = id.stream < 0
+                        ? kNoStream
+                        : stream_id(id, call.context, word(call.arguments, id.stream));
+  bool many = false;
+  {
+    Guard guard(g_rows);
+    if (driver && g_calls) {
+      uint32_t result = 0;
+      if (call.result) memcpy(&result, call.result, sizeof result);
+      if (!t_thread) t_thread = thread_id();
+      *g_noted.calls.add() = {start, end, call.correlation, t_thread, number | kDriverCall, result};
+      many = g_noted.calls.count() % kWakeRows == 0;
+    }
+    if (id.what != kCall) note_order(id, call, stream, start, end);
+  }
+  if (many) wake_writer();
+}
+
 }  // namespace
 
 bool takes(int kind) {
-  return kind == cupti::kSynchronization || kind == cupti::kCudaEvent;
+  return kind == cupti::kSynchronization || kind == cupti::kCudaEvent ||
+         (kind == cupti::kDriver && config().filter_api);
 }
 
 void prepare(const cupti::Library& cupti, void* subscriber) {
@@ -136,6 +170,7 @@ void prepare(const cupti::Library& cupti, void* subscriber) {
   g_subscriber = subscriber;
   g_syncs = wanted(cupti::kSynchronization);
   g_events = wanted(cupti::kCudaEvent);
+  g_calls = wanted(cupti::kDriver) && config().filter_api;
   for (int driver = 0; driver < 2; driver++) {
     int domain = driver ? cupti::kDomainDriver : cupti::kDomainRuntime;
     uint32_t unknown = 0;
@@ -143,9 +178,11 @@ void prepare(const cupti::Library& cupti, void* subscriber) {
       const char* name = nullptr;
       bool known = cupti.GetCallbackName(domain, id, &name) == cupti::kSuccess && name;
       unknown = known ? 0 : unknown + 1;
-      if (known) g_ids[driver][id] = classify(name);
+      if (known) g_ids[driver][id] = classify(driver, name);
     }
   }
+  // Watched for their own sake, and never to be switched off.
+  g_ids[1][cupti::kDriverProfilerStart].what = g_ids[1][cupti::kDriverProfilerStop].what = kNothing;
 }
 
 void enable(bool on) {
@@ -173,7 +210,7 @@ void on_call(int domain, uint32_t number, const void* data) {
   if (driver && t_within) return;
   uint64_t end = now_ns(), start = call.kept ? *call.kept : 0;
   // A call that was under way when recording began had no entry to note.
-  if (start >= g_since && start <= end) note(id, call, start, end);
+  if (start >= g_since && start <= end) note(id, driver, number, call, start, end);
 }
 
 void drain(Process& process) {
@@ -184,19 +221,19 @@ void drain(Process& process) {
     g_writing = g_noted;
     g_noted = empty;
   }
-  process.sink.write(kSync, g_writing.syncs);
-  process.sink.write(kEvent, g_writing.events);
+  convert::noted(process, *g_cupti, g_writing.calls, g_writing.syncs, g_writing.events);
 }
 
 void forget() {
   g_rows.reset();
   g_cupti = nullptr;
+  g_noted.calls.clear();
   g_noted.syncs.clear();
   g_noted.events.clear();
-  t_within = 0;
+  t_thread = t_within = 0;
   g_recorded = 0;
   memset(g_recordings, 0, sizeof g_recordings);
 }
 
-}  // namespace ordering
+}  // namespace api_calls
 }  // namespace stepscope
