@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
+from stepscope.server.steps import StepDesk
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class Desk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
+        self._diagnosing = threading.Lock()
         self._diagnosis: bytes | None = None
+        self.steps = StepDesk(session, self._lock)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts; the questions that need them wait less."""
@@ -50,6 +53,7 @@ class Desk:
             wanted = [track.id for track in tracks if not track.explained]
             with ThreadPoolExecutor(_BUILDERS) as builders:
                 list(builders.map(self._session.timeline.track, wanted))
+            self.steps.warm()
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""
@@ -61,8 +65,10 @@ class Desk:
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
         """The diagnosis, and where its findings are seen."""
-        with self._lock:
+        with self._diagnosing:
             if self._diagnosis is None:
+                with self._lock:  # the steps need it too, but not the rest of the diagnosis
+                    self._session.explanations  # noqa: B018
                 self._diagnosis = diagnosis_of(self._session)
             return self._diagnosis
 
@@ -142,6 +148,7 @@ def application(session: Session, token: str, port: int) -> Guard:
         "near": (desk.near, "application/json"),
         "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
+        **desk.steps.questions(),
     }
     routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
     routes.append(Route("/", _file("index.html")))
