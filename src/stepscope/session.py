@@ -645,6 +645,13 @@ class Session:
         return critical_path(self.simulation, readers, self.paths, step)
 
 
+def timeline_classes() -> list[dict[str, str]]:
+    """Classes of what is drawn: key and meaning; the position is the code."""
+    from stepscope.analysis.timeline.classes import CLASSES
+
+    return [{"key": key, "says": says} for key, says in CLASSES.items()]
+
+
 def changes_of(
     *,
     free: Sequence[str] = (),

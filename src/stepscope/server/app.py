@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
-from stepscope.server.steps import StepDesk
+from stepscope.server.steps import Questions, StepDesk
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -140,7 +140,12 @@ def application(session: Session, token: str, port: int) -> Guard:
     """
     desk = Desk(session)
     threading.Thread(target=desk.warm, daemon=True).start()
-    questions: dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]] = {
+    return Guard(Starlette(routes=desk_routes(desk)), token, port)
+
+
+def desk_routes(desk: Desk) -> list[Route]:
+    """Routes of one job's page."""
+    questions: Questions = {
         "layout": (desk.layout, "application/json"),
         "diagnosis": (desk.diagnosis, "application/json"),
         "tile": (desk.tile, "application/octet-stream"),
@@ -150,10 +155,15 @@ def application(session: Session, token: str, port: int) -> Guard:
         "statistics": (desk.statistics, "application/json"),
         **desk.steps.questions(),
     }
+    return page_routes(questions)
+
+
+def page_routes(questions: Questions) -> list[Route]:
+    """Routes of a page that asks some questions."""
     routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
-    return Guard(Starlette(routes=routes), token, port)
+    return routes
 
 
 def _question(answer: Callable[[Mapping[str, str]], bytes], kind: str) -> Callable[..., Any]:

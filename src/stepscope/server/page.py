@@ -39,6 +39,11 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
     data = msgspec.json.encode(
         {**found, **_steps(session), "diagnosed": diagnosed, "refused": refused}
     )
+    return written(data)
+
+
+def written(data: bytes) -> str:
+    """The page with some data inside, which its script shows."""
     # base64 holds nothing that HTML could take for markup
     packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
     script = asset("app.js").decode()

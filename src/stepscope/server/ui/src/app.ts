@@ -8,6 +8,7 @@ import { showGutter } from "./gutter";
 import { MOUSE, keys, type Commands, type Key } from "./keys";
 import { readLink, writeLink } from "./link";
 import { Loader } from "./loader";
+import { remember, remembered } from "./storage";
 import { StepsView } from "./steps";
 import { stepSource } from "./stepsource";
 import { showDetails, showDiagnosis, showHits, showStatistics } from "./panel";
@@ -852,20 +853,4 @@ function absent(layout: Layout): HTMLElement {
     element("summary", {}, `Not in this capture (${told.size})`),
     element("ul", { class: "plain" }, ...[...told.values()].map((t) => element("li", {}, clean(t, 400)))),
   );
-}
-
-function remembered(key: string): string | null {
-  try {
-    return localStorage.getItem(`stepscope.${key}`);
-  } catch {
-    return null; // a page from disk may have no storage
-  }
-}
-
-function remember(key: string, value: string): void {
-  try {
-    localStorage.setItem(`stepscope.${key}`, value);
-  } catch {
-    // as above
-  }
 }

@@ -16,7 +16,7 @@ import type {
   TrackTile,
 } from "./types";
 
-interface Packed {
+export interface Packed {
   steps?: PackedSteps | null;
   steps_refused?: string;
   layout: Layout;
@@ -46,13 +46,13 @@ interface Samples {
 const MOST_HITS = 500;
 const TOP = 12;
 
-/** The source inside the page, or null where a server is behind it. */
-export async function pageSource(): Promise<PageSource | null> {
+/** What is inside the page, or null where a server is behind it. */
+export async function packedPage(): Promise<Packed | null> {
   const element = document.getElementById("trace");
   if (!element) return null;
   const packed = bytesOf(element.textContent ?? "");
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new PageSource((await new Response(stream).json()) as Packed);
+  return (await new Response(stream).json()) as Packed;
 }
 
 export function bytesOf(text: string): Uint8Array<ArrayBuffer> {
