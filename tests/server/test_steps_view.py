@@ -19,6 +19,8 @@ from stepscope.session import Session, bundled_capture
 
 STARVED = (0xD5, 0x5E, 0x00)
 COMPUTE = (0x00, 0x72, 0xB2)
+ROW = 40
+"""Pixels of a row: so high are the rows of few steps."""
 
 
 class Steps:
@@ -51,13 +53,13 @@ class Steps:
 
     def row(self, number: int) -> float:
         """Middle of a row, in pixels from the top; rows are as high as they get."""
-        return self.box()["y"] + 24 + 24 * number + 12
+        return self.box()["y"] + 24 + ROW * number + ROW / 2
 
     def picture(self) -> set[tuple[int, ...]]:
         from tests.server.browser import pixels
 
         box = self.box()
-        clip = {"x": box["x"] + 74, "y": box["y"] + 24, "width": 700, "height": 24}
+        clip = {"x": box["x"] + 74, "y": box["y"] + 24, "width": 700, "height": ROW}
         return set(pixels(self.page.screenshot(clip=clip)))
 
     def link(self) -> dict[str, str]:

@@ -65,9 +65,18 @@ def pair_layout(pair: Pair) -> dict[str, Any]:
     }
 
 
-def compared(pair: Pair) -> dict[str, Any]:
-    """The comparison, its sentences, and the steps of both."""
+def compared(pair: Pair, *, names_only: bool = False) -> dict[str, Any]:
+    """The comparison, its sentences, and the steps of both.
+
+    Args:
+        pair: the runs.
+        names_only: leave out the folders that the captures lie in.
+    """
     comparison = pair.comparison
+    if names_only:
+        comparison = msgspec.structs.replace(
+            comparison, before=_names(comparison.before), after=_names(comparison.after)
+        )
     told = _short(msgspec.to_builtins(msgspec.structs.replace(comparison, runs=[])))
     return {
         "comparison": told,
@@ -115,7 +124,7 @@ def pair_page(pair: Pair) -> str:
     Raises:
         InputError: a run holds no GPU work.
     """
-    told = compared(pair)
+    told = compared(pair, names_only=True)
     steps: dict[str, bytes] = {}
     size = 0
     order = {side: _around(told["devices"][side][0]) for side in SIDES}
@@ -130,7 +139,7 @@ def pair_page(pair: Pair) -> str:
             steps[f"{side}/0/{order[side][turn]}"] = data
     layout = pair_layout(pair)
     for side in SIDES:
-        layout["pair"][side] = [path.rpartition("/")[2] for path in layout["pair"][side]]
+        (layout["pair"][side],) = _names([layout["pair"][side]])
     return written(
         msgspec.json.encode(
             {
@@ -140,6 +149,11 @@ def pair_page(pair: Pair) -> str:
             }
         )
     )
+
+
+def _names(runs: list[list[str]]) -> list[list[str]]:
+    """The last parts of the paths of some runs."""
+    return [[path.rstrip("/").rpartition("/")[2] for path in paths] for paths in runs]
 
 
 def _around(device: dict[str, Any]) -> list[int]:

@@ -136,6 +136,7 @@ export class CompareApp {
       const first = !this.steps.before;
       SIDES.forEach((side, i) => (this.steps[side] = found[i]));
       this.failure.textContent = "";
+      this.toolbar();
       this.scale(first);
       this.highlighted();
     } catch (error) {
@@ -187,7 +188,9 @@ export class CompareApp {
         this.painter.resize(width, height);
         this.canvas.dataset.size = size;
       }
-      this.painter.paint(this.view, this.rows, this.steps, this.zero, this.compared, this.chosen, this.causeCode());
+      // whole nanoseconds, as the link tells them: it then gives the same picture
+      const shown = new View(this.view.first, this.view.last, Math.round(this.view.begin), Math.round(this.view.end));
+      this.painter.paint(shown, this.rows, this.steps, this.zero, this.compared, this.chosen, this.causeCode());
       const devices = { before: this.shownDevice("before"), after: this.shownDevice("after") };
       times(this.times, width, devices, this.number, this.painter.theme);
       this.where.textContent = `${time(this.view.span)} shown`;
@@ -313,7 +316,7 @@ export class CompareApp {
     const says = `time a step; ${changed.length} of ${kernels.length} changed by more than noise (${percent(c.kernel_floor)})`;
     fill(
       this.tables,
-      section("By cause", "cause", parts, "mean of the counted steps; the differences sum to that of the step"),
+      section("By cause", "cause", parts, "mean of the counted steps and devices; the differences sum to that of the step"),
       section("By kernel", "kernel", kernelRows, says),
       element("p", {}, all),
       ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),

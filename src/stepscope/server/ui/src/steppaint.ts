@@ -14,7 +14,6 @@ export const AXIS_PX = 24;
 export const LEFT_PX = 74;
 export const RIGHT_PX = 130;
 const STACKED_PX = 5;
-const PHASE_PX = 2;
 const PHASES_FROM_PX = 10;
 const FRAMED_PX = 6;
 const FAINT = 70;
@@ -41,7 +40,8 @@ export function picture(grid: Grid, rowPx: number, colours: Colours): HTMLCanvas
   const image = context.createImageData(made.width, made.height);
   const pixels = new Uint32Array(image.data.buffer);
   const seam = rowPx >= 4 ? 1 : 0;
-  const strip = grid.phase && rowPx >= PHASES_FROM_PX ? PHASE_PX + 1 : 0;
+  const thick = Math.max(2, Math.round(rowPx / 8));
+  const strip = grid.phase && rowPx >= PHASES_FROM_PX ? thick + 1 : 0;
   const full = rowPx - seam - strip;
   const width = grid.columns;
   for (let row = 0; row < grid.rows; row++) {
@@ -51,7 +51,7 @@ export function picture(grid: Grid, rowPx: number, colours: Colours): HTMLCanvas
       const [busy, idle] = [grid.busy[cell], grid.idle[cell]];
       if (strip && grid.phase![cell] !== NOTHING) {
         const colour = colours.pixel[grid.phase![cell]];
-        for (let y = rowPx - seam - PHASE_PX; y < rowPx - seam; y++) pixels[(top + y) * width + x] = colour;
+        for (let y = rowPx - seam - thick; y < rowPx - seam; y++) pixels[(top + y) * width + x] = colour;
       }
       if (!busy && !idle) continue;
       let low = busy ? Math.max(1, Math.round((full * busy) / 255)) : 0;

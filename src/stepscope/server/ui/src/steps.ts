@@ -9,7 +9,7 @@ import { AXIS_PX, LEFT_PX, RIGHT_PX, StepPainter, histogram, picture } from "./s
 import { COLOURINGS, NOTHING, SORTS, order, type Colouring, type Figures, type Grid, type Sort, type StepSource } from "./stepsource";
 import { View } from "./view";
 
-const MOST_ROW_PX = 24;
+const MOST_ROW_PX = 40;
 const MOST_COLUMNS = 2048;
 const PAUSE_MS = 50;
 /** Longer than this many median steps is cut off at first: one long step would squash all others. */
