@@ -43,13 +43,14 @@ export function picture(grid: Grid, rowPx: number, colours: Colours): HTMLCanvas
   const thick = Math.max(2, Math.round(rowPx / 8));
   const strip = grid.phase && rowPx >= PHASES_FROM_PX ? thick + 1 : 0;
   const full = rowPx - seam - strip;
+  const unknown = colours.classes.findIndex(({ key }) => key === "phase_none");
   const width = grid.columns;
   for (let row = 0; row < grid.rows; row++) {
     const top = row * rowPx;
     for (let x = 0; x < width; x++) {
       const cell = row * width + x;
       const [busy, idle] = [grid.busy[cell], grid.idle[cell]];
-      if (strip && grid.phase![cell] !== NOTHING) {
+      if (strip && grid.phase![cell] !== NOTHING && grid.phase![cell] !== unknown) {
         const colour = colours.pixel[grid.phase![cell]];
         for (let y = rowPx - seam - thick; y < rowPx - seam; y++) pixels[(top + y) * width + x] = colour;
       }
