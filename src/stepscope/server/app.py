@@ -52,8 +52,12 @@ class Desk:
                 tracks = self._session.timeline.tracks
             wanted = [track.id for track in tracks if not track.explained]
             with ThreadPoolExecutor(_BUILDERS) as builders:
-                list(builders.map(self._session.timeline.track, wanted))
+                list(builders.map(self._built, wanted))
             self.steps.warm()
+
+    def _built(self, track: int) -> None:
+        if not self.steps.asked:  # who looks at the steps first needs the cores for them
+            self._session.timeline.track(track)
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""

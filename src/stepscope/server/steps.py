@@ -28,6 +28,8 @@ class StepDesk:
     def __init__(self, session: Session, lock: threading.Lock) -> None:
         self._session = session
         self._lock = lock
+        self.asked = False
+        """Whether anybody has looked at the steps."""
 
     def questions(self) -> Questions:
         """What it answers."""
@@ -45,6 +47,7 @@ class StepDesk:
 
     def steps(self, query: Mapping[str, str]) -> bytes:
         """Figures of the steps of one device."""
+        self.asked = True
         align = query.get("align", "start")
         with self._lock:
             found = self._session.aligned.figures(number(query, "device", 0), align)

@@ -84,13 +84,16 @@ def cells(pieces: Partition, code: Codes, zero_ns: IntArray, picture: Picture) -
     at = pieces.of_steps(picture.steps)
     row_of = np.zeros(len(zero_ns), np.int64)
     row_of[picture.steps] = np.arange(len(picture.steps)) // picture.group
-    step = pieces.step[at]
+    step, of = pieces.step[at], code[at]
     limit = bucket * columns
-    start = np.clip(pieces.start[at] - zero_ns[step] - picture.begin, 0, limit)
-    end = np.clip(pieces.end[at] - zero_ns[step] - picture.begin, 0, limit)
-    seen = end > start
-    base = row_of[step[seen]] * (columns + 1)
-    low, high, of = start[seen], end[seen], code[at[seen]]
+    since = (zero_ns + picture.begin)[step]
+    low, high = pieces.start[at] - since, pieces.end[at] - since
+    np.clip(low, 0, limit, out=low)
+    np.clip(high, 0, limit, out=high)
+    base = (row_of * (columns + 1))[step]
+    seen = high > low
+    if not seen.all():
+        low, high, base, of = low[seen], high[seen], base[seen], of[seen]
     size = rows * (columns + 1)
     full = bucket * np.minimum(
         np.full(rows, picture.group), len(picture.steps) - picture.group * np.arange(rows)
@@ -99,7 +102,7 @@ def cells(pieces: Partition, code: Codes, zero_ns: IntArray, picture: Picture) -
     best = [np.zeros((rows, columns), np.int64) for _ in range(2)]
     which = [np.full((rows, columns), NOTHING, np.uint8) for _ in range(2)]
     for kind in np.flatnonzero(np.bincount(of, minlength=1)).tolist():
-        mine = of == kind
+        mine = np.flatnonzero(of == kind)
         covered = _covered(base[mine], low[mine], high[mine], bucket, size)
         covered = covered.reshape(rows, columns + 1)[:, :columns]
         side = int(IDLE[kind])
@@ -120,10 +123,9 @@ def _covered(base: IntArray, low: IntArray, high: IntArray, bucket: int, size: i
     running sum of where they begin and end, so that long intervals cost no more than short ones.
     """
     first, last = low // bucket, (high - 1) // bucket
-    inside = first == last
-    value = np.where(inside, high - low, (first + 1) * bucket - low)
+    value = np.minimum(high, (first + 1) * bucket) - low
     found = np.bincount(base + first, weights=value, minlength=size)
-    across = np.flatnonzero(~inside)
+    across = np.flatnonzero(first != last)
     if len(across):
         base, first, last, high = base[across], first[across], last[across], high[across]
         found += np.bincount(base + last, weights=high - last * bucket, minlength=size)

@@ -85,8 +85,11 @@ class Partition:
         busy = self.phase[self.op >= 0]
         return len(np.setdiff1d(np.unique(busy), PHASE_CODES[-1:])) > 1
 
-    def of_steps(self, chosen: IntArray) -> IntArray:
-        """Rows of the pieces of some steps, in the order of ``chosen``."""
+    def of_steps(self, chosen: IntArray) -> IntArray | slice:
+        """Rows of the pieces of some steps, each given once; in any order of the steps."""
+        if len(chosen) and int(chosen.max() - chosen.min()) == len(chosen) - 1:
+            first, end = np.searchsorted(self.step, [chosen.min(), chosen.max() + 1])
+            return slice(int(first), int(end))  # neighbours: views instead of copies
         low = np.searchsorted(self.step, chosen, side="left")
         size = np.searchsorted(self.step, chosen, side="right") - low
         before = np.cumsum(size) - size

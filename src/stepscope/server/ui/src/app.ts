@@ -150,7 +150,6 @@ export class App {
         element("button", { click: () => this.help(), "aria-label": "Keys and mouse" }, "?"),
       ),
       this.main,
-      this.steps.root,
       element("footer", {}, this.where, this.status, this.failure),
       this.helpBox,
     );
@@ -775,6 +774,8 @@ export class App {
 
   private showSteps(visible: boolean): void {
     this.main.hidden = visible;
+    if (visible) this.main.after(this.steps.root);
+    else this.steps.root.remove();
     for (const box of [this.filterBox, this.searchBox]) box.hidden = visible;
     this.where.hidden = visible;
     this.steps.show(visible);
