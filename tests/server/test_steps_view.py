@@ -141,8 +141,19 @@ def test_pointing_tells_what_is_there_and_a_click_chooses(
     assert f"compute {milliseconds(table[4]['compute_ns'])}" in (
         steps.page.locator(".steps .tip").inner_text()
     )
+    steps.page.keyboard.down("Shift")
     steps.page.mouse.click(box["x"] + 120, steps.row(7))
+    steps.page.keyboard.up("Shift")
     steps.settle()
+    assert steps.chosen().startswith("Step 7\n")
+
+
+def test_a_click_opens_the_step_in_the_timeline(steps: Steps, table: list[dict[str, Any]]) -> None:
+    steps.page.mouse.click(steps.box()["x"] + 120, steps.row(7))
+    steps.settle()
+    assert steps.link()["range"] == f"{table[7]['start_ns']}-{table[7]['end_ns']}"
+    assert steps.page.locator("canvas.rows").is_visible()
+    steps.press("v")
     assert steps.chosen().startswith("Step 7\n")
 
 

@@ -169,6 +169,16 @@ def test_phases_and_families_colour_the_same_time(device: DeviceSteps) -> None:
     assert (pieces.family == copies).sum() > 0
 
 
+def test_unknown_phases_are_not_guessed(tmp_path: Path) -> None:
+    b = Build()
+    for i in range(5):
+        b.range(100.0 * i, 100.0 * i + 95, f"step {i}")
+        b.kernel(100.0 * i + 10, 100.0 * i + 20, call=(100.0 * i + 1, 100.0 * i + 2))
+    pieces = Session([b.trace(tmp_path).folder]).aligned.of(0).pieces
+    assert not pieces.has_phases
+    assert {KEYS[c] for c in pieces.phase[pieces.op >= 0].tolist()} == {"phase_none"}
+
+
 PIECES = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 30), st.integers(0, 2)),
     max_size=30,

@@ -76,14 +76,16 @@ class Partition:
     @cached_property
     def phase(self) -> Codes:
         """Class of each piece: phase of the step, or cause of idle time."""
-        of_op = np.array(PHASE_CODES, np.uint8)[self.explanation.kernels.phase]
+        phase = self.explanation.kernels.phase
+        if len(np.unique(phase[phase >= 0])) < 2:  # nothing tells them apart
+            phase = np.full(len(phase), -1)
+        of_op = np.array(PHASE_CODES, np.uint8)[phase]
         return np.where(self.op >= 0, of_op[np.maximum(self.op, 0)], self.kind).astype(np.uint8)
 
     @cached_property
     def has_phases(self) -> bool:
         """Whether more than one phase is told apart."""
-        busy = self.phase[self.op >= 0]
-        return len(np.setdiff1d(np.unique(busy), PHASE_CODES[-1:])) > 1
+        return bool((self.phase[self.op >= 0] != PHASE_CODES[-1]).any())
 
     def of_steps(self, chosen: IntArray) -> IntArray | slice:
         """Rows of the pieces of some steps, each given once; in any order of the steps."""

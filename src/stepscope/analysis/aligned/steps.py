@@ -125,8 +125,10 @@ class DeviceSteps:
         odd = self.explanation.outliers
         lengths = self.explanation.durations_ns
         found = []
-        for step in odd.steps.tolist():
-            rows = np.flatnonzero(odd.parts["step"] == step)
+        first = np.searchsorted(odd.parts["step"], odd.steps)  # the parts stand in their order
+        last = np.searchsorted(odd.parts["step"], odd.steps, side="right")
+        for step, low, high in zip(odd.steps.tolist(), first, last, strict=True):
+            rows = np.arange(low, high)
             rows = rows[np.argsort(-odd.parts["excess_ns"][rows], kind="stable")]
             reasons = []
             for row in rows[:MOST_REASONS].tolist():

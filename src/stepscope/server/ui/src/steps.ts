@@ -441,7 +441,7 @@ export class StepsView {
     const f = this.figures!;
     const step = this.selected;
     if (step < 0) {
-      fill(this.chosen, element("h2", {}, "Selected step"), element("p", { class: "note" }, "None: click a row, or press ↓."));
+      fill(this.chosen, element("h2", {}, "Selected step"), element("p", { class: "note" }, "None: press ↓, or Shift+click a row. A click opens it in the timeline."));
       return;
     }
     const wall = f.end[step] - f.begin[step];
@@ -583,7 +583,7 @@ export class StepsView {
       { match: on("ArrowUp"), shows: "", says: "", run: (e) => this.step(e.shiftKey ? -10 : -1) },
       { match: on("Home"), shows: "Home, End", says: "first, last row", run: () => this.step(-1e9) },
       { match: on("End"), shows: "", says: "", run: () => this.step(1e9) },
-      { match: on("Enter", "NumpadEnter"), shows: "Enter, double click", says: "open the step in the timeline", run: () => this.open(this.selected) },
+      { match: on("Enter", "NumpadEnter"), shows: "Enter, click", says: "open the step in the timeline; Shift+click only chooses it", run: () => this.open(this.selected) },
       { match: on("KeyM"), shows: "M", says: "select the median step", run: move(() => this.select(this.figures!.median)) },
       { match: on("KeyG"), shows: "G, Shift+G", says: "next, previous odd step", run: (e) => this.nextOdd(e.shiftKey ? -1 : 1) },
       { match: on("KeyO"), shows: "O", says: "sort: as they ran, longest first", run: move(() => this.setSort(cycle(SORTS, this.sort))) },
@@ -612,7 +612,6 @@ export class StepsView {
       this.hovered = -1;
       this.changed();
     });
-    this.canvas.addEventListener("dblclick", (event) => this.open(this.at(event)));
     this.canvas.addEventListener("pointerdown", (event) => this.press(event));
     this.canvas.addEventListener(
       "wheel",
@@ -670,8 +669,10 @@ export class StepsView {
       this.canvas.removeEventListener("pointerup", stop);
       this.canvas.removeEventListener("pointercancel", stop);
       const step = this.at(last);
-      if (!moved && last.type === "pointerup" && step >= 0) this.select(step, false);
       this.canvas.focus({ preventScroll: true });
+      if (moved || last.type !== "pointerup" || step < 0) return;
+      this.select(step, false);
+      if (!last.shiftKey) this.open(step);
     };
     this.canvas.addEventListener("pointermove", move);
     this.canvas.addEventListener("pointerup", stop);
@@ -712,8 +713,8 @@ export class StepsView {
     if (x >= 0 && x < this.chart) {
       const at = this.view.time(x, this.chart);
       parts.push(`at ${time(at)}: ${this.cell(row, at) || "nothing"}`);
-    } else if (steps.length === 1)
-      parts.push(...this.parts(steps[0]).map(([says, ns]) => `${says} ${time(ns)}`));
+    }
+    if (steps.length === 1) parts.push(...this.parts(steps[0]).map(([says, ns]) => `${says} ${time(ns)}`));
     return parts.join(" · ");
   }
 
