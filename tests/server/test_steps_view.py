@@ -116,6 +116,41 @@ def test_keys_choose_steps_and_the_figures_are_those_of_the_table(
     assert steps.chosen().startswith(f"Step {longest['step']}\n")
 
 
+def test_home_and_end_need_no_selection(steps: Steps, table: list[dict[str, Any]]) -> None:
+    steps.press("End")
+    assert steps.chosen().startswith(f"Step {len(table) - 1}\n")
+    steps.press("Home")
+    assert steps.chosen().startswith("Step 0\n")
+    steps.press("ArrowUp")
+    assert steps.chosen().startswith("Step 0\n")
+
+
+def test_thousands_of_steps_are_rows_of_several(tmp_path: Path, page: Any) -> None:
+    b = Build()
+    for i in range(3000):
+        at = 100.0 * i
+        b.range(at, at + 99, f"step {i}")
+        b.kernel(at + 10, at + (90 if i != 1500 else 95), call=(at + 1, at + 2))
+    with serving(b.trace(tmp_path).folder) as served:
+        steps = Steps(page, served.address)
+        box = steps.box()
+        page.mouse.move(box["x"] + 200, box["y"] + 24 + 100)
+        steps.settle()
+        first = re.match(r"steps (\d+)–(\d+), ", page.locator(".steps .tip").inner_text())
+        assert first
+        assert int(first[2]) - int(first[1]) in (3, 4)
+        assert COMPUTE in steps.picture()
+        for _ in range(4):
+            steps.press("+")
+        page.mouse.move(box["x"] + 200, box["y"] + 24 + 100)
+        steps.settle()
+        assert re.match(r"step \d+, ", page.locator(".steps .tip").inner_text())
+        steps.press("End")
+        assert steps.chosen().startswith("Step 2999\n")
+        scrolled = page.locator(".steps .scroll").evaluate("e => e.scrollTop")
+        assert scrolled > 1000
+
+
 def test_the_median_is_marked_and_reached(steps: Steps, table: list[dict[str, Any]]) -> None:
     steady = sorted((row["wall_ns"], row["step"]) for row in table if row["steady"])
     median = steady[(len(steady) - 1) // 2]

@@ -200,12 +200,14 @@ export class StepPainter {
         context.lineWidth = 1;
       }
       const important = median || odd || chosen;
+      const middle = y + Math.max(rowPx, 2) / 2;
+      if (middle < AXIS_PX + 6) continue; // its label would be cut
       if (y - labelled >= 12 || (important && y - labelled >= 10)) {
         context.fillStyle = important ? this.theme.strong : this.theme.faint;
         context.textAlign = "right";
         const sign = median ? "◆ " : odd ? "▲ " : "";
-        const text = steps.length > 1 ? `${sign}${steps[0]}–${steps[steps.length - 1]}` : `${sign}${steps[0]}`;
-        context.fillText(text, LEFT_PX - 8, y + Math.max(rowPx, 2) / 2);
+        // of several steps in a row the first is named; what is pointed at is named in full
+        context.fillText(`${sign}${steps[0]}${steps.length > 1 ? "…" : ""}`, LEFT_PX - 8, middle);
         context.textAlign = "left";
         labelled = y;
       }

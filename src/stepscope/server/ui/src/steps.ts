@@ -11,6 +11,7 @@ import { View } from "./view";
 
 const MOST_ROW_PX = 40;
 const MOST_COLUMNS = 2048;
+const MOST_STEPPED = 1e6;
 const PAUSE_MS = 50;
 /** Longer than this many median steps is cut off at first: one long step would squash all others. */
 const SHOWN_MEDIANS = 2;
@@ -538,7 +539,9 @@ export class StepsView {
     if (!this.figures || !this.order.length) return;
     const { group } = this.layout;
     const at = this.order.indexOf(this.selected);
-    const next = at < 0 ? (by > 0 ? 0 : this.order.length - 1) : at + by * (Math.abs(by) < 1e6 ? group : 1);
+    const last = this.order.length - 1;
+    const far = Math.abs(by) >= MOST_STEPPED; // Home and End
+    const next = far ? (by > 0 ? last : 0) : at < 0 ? (by > 0 ? 0 : last) : at + by * group;
     this.select(this.order[Math.min(Math.max(next, 0), this.order.length - 1)]);
   }
 
@@ -581,8 +584,8 @@ export class StepsView {
     return [
       { match: on("ArrowDown"), shows: "↓ ↑, Shift", says: "next, previous step; ten with Shift", run: (e) => this.step(e.shiftKey ? 10 : 1) },
       { match: on("ArrowUp"), shows: "", says: "", run: (e) => this.step(e.shiftKey ? -10 : -1) },
-      { match: on("Home"), shows: "Home, End", says: "first, last row", run: () => this.step(-1e9) },
-      { match: on("End"), shows: "", says: "", run: () => this.step(1e9) },
+      { match: on("Home"), shows: "Home, End", says: "first, last row", run: () => this.step(-MOST_STEPPED) },
+      { match: on("End"), shows: "", says: "", run: () => this.step(MOST_STEPPED) },
       { match: on("Enter", "NumpadEnter"), shows: "Enter, click", says: "open the step in the timeline; Shift+click only chooses it", run: () => this.open(this.selected) },
       { match: on("KeyM"), shows: "M", says: "select the median step", run: move(() => this.select(this.figures!.median)) },
       { match: on("KeyG"), shows: "G, Shift+G", says: "next, previous odd step", run: (e) => this.nextOdd(e.shiftKey ? -1 : 1) },
