@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
-from stepscope.server.steps import Questions, StepDesk
+from stepscope.server.steps import Lock, Questions, StepDesk
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ class Desk:
 
     Args:
         session: the opened job.
+        lock: a reentrant lock that others hold while they diagnose the same job.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, lock: Lock | None = None) -> None:
         self._session = session
-        self._lock = threading.Lock()
-        self._diagnosing = threading.Lock()
+        self._lock: Lock = lock or threading.Lock()
+        self._diagnosing: Lock = lock or threading.Lock()
         self._diagnosis: bytes | None = None
         self.steps = StepDesk(session, self._lock)
 

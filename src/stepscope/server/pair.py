@@ -38,7 +38,7 @@ class PairDesk:
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Which runs these are; at once, before they are compared."""
@@ -46,13 +46,13 @@ class PairDesk:
 
     def comparison(self, query: Mapping[str, str]) -> bytes:
         """What ``stepscope compare`` says, and the steps that can be chosen."""
-        with self._lock:
+        with self.lock:
             return msgspec.json.encode(compared(self._pair))
 
     def step(self, query: Mapping[str, str]) -> bytes:
         """One step of a side."""
         side, device = query.get("side", ""), number(query, "device", 0)
-        with self._lock:
+        with self.lock:
             found = self._pair.step(side, device, number(query, "step"))
         return msgspec.json.encode(found)
 
@@ -110,7 +110,7 @@ def pair_application(pair: Pair, token: str, port: int) -> Guard:
         )
     )
     routes += [
-        Mount(f"/{side}", routes=desk_routes(Desk(session)))
+        Mount(f"/{side}", routes=desk_routes(Desk(session, desk.lock)))
         for side, session in pair.sessions.items()
     ]
     return Guard(Starlette(routes=routes), token, port)

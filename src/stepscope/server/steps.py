@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
 """Name -> what answers, and the answer's media type."""
 
+Lock = AbstractContextManager[Any]
+"""Of either kind that ``threading`` has."""
+
 
 class StepDesk:
     """Answers about steps side by side.
@@ -25,7 +28,7 @@ class StepDesk:
         lock: held while it is explained, which must happen once only.
     """
 
-    def __init__(self, session: Session, lock: threading.Lock) -> None:
+    def __init__(self, session: Session, lock: Lock) -> None:
         self._session = session
         self._lock = lock
         self.asked = False
