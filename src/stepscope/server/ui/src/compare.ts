@@ -11,6 +11,7 @@ import { remembered, remember } from "./storage";
 import { View } from "./view";
 
 const MOST_ROWS = 400;
+const MOST_ALIGNMENTS = 40;
 /** Rows grow where there is room, up to this many times their least height. */
 const MOST_GROWN = 2.5;
 const KINDS: Kind[] = ["cause", "kernel", "range", "operator"];
@@ -44,7 +45,8 @@ export class CompareApp {
   private readonly steps: Record<Side, PairStep | null> = { before: null, after: null };
   private view = new View(0, 1);
   private wanted: [number, number] | null = null;
-  private align: "start" | "kernel" = "start";
+  /** `start`, `kernel`, or `range:` and the row of a range that both steps hold. */
+  private align = "start";
   private chosen: Chosen | null = null;
   private rows: Line[] = [];
   private frame = 0;
@@ -147,7 +149,22 @@ export class CompareApp {
     }
   }
 
-  private readonly zero = (step: PairStep): number => (this.align === "kernel" ? step.first_kernel : 0);
+  private readonly zero = (step: PairStep): number => {
+    if (this.align === "kernel") return step.first_kernel;
+    const first = step.spans.row.indexOf(Number(this.align.slice(6)));
+    return this.align === "start" || first < 0 ? 0 : step.spans.start[first];
+  };
+
+  /** What both steps can be aligned at. */
+  private alignments(): [string, string][] {
+    const found: [string, string][] = [["start", "step start"], ["kernel", "first kernel"]];
+    const { before, after } = this.steps;
+    if (!before || !after) return found;
+    const theirs = new Set(after.spans.row);
+    for (const row of new Set(before.spans.row))
+      if (theirs.has(row)) found.push([`range:${row}`, `range ${this.compared!.comparison.ranges[row].name}`]);
+    return found.slice(0, MOST_ALIGNMENTS);
+  }
 
   /** One scale for both: from the earlier begin to the later end. */
   private scale(first: boolean): void {
@@ -257,7 +274,16 @@ export class CompareApp {
     }
     tools.push(
       element("button", { click: () => this.medians() }, "Median steps (M)"),
-      element("button", { click: () => this.toggleAlign() }, this.align === "start" ? "Aligned at step start (I)" : "Aligned at first kernel (I)"),
+      element(
+        "label",
+        {},
+        "Aligned at ",
+        element(
+          "select",
+          { "aria-label": "Aligned at", change: (event) => this.setAlign((event.target as HTMLSelectElement).value) },
+          ...this.alignments().map(([key, says]) => element("option", { value: key, selected: key === this.align }, clean(says, 60))),
+        ),
+      ),
     );
     fill(this.tools, ...tools);
   }
@@ -416,9 +442,13 @@ export class CompareApp {
     void this.fetch();
   }
 
-  private toggleAlign(): void {
-    this.align = this.align === "start" ? "kernel" : "start";
-    if (!this.compared) return;
+  private nextAlign(): void {
+    const keys = this.alignments().map(([key]) => key);
+    if (this.compared) this.setAlign(keys[(keys.indexOf(this.align) + 1) % keys.length]);
+  }
+
+  private setAlign(align: string): void {
+    this.align = align;
     this.toolbar();
     if (this.steps.before) this.scale(false);
     this.changed();
@@ -476,7 +506,7 @@ export class CompareApp {
       { match: typed("]"), shows: "] [", says: "next, previous step of the later run only", run: () => this.pair(1, "after") },
       { match: typed("["), shows: "", says: "", run: () => this.pair(-1, "after") },
       { match: code("KeyM"), shows: "M", says: "the median step of each", run: () => this.medians() },
-      { match: code("KeyI"), shows: "I", says: "align at step start or first kernel", run: () => this.toggleAlign() },
+      { match: code("KeyI"), shows: "I", says: "align at: step start, first kernel, ranges", run: () => this.nextAlign() },
       { match: code("KeyW"), shows: "W S, Ctrl+wheel", says: "zoom", run: then(() => this.view.zoom(0.75, this.pointerX)) },
       { match: code("KeyS"), shows: "", says: "", run: then(() => this.view.zoom(1 / 0.75, this.pointerX)) },
       { match: code("KeyA", "ArrowLeft"), shows: "A D, ← →, drag", says: "move", run: then(() => this.view.pan(-0.12)) },
@@ -646,7 +676,8 @@ export class CompareApp {
       this.device[side] = parts ? Number(parts[1]) : 0;
       this.number[side] = parts ? Number(parts[2]) : -1;
     }
-    this.align = told.get("align") === "kernel" ? "kernel" : "start";
+    const align = told.get("align") ?? "start";
+    this.align = /^(start|kernel|range:\d{1,9})$/.test(align) ? align : "start";
     const chosen = /^([a-z]+)-(\d{1,9})$/.exec(told.get("sel") ?? "");
     const kind = KINDS.find((k) => k === chosen?.[1]);
     this.chosen = kind && chosen ? { kind, row: Number(chosen[2]) } : null;
