@@ -2,15 +2,15 @@
 
 import { themeOf } from "./canvas";
 import { Colours } from "./colours";
-import { element, fill, swatch } from "./dom";
-import { clean, percent, time, words } from "./format";
+import { element, fill } from "./dom";
+import { clean, time, words } from "./format";
 import type { Key } from "./keys";
+import { about, keyOfPart, kernelName, showDifferences } from "./pairpanel";
 import { AXIS_PX, LEFT_PX, PairPainter, TIMES_PX, belongs, lines, rowOf, streamOf, times, type Chosen, type Kind, type Line } from "./pairpaint";
-import { NO_ROW, SIDES, type Compared, type KernelDifference, type PairDevice, type PairLayout, type PairSource, type PairStep, type Side } from "./pairsource";
+import { NO_ROW, SIDES, type Compared, type PairDevice, type PairLayout, type PairSource, type PairStep, type Side } from "./pairsource";
 import { remembered, remember } from "./storage";
 import { View } from "./view";
 
-const MOST_ROWS = 400;
 const MOST_ALIGNMENTS = 40;
 /** Rows grow where there is room, up to this many times their least height. */
 const MOST_GROWN = 2.5;
@@ -302,60 +302,15 @@ export class CompareApp {
   }
 
   private differences(): void {
-    const c = this.compared!.comparison;
-    const section = (title: string, kind: Kind, rows: [number, string, number, number, string, string?][], note = ""): HTMLElement => {
-      const made = element("table", { class: "facts differences", "aria-label": title });
-      made.append(element("tr", {}, ...["", "before", "after", "difference"].map((h) => element("th", {}, h))));
-      for (const [row, says, before, after, hint, tag] of rows) {
-        const button = element("button", { class: "link", "data-kind": kind, "data-row": row, title: clean(hint, 300), click: () => this.choose({ kind, row }) }, clean(says, 90));
-        const cell = element("td", {}, ...(kind === "cause" ? [this.square(c.parts[row].part), " "] : []), button, ...(tag ? [" ", element("span", { class: "severity" }, tag)] : []));
-        made.append(
-          element("tr", { "data-kind": kind, "data-row": row }, cell, element("td", { class: "figure" }, time(before)), element("td", { class: "figure" }, time(after)), element("td", { class: "figure" }, signed(after - before))),
-        );
-      }
-      return element("div", {}, element("h2", {}, title), ...(note ? [element("p", { class: "note" }, note)] : []), made);
-    };
-    const parts = c.parts
-      .map((p, i): [number, string, number, number, string] => [i, words(p.part.replace("idle:", "idle: ")), p.before_ns, p.after_ns, `± ${time(p.error_ns)}`])
-      .filter(([, , before, after]) => before || after);
-    const kernels = c.kernels.map((k, i): [KernelDifference, number] => [k, i]);
-    const changed = kernels.filter(([k]) => k.changed);
-    const shown = (this.allKernels || !changed.length ? kernels : changed).slice(0, MOST_ROWS);
-    const ranges = c.ranges
-      .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, `on the host ${time(r.host_before_ns)} before, ${time(r.host_after_ns)} after`])
-      .slice(0, MOST_ROWS);
-    const operators = c.operators
-      .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, ""])
-      .slice(0, MOST_ROWS);
-    const kernelRows = shown.map(([k, i]): [number, string, number, number, string, string] => [i, kernelName(k), k.before_ns, k.after_ns, about(k), k.relation === "same" ? "" : words(k.relation)]);
-    const all = element(
-      "button",
-      {
-        click: () => {
-          this.allKernels = !this.allKernels;
-          this.differences();
-          this.mark();
-        },
+    showDifferences(this.tables, this.compared!.comparison, this.colours, {
+      all: this.allKernels,
+      choose: (chosen) => this.choose(chosen),
+      toggle: () => {
+        this.allKernels = !this.allKernels;
+        this.differences();
       },
-      this.allKernels ? "Show those that changed" : `Show all ${kernels.length}`,
-    );
-    const says = `time a step; ${changed.length} of ${kernels.length} changed by more than noise (${percent(c.kernel_floor)})`;
-    fill(
-      this.tables,
-      section("By cause", "cause", parts, "mean of the counted steps and devices; the differences sum to that of the step"),
-      section("By kernel", "kernel", kernelRows, says),
-      element("p", {}, all),
-      ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),
-      ...(operators.length ? [section("By operator", "operator", operators, "device time a step")] : []),
-    );
+    });
     this.mark();
-  }
-
-  private square(part: string): HTMLElement {
-    const key = keyOfPart(part);
-    const made = swatch(this.colours.css[this.colours.classes.findIndex((c) => c.key === key)] ?? "transparent");
-    if (key.startsWith("idle_")) made.classList.add("hatched");
-    return made;
   }
 
   private mark(): void {
@@ -690,29 +645,4 @@ export class CompareApp {
 function bottom(rows: Line[]): number {
   const last = rows[rows.length - 1];
   return last.y + last.height + 10;
-}
-
-/** Class of a part of the step. */
-function keyOfPart(part: string): string {
-  if (part.startsWith("idle:")) return `idle_${part.slice(5)}`;
-  return `busy_${part.replace("exposed_", "")}`;
-}
-
-function signed(ns: number): string {
-  if (!ns) return "0";
-  return `${ns > 0 ? "+" : "−"}${time(Math.abs(ns))}`;
-}
-
-function kernelName(k: KernelDifference): string {
-  const side = (names: string[]): string => names.slice(0, 2).join(" + ") + (names.length > 2 ? ` + ${names.length - 2} more` : "");
-  const [before, after] = [side(k.before), side(k.after)];
-  if (before === after || !after) return before;
-  return before ? `${before} → ${after}` : after;
-}
-
-/** What became of a kernel. */
-function about(k: KernelDifference): string {
-  const each = k.each_ratio === null ? "" : `, ${k.each_ratio >= 1 ? "+" : "−"}${percent(Math.abs(k.each_ratio - 1))} a call`;
-  const calls = `${k.calls_before} → ${k.calls_after} calls a step`;
-  return `${k.relation.replaceAll("_", " ")}, ${calls}${each}${k.changed ? ", changed" : ", within noise"}`;
 }

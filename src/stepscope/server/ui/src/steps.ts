@@ -2,10 +2,11 @@
 
 import { themeOf } from "./canvas";
 import { Colours } from "./colours";
-import { element, fill, swatch } from "./dom";
-import { clean, count, percent, time, words } from "./format";
+import { element, fill } from "./dom";
+import { clean, count, percent, time } from "./format";
 import type { Key } from "./keys";
 import { AXIS_PX, LEFT_PX, RIGHT_PX, StepPainter, histogram, picture } from "./steppaint";
+import { legend, partsOf, showFigures, showStep } from "./steppanel";
 import { COLOURINGS, NOTHING, SORTS, order, type Colouring, type Figures, type Grid, type Sort, type StepSource } from "./stepsource";
 import { View } from "./view";
 
@@ -21,12 +22,6 @@ const COLOURING_SAYS: Record<Colouring, string> = {
   phase: "by phase",
 };
 const SORT_SAYS: Record<Sort, string> = { index: "as they ran", duration: "longest first" };
-const PARTS: [string, string, string][] = [
-  ["compute_ns", "compute", "busy_compute"],
-  ["exposed_communication_ns", "exposed communication", "busy_communication"],
-  ["exposed_copy_ns", "exposed copies", "busy_copy"],
-  ["memset_ns", "memory sets", "busy_memset"],
-];
 
 export interface StepActions {
   /** Shows a step in the timeline; times on the job's clock, ns. */
@@ -357,77 +352,14 @@ export class StepsView {
   }
 
   private panel(): void {
-    const f = this.figures!;
-    const counted = f.last - f.first + 1;
-    const lengths = Array.from({ length: counted }, (_, i) => f.end[f.first + i] - f.begin[f.first + i]).sort((a, b) => a - b);
-    const at = (share: number): number => lengths[Math.min(counted - 1, Math.floor(share * counted))];
-    const fact = (name: string, value: string): HTMLElement =>
-      element("tr", {}, element("th", {}, name), element("td", { class: "figure" }, value));
-    const odd = f.outliers.map((o) =>
-      element(
-        "li",
-        {},
-        element("button", { class: "link", click: () => this.select(o.step) }, `▲ step ${o.step}: +${time(o.excess_ns)}`),
-        element("div", { class: "note" }, clean(o.says, 500)),
-      ),
-    );
-    fill(
-      this.aside,
-      element("h2", {}, `${count(f.count)} steps · ${clean(f.titles[this.device], 60)}`),
-      element(
-        "table",
-        { class: "facts" },
-        fact("median (◆)", `${time(at(0.4999))}, step ${f.median}`),
-        fact("5 % to 95 %", `${time(at(0.05))} to ${time(at(0.95))}`),
-        fact("shortest, longest", `${time(lengths[0])}, ${time(lengths[counted - 1])}`),
-        fact("counted", `${f.first} to ${f.last}`),
-      ),
-      this.bars,
-      element("p", { class: "note" }, "Steps by length; ▲ odd, ◆ median. A click chooses one."),
-      this.chosen,
-      element(
-        "section",
-        { "aria-label": "Odd steps" },
-        element("h2", {}, `Odd steps (${f.outliers.length})`),
-        odd.length
-          ? element("ul", { class: "findings" }, ...odd.slice(0, 200))
-          : element("p", { class: "note" }, counted < 5 ? "Fewer than 5 steps tell no normal length." : "None takes far longer than the others."),
-      ),
-      element(
-        "details",
-        {},
-        element("summary", {}, "How the steps were found"),
-        element("p", { class: "note" }, clean(f.says, 400)),
-        ...(f.set_aside ? [element("p", { class: "note" }, clean(f.set_aside, 400))] : []),
-        element("p", { class: "note" }, "Idle time of steps that are set aside has no cause and is left blank."),
-      ),
-      this.legend(),
-    );
+    showFigures(this.aside, this.figures!, {
+      title: this.figures!.titles[this.device],
+      parts: [this.bars, this.chosen],
+      legend: legend(this.figures!, this.colour, this.colours),
+      select: (step) => this.select(step),
+    });
     this.histogram();
     this.detail();
-  }
-
-  private legend(): HTMLElement {
-    const busy: Record<Colouring, RegExp> = {
-      kind: /^busy_/,
-      family: /^(kernel_|copy_|memset$)/,
-      phase: /^phase_/,
-    };
-    const idle = new Set([...this.figures!.columns.keys()].filter((c) => c.startsWith("idle:")).map((c) => `idle_${c.slice(5)}`));
-    const items: HTMLElement[] = [];
-    this.colours.classes.forEach(({ key }, i) => {
-      const hatched = idle.has(key);
-      if (!hatched && !busy[this.colour].test(key)) return;
-      const square = swatch(this.colours.css[i]);
-      if (hatched) square.classList.add("hatched");
-      items.push(element("li", {}, square, hatched ? `idle: ${this.colours.says[i]}` : this.colours.says[i]));
-    });
-    return element(
-      "details",
-      { open: this.colour !== "family" },
-      element("summary", {}, "Colours: solid works, hatched waits"),
-      element("ul", { class: "legend" }, ...items),
-    );
   }
 
   private histogram(): void {
@@ -437,53 +369,8 @@ export class StepsView {
     this.bars.setAttribute("aria-label", `histogram of ${f.last - f.first + 1} step times in ${this.bins.length} bins`);
   }
 
-  /** Everything that is known of the chosen step. */
   private detail(): void {
-    const f = this.figures!;
-    const step = this.selected;
-    if (step < 0) {
-      fill(this.chosen, element("h2", {}, "Selected step"), element("p", { class: "note" }, "None: press ↓, or Shift+click a row. A click opens it in the timeline."));
-      return;
-    }
-    const wall = f.end[step] - f.begin[step];
-    const typical = f.end[f.median] - f.begin[f.median];
-    const row = (says: string, ns: number, key: string): HTMLElement => {
-      const square = swatch(this.colours.css[this.colours.classes.findIndex((c) => c.key === key)] ?? "transparent");
-      if (key.startsWith("idle_")) square.classList.add("hatched");
-      return element(
-        "li",
-        {},
-        square,
-        element("span", { class: "grow" }, says),
-        element("span", { class: "figure" }, time(ns)),
-        element("span", { class: "figure share" }, percent(ns / Math.max(1, wall))),
-      );
-    };
-    const odd = f.outliers.find((o) => o.step === step);
-    const aside = step < f.first || step > f.last;
-    fill(
-      this.chosen,
-      element("h2", {}, `Step ${step}`),
-      element("p", {}, `${time(wall)}, ${wall >= typical ? "+" : "−"}${time(Math.abs(wall - typical))} to the median`),
-      ...(aside ? [element("p", { class: "note" }, "set aside: not counted in any figure")] : []),
-      ...(odd ? [element("p", {}, `▲ odd: ${clean(odd.says, 500)}`)] : []),
-      element("ul", { class: "legend" }, ...this.parts(step).map(([says, ns, key]) => row(says, ns, key))),
-      element("p", {}, element("button", { click: () => this.open(step) }, "Open in the timeline (Enter)")),
-    );
-  }
-
-  private parts(step: number): [string, number, string][] {
-    const columns = this.figures!.columns;
-    const found: [string, number, string][] = PARTS.map(([column, says, key]) => [says, columns.get(column)?.[step] ?? 0, key]);
-    let known = 0;
-    for (const [column, values] of columns) {
-      if (!column.startsWith("idle:")) continue;
-      found.push([`idle: ${words(column.slice(5))}`, values[step], `idle_${column.slice(5)}`]);
-      known += values[step];
-    }
-    const rest = (columns.get("idle_ns")?.[step] ?? 0) - known;
-    found.push(["idle", rest, ""]);
-    return found.filter(([, ns]) => ns > 0);
+    showStep(this.chosen, this.figures!, this.selected, this.colours, (step) => this.open(step));
   }
 
   // --- doing -------------------------------------------------------------------------------------
@@ -717,7 +604,7 @@ export class StepsView {
       const at = this.view.time(x, this.chart);
       parts.push(`at ${time(at)}: ${this.cell(row, at) || "nothing"}`);
     }
-    if (steps.length === 1) parts.push(...this.parts(steps[0]).map(([says, ns]) => `${says} ${time(ns)}`));
+    if (steps.length === 1) parts.push(...partsOf(f, steps[0]).map(([says, ns]) => `${says} ${time(ns)}`));
     return parts.join(" · ");
   }
 
