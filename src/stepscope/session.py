@@ -19,9 +19,10 @@ from stepscope.trace.trace import Job, Member
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.analysis.aligned.steps import AlignedSteps
     from stepscope.analysis.collectives.summary import Communication
     from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.job import JobView
+    from stepscope.analysis.job import Device, JobView
     from stepscope.analysis.kernels.ceilings import Ceilings
     from stepscope.analysis.kernels.examine import Launches
     from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
@@ -558,6 +559,40 @@ class Session:
 
         return Asker(self.timeline)
 
+    @property
+    def devices(self) -> list[Device]:
+        """The explained devices, by rank.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self._view.devices
+
+    @cached_property
+    def aligned(self) -> AlignedSteps:
+        """The steps of every device side by side.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.analysis.aligned.steps import AlignedSteps
+
+        timeline = self.timeline
+        place = {member.rank: i for i, member in enumerate(timeline.members)}
+        offsets = [timeline.offsets_ns[place[device.trace_rank]] for device in self.devices]
+        titles = [
+            f"Rank {device.rank} · GPU {device.explanation.lane.device}" for device in self.devices
+        ]
+        return AlignedSteps(self.devices, offsets, titles)
+
+    def packed_steps(self) -> dict[str, object] | None:
+        """The step view for a page without a server; None where it would be too large.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.aligned.packed()
+
     def _clock_offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns.
 
@@ -656,6 +691,13 @@ class Session:
 
         readers = [member.trace.frame for _, member, _ in self._explained]
         return critical_path(self.simulation, readers, self.paths, step)
+
+
+def timeline_classes() -> list[dict[str, str]]:
+    """Classes of what is drawn: key and meaning; the position is the code."""
+    from stepscope.analysis.timeline.classes import CLASSES
+
+    return [{"key": key, "says": says} for key, says in CLASSES.items()]
 
 
 def changes_of(

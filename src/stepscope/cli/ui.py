@@ -27,6 +27,12 @@ from stepscope.trace.errors import StorageError, UsageError
     "--window", default="", help="With --static: [start]/[end] only, as the axis shows them."
 )
 @click.option("--force", is_flag=True, help="With --static: overwrite the file.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="The two PATHs are an earlier and a later run, shown step beside step; each is a capture, "
+    "or a folder with the ranks of a job.",
+)
 def command(
     paths: tuple[str, ...],
     format_: str,
@@ -37,9 +43,11 @@ def command(
     step: int | None,
     window: str,
     force: bool,
+    compare: bool,
 ) -> None:
     """Show the timeline in the browser, with the diagnosis beside it.
 
+    Several PATHs are the ranks of one job, unless --compare says that they are two runs.
     The server listens on the loopback interface only, at an address that holds a random token.
     It ends with Ctrl+C. With --static, nothing is served: the file opens from disk anywhere.
     With --format json, one line says where the timeline is: address, or the file of --static.
@@ -51,13 +59,22 @@ def command(
         raise UsageError("--step and --window both choose a time; give one of them")
     if static is not None and Path(static).exists() and not force:
         raise UsageError(f"{static} exists; --force overwrites it")
+    if compare and len(paths) != 2:
+        raise UsageError(
+            "--compare shows two runs: stepscope ui BEFORE AFTER --compare; the ranks of a run are "
+            "given as a folder"
+        )
+    if compare and (step is not None or window):
+        raise UsageError("--step and --window choose a time of one run; leave them out here")
+    from stepscope.runs import Pair
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    shown = Pair(*paths, again=again) if compare else Session(paths, again=again)
     if static is not None:
         from stepscope.server.page import page
+        from stepscope.server.pair import pair_page
 
-        text = page(session, window, step)
+        text = pair_page(shown) if isinstance(shown, Pair) else page(shown, window, step)
         try:
             Path(static).write_text(text, encoding="utf-8")
         except OSError as error:
@@ -75,7 +92,7 @@ def command(
         if not no_browser and not _opened(address):
             click.echo("no browser found here; open the address above", err=True)
 
-    serve(session, port, ready)
+    serve(shown, port, ready)
 
 
 def _place(address: str | None = None, file: str | None = None) -> str:

@@ -95,6 +95,7 @@ def profile_of(job: JobView, diagnosis: Diagnosis, part: slice = slice(None)) ->
         figures=_figures(windows, parts),
         timeline=timeline,
         marks=marks,
+        idle=_typical_idle(windows[0]),
     )  # fmt: skip
 
 
@@ -371,6 +372,19 @@ def _peak_memory(windows: list[_Window]) -> float | None:
             mine = events["device"] == w.e.lane.device
             peaks.append(int(events["total_allocated_bytes"][mine].max(initial=-1)))
     return float(max(peaks)) if peaks and max(peaks) > 0 else None
+
+
+def _typical_idle(w: _Window) -> list[tuple[int, int, str]]:
+    """Idle time of the step that is drawn, by cause."""
+    number = _typical(w)
+    begin, end = int(w.begin[number]), int(w.end[number])
+    gap = w.e.gaps.segments
+    start, stop = np.maximum(gap["start_ns"], begin), np.minimum(gap["end_ns"], end)
+    seen = np.flatnonzero(stop - start > (end - begin) // _DRAWN)
+    return [
+        (int(start[i]) - begin, int(stop[i]) - begin, CAUSES[int(gap["cause"][i])])
+        for i in seen.tolist()
+    ]
 
 
 def _typical_step(

@@ -168,7 +168,7 @@ class History:
         Raises:
             StorageError: the file cannot be written.
         """
-        slim = msgspec.structs.replace(profile, timeline=[], marks=[])
+        slim = msgspec.structs.replace(profile, timeline=[], marks=[], idle=[])
         blob = zlib.compress(msgspec.json.encode(slim), 6)
         figures = {n: v for n, b in BUDGETS.items() if (v := b.value(profile)) is not None}
         added = time.time_ns()

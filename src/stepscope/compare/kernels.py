@@ -40,6 +40,24 @@ def kernel_differences(
     time) is what clocks did, and their spread around it is what noise does to unchanged kernels of
     like length.
     """
+    found, floor, shift = _matched(before, after)
+    return [kernel for kernel, _ in found], floor, shift
+
+
+def rows_of_kernels(before: Profile, after: Profile) -> tuple[list[int], list[int]]:
+    """For each kernel of either profile its row in :func:`kernel_differences`."""
+    rows = [-1] * len(before.kernels), [-1] * len(after.kernels)
+    for row, (_, match) in enumerate(_matched(before, after)[0]):
+        for side, kernels in zip(rows, (match.before, match.after), strict=True):
+            for kernel in kernels:
+                side[kernel] = row
+    return rows
+
+
+def _matched(
+    before: Profile, after: Profile
+) -> tuple[list[tuple[KernelDifference, Match]], float, float]:
+    """Each difference with the match that it is about."""
     matches = match_kernels(before, after)
     ratios = _ratios(before, after, matches)
     shift, spread = _noise(before, matches, ratios)
@@ -68,24 +86,23 @@ def kernel_differences(
             limit = max(SIGMAS * math.hypot(error, spread[each < _SHORT_NS]), SMALLEST_CHANGE)
             changed = material and abs(log - shift) > limit
         where = max([*theirs, *ours], key=lambda k: k.ns_per_step)
-        found.append(
-            KernelDifference(
-                relation=match.relation,
-                before=_labels(ours),
-                after=_labels(theirs),
-                family=where.family,
-                range=where.range or None,
-                operator=where.operator or None,
-                calls_before=round(calls[0], 3),
-                calls_after=round(calls[1], 3),
-                before_ns=round(times[0]),
-                after_ns=round(times[1]),
-                difference_ns=round(times[1]) - round(times[0]),
-                each_ratio=round(math.exp(ratio[0]), 4) if ratio else None,
-                changed=changed,
-            )
+        told = KernelDifference(
+            relation=match.relation,
+            before=_labels(ours),
+            after=_labels(theirs),
+            family=where.family,
+            range=where.range or None,
+            operator=where.operator or None,
+            calls_before=round(calls[0], 3),
+            calls_after=round(calls[1], 3),
+            before_ns=round(times[0]),
+            after_ns=round(times[1]),
+            difference_ns=round(times[1]) - round(times[0]),
+            each_ratio=round(math.exp(ratio[0]), 4) if ratio else None,
+            changed=changed,
         )
-    found.sort(key=lambda k: (-abs(k.difference_ns), k.before, k.after))
+        found.append((told, match))
+    found.sort(key=lambda item: (-abs(item[0].difference_ns), item[0].before, item[0].after))
     floor = max(SIGMAS * spread[False], SMALLEST_CHANGE)
     return found, round(floor, 4), round(math.exp(shift), 4)
 

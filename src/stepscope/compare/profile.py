@@ -132,6 +132,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         timeline: a typical step of the first device: ``(start, end, kind)`` in ns from its begin,
             kind 0 compute, 1 communication, 2 copy, 3 memset; close neighbours of a kind merged.
         marks: annotations of that step on the main thread: ``(start, end, name)``, ns as above.
+        idle: idle time of that step: ``(start, end, cause)``, ns as above; what is too short to be
+            seen in a picture of the step is left out.
     """
 
     schema: str = SCHEMA
@@ -152,6 +154,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
     timeline: list[tuple[int, int, int]]
     marks: list[tuple[int, int, str]]
+    idle: list[tuple[int, int, str]] = msgspec.field(default_factory=list)
 
     @property
     def step_ns(self) -> float:

@@ -88,7 +88,9 @@ def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    kept = [msgspec.structs.replace(run, timeline=[], marks=[]) for run in runs[-KEPT_RUNS:]]
+    kept = [
+        msgspec.structs.replace(run, timeline=[], marks=[], idle=[]) for run in runs[-KEPT_RUNS:]
+    ]
     write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
 
 

@@ -6,18 +6,13 @@ import html
 from typing import TYPE_CHECKING, Final
 
 from stepscope.render.compare import facts, sections, setup_lines
+from stepscope.render.palette import CAUSES, KINDS
 from stepscope.render.text import clean, milliseconds
 
 if TYPE_CHECKING:
     from stepscope.compare.profile import Profile
     from stepscope.compare.result import Comparison
 
-_KINDS: Final = (
-    ("compute", "#2e9e5b"),
-    ("communication", "#b455c8"),
-    ("copy", "#3b7dd8"),
-    ("memset", "#24a3a3"),
-)
 _WIDTH: Final = 1000
 _ROW: Final = 18
 _DEPTHS: Final = 4
@@ -66,31 +61,57 @@ def _steps(runs: list[Profile]) -> str:
     """Both steps begin at the same left edge; both have the same scale."""
     longest = max((_length(run) for run in runs), default=1)
     drawn, top = [], 0
+    causes = [cause for cause in CAUSES if any(c == cause for run in runs for _, _, c in run.idle)]
     for run, name in zip(runs, ("before", "after"), strict=True):
         drawn.append(
             f"<text x='0' y='{top + 12}'>{name}: {_text(milliseconds(_length(run)))}</text>"
         )
         top += _ROW
-        for kind, (label, colour) in enumerate(_KINDS):
+        for kind, (label, colour) in enumerate(KINDS.items()):
             mine = [(a, b) for a, b, k in run.timeline if k == kind]
-            if not mine:
-                continue
-            path = "".join(
-                f"M{_x(a, longest)} {top}h{max(_x(b, longest) - _x(a, longest), 0.3):.2f}v14H"
-                f"{_x(a, longest)}z"
-                for a, b in mine
-            )
-            drawn.append(f"<path d='{path}' fill='{colour}'><title>{label}</title></path>")
+            if mine:
+                drawn.append(_path(mine, longest, top, colour, label))
+                top += _ROW
+        for cause in causes:
+            mine = [(a, b) for a, b, c in run.idle if c == cause]
+            if mine:
+                drawn.append(_path(mine, longest, top, f"url(#{cause})", f"idle: {cause}"))
+        if run.idle:
             top += _ROW
         top = _marks(run, longest, top, drawn)
         top += _ROW // 2
     keys = "".join(
-        f"<span class='key' style='background:{colour}'></span>{label}" for label, colour in _KINDS
+        f"<span class='key' style='background:{colour}'></span>{label}"
+        for label, colour in KINDS.items()
+    ) + "".join(
+        f"<span class='key' style='background:repeating-linear-gradient(135deg,{CAUSES[cause]} "
+        f"0 2px,transparent 2px 4px)'></span>idle: {cause.replace('_', ' ')}"
+        for cause in causes
     )
-    body = "".join(drawn)
+    body = "".join([*map(_hatched, causes), *drawn])
     return (
         f"<p>{keys}</p><svg viewBox='0 0 {_WIDTH} {top}' role='img' "
         f"aria-label='typical steps'>{body}</svg>"
+    )
+
+
+def _path(pieces: list[tuple[int, int]], longest: int, top: int, fill: str, label: str) -> str:
+    """Pieces of one row as one shape."""
+    path = "".join(
+        f"M{_x(a, longest)} {top}h{max(_x(b, longest) - _x(a, longest), 0.3):.2f}v14H"
+        f"{_x(a, longest)}z"
+        for a, b in pieces
+    )
+    return f"<path d='{path}' fill='{fill}'><title>{label}</title></path>"
+
+
+def _hatched(cause: str) -> str:
+    """The pattern of a cause: it shares its hue with a kind of work."""
+    colour = CAUSES[cause]
+    return (
+        f"<pattern id='{cause}' width='4' height='4' patternUnits='userSpaceOnUse' "
+        f"patternTransform='rotate(45)'><rect width='4' height='4' fill='{colour}' "
+        f"fill-opacity='.35'/><rect width='2' height='4' fill='{colour}'/></pattern>"
     )
 
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
+from stepscope.server.steps import Lock, Questions, StepDesk
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -35,12 +36,15 @@ class Desk:
 
     Args:
         session: the opened job.
+        lock: a reentrant lock that others hold while they diagnose the same job.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, lock: Lock | None = None) -> None:
         self._session = session
-        self._lock = threading.Lock()
+        self._lock: Lock = lock or threading.Lock()
+        self._diagnosing: Lock = lock or threading.Lock()
         self._diagnosis: bytes | None = None
+        self.steps = StepDesk(session, self._lock)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts; the questions that need them wait less."""
@@ -49,7 +53,12 @@ class Desk:
                 tracks = self._session.timeline.tracks
             wanted = [track.id for track in tracks if not track.explained]
             with ThreadPoolExecutor(_BUILDERS) as builders:
-                list(builders.map(self._session.timeline.track, wanted))
+                list(builders.map(self._built, wanted))
+            self.steps.warm()
+
+    def _built(self, track: int) -> None:
+        if not self.steps.asked:  # who looks at the steps first needs the cores for them
+            self._session.timeline.track(track)
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""
@@ -61,8 +70,10 @@ class Desk:
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
         """The diagnosis, and where its findings are seen."""
-        with self._lock:
+        with self._diagnosing:
             if self._diagnosis is None:
+                with self._lock:  # the steps need it too, but not the rest of the diagnosis
+                    self._session.explanations  # noqa: B018
                 self._diagnosis = diagnosis_of(self._session)
             return self._diagnosis
 
@@ -134,7 +145,12 @@ def application(session: Session, token: str, port: int) -> Guard:
     """
     desk = Desk(session)
     threading.Thread(target=desk.warm, daemon=True).start()
-    questions: dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]] = {
+    return Guard(Starlette(routes=desk_routes(desk)), token, port)
+
+
+def desk_routes(desk: Desk) -> list[Route]:
+    """Routes of one job's page."""
+    questions: Questions = {
         "layout": (desk.layout, "application/json"),
         "diagnosis": (desk.diagnosis, "application/json"),
         "tile": (desk.tile, "application/octet-stream"),
@@ -142,11 +158,17 @@ def application(session: Session, token: str, port: int) -> Guard:
         "near": (desk.near, "application/json"),
         "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
+        **desk.steps.questions(),
     }
+    return page_routes(questions)
+
+
+def page_routes(questions: Questions) -> list[Route]:
+    """Routes of a page that asks some questions."""
     routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
-    return Guard(Starlette(routes=routes), token, port)
+    return routes
 
 
 def _question(answer: Callable[[Mapping[str, str]], bytes], kind: str) -> Callable[..., Any]:

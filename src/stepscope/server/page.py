@@ -36,7 +36,14 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
     layout["problems"] = [msgspec.to_builtins(problem) for problem in session.problems]
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
-    data = msgspec.json.encode({**found, "diagnosed": diagnosed, "refused": refused})
+    data = msgspec.json.encode(
+        {**found, **_steps(session), "diagnosed": diagnosed, "refused": refused}
+    )
+    return written(data)
+
+
+def written(data: bytes) -> str:
+    """The page with some data inside, which its script shows."""
     # base64 holds nothing that HTML could take for markup
     packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
     script = asset("app.js").decode()
@@ -57,6 +64,19 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
         f'<script type="application/octet-stream" id="trace">{packed}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
+
+
+def _steps(session: Session) -> dict[str, object]:
+    """The step view of the whole capture, or why the page has none."""
+    try:
+        steps = session.packed_steps()
+    except InputError as error:
+        return {"steps": None, "steps_refused": str(error)}
+    refused = (
+        "the steps hold too many operations for one page; stepscope ui CAPTURE without --static "
+        "shows them"
+    )
+    return {"steps": steps, "steps_refused": "" if steps is not None else refused}
 
 
 def _digest(text: str) -> str:

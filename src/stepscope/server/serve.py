@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
+    from stepscope.runs import Pair
     from stepscope.session import Session
 
 HOST = "127.0.0.1"
@@ -38,11 +39,11 @@ def listening(port: int) -> socket.socket:
     return found
 
 
-def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
-    """Serve a job until the process is interrupted.
+def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> None:
+    """Serve a job, or two runs side by side, until the process is interrupted.
 
     Args:
-        session: the opened job.
+        shown: the opened job, or the two runs.
         port: which port; 0 for a free one.
         ready: receives the address, once it answers.
 
@@ -51,12 +52,17 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
     """
     import uvicorn
 
+    from stepscope.runs import Pair
     from stepscope.server.app import application
+    from stepscope.server.pair import pair_application
 
     sock = listening(port)
     bound = sock.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = application(session, token, bound)
+    if isinstance(shown, Pair):
+        app = pair_application(shown, token, bound)
+    else:
+        app = application(shown, token, bound)
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", server_header=False
     )

@@ -52,6 +52,10 @@ CLASSES: Final[dict[str, str]] = {
     "lock_holding": "holds Python's lock",
     "lock_waiting": "waits for Python's lock",
     "overhead": "the capturing tool",
+    "phase_forward": "forward pass",
+    "phase_backward": "backward pass",
+    "phase_optimizer": "optimizer",
+    "phase_none": "of no known phase",
     **{f"name_{hue}": "coloured by name" for hue in range(HUES)},
 }
 """Key -> meaning; the position is the code."""

@@ -8,6 +8,9 @@ import { showGutter } from "./gutter";
 import { MOUSE, keys, type Commands, type Key } from "./keys";
 import { readLink, writeLink } from "./link";
 import { Loader } from "./loader";
+import { remember, remembered } from "./storage";
+import { StepsView } from "./steps";
+import { stepSource } from "./stepsource";
 import { showDetails, showDiagnosis, showHits, showStatistics } from "./panel";
 import { Tracks, depths, type Group, type Lane } from "./tracks";
 import type { Details, Diagnosed, Hits, Layout, Place, Row, Source } from "./types";
@@ -15,6 +18,8 @@ import { View } from "./view";
 
 const CLICK_PX = 4;
 const MOST_FOUND_SHOWN = 500;
+/** Keys that do the same in every view. */
+const EVERYWHERE = new Set(["V", "L", "?"]);
 
 interface Under {
   lane: Lane;
@@ -88,6 +93,9 @@ export class App {
   private readonly failure = element("span", { class: "error", role: "alert" });
   private readonly where = element("span", {});
   private readonly helpBox = element("dialog", { "aria-label": "Keys" });
+  private readonly main = element("main", {});
+  private readonly viewButton = element("button", { click: () => this.toggleSteps() });
+  private readonly steps: StepsView;
 
   constructor(
     root: HTMLElement,
@@ -107,6 +115,12 @@ export class App {
       (message) => this.fail(message),
     );
     this.keys = keys(this.commands());
+    this.steps = new StepsView(stepSource(source), layout.classes, {
+      open: (step, begin, end) => this.openStep(step, begin, end),
+      changed: () => this.remember(),
+      says: (text) => (this.status.textContent = text),
+      fail: (text) => this.fail(text),
+    });
     this.build(root);
     this.listen();
     this.restore();
@@ -129,20 +143,21 @@ export class App {
         {},
         element("h1", {}, "Stepscope"),
         element("span", { class: "file", title: file }, file),
+        this.viewButton,
         this.filterBox,
         this.searchBox,
         element("button", { click: () => this.toggleTheme(), "aria-label": "Dark or light" }, "◐"),
         element("button", { click: () => this.help(), "aria-label": "Keys and mouse" }, "?"),
       ),
-      element(
-        "main",
-        {},
-        this.gutter,
-        this.stage,
-        element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel, absent(this.layout)),
-      ),
+      this.main,
       element("footer", {}, this.where, this.status, this.failure),
       this.helpBox,
+    );
+    fill(
+      this.main,
+      this.gutter,
+      this.stage,
+      element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel, absent(this.layout)),
     );
     fill(this.diagnosisPanel, element("p", { class: "note", role: "status" }, "Diagnosing …"));
     for (const problem of this.layout.problems.filter((p) => p.severity !== "info").slice(0, 1))
@@ -161,6 +176,10 @@ export class App {
   }
 
   private draw(): void {
+    if (this.steps.visible) {
+      this.steps.changed(); // the timeline has no size meanwhile
+      return;
+    }
     const width = this.stage.clientWidth;
     const height = Math.max(1, this.scroller.clientHeight);
     const key = `${width} ${height} ${window.devicePixelRatio}`;
@@ -488,10 +507,11 @@ export class App {
 
   private key(event: KeyboardEvent): void {
     const target = event.target as HTMLElement;
-    if (target.tagName === "INPUT" || this.helpBox.open) return;
+    if (target.tagName === "INPUT" || target.tagName === "SELECT" || this.helpBox.open) return;
     const onButton = target.tagName === "BUTTON" || target.tagName === "SUMMARY";
     if (onButton && (event.key === "Enter" || event.key === " ")) return;
-    const key = this.keys.find((candidate) => candidate.match(event));
+    const own = this.steps.visible ? [...this.steps.keys, ...this.keys.filter((k) => EVERYWHERE.has(k.shows))] : this.keys;
+    const key = own.find((candidate) => candidate.match(event));
     if (!key) return;
     event.preventDefault();
     key.run(event);
@@ -671,6 +691,7 @@ export class App {
         if (what) this.setRange({ ...what });
       },
       finding: (step) => this.stepFinding(step),
+      steps: () => this.toggleSteps(),
       help: () => this.help(),
       theme: () => this.toggleTheme(),
       clear: () => this.clear(),
@@ -726,13 +747,15 @@ export class App {
     root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
     remember("theme", root.dataset.theme);
     this.painter.theme = themeOf(root);
+    this.steps.themed();
     this.changed();
   }
 
   private help(): void {
     const list = element("dl", {});
-    const pairs = [...this.keys.map((k): [string, string] => [k.shows, k.says]), ...MOUSE];
-    for (const [shows, says] of pairs) list.append(element("dt", {}, shows), element("dd", {}, says));
+    const pair = (k: Key): [string, string] => [k.shows, k.says];
+    const pairs = [...this.keys.map(pair), ...MOUSE, ["In the steps", ""] as [string, string], ...this.steps.keys.map(pair)];
+    for (const [shows, says] of pairs) if (shows) list.append(element("dt", {}, shows), element("dd", {}, says));
     fill(
       this.helpBox,
       element("h2", {}, "Keys and mouse"),
@@ -740,6 +763,43 @@ export class App {
       element("p", {}, element("button", { click: () => this.helpBox.close() }, "Close (Esc)")),
     );
     this.helpBox.showModal();
+  }
+
+  // --- steps -------------------------------------------------------------------------------------
+
+  private toggleSteps(): void {
+    this.showSteps(!this.steps.visible);
+    this.remember();
+  }
+
+  private showSteps(visible: boolean): void {
+    this.main.hidden = visible;
+    if (visible) this.main.after(this.steps.root);
+    else this.steps.root.remove();
+    for (const box of [this.filterBox, this.searchBox]) box.hidden = visible;
+    this.where.hidden = visible;
+    this.steps.show(visible);
+    this.viewButton.textContent = visible ? "Timeline (V)" : "Steps (V)";
+    this.viewButton.title = visible ? "Show the timeline" : "Show all steps side by side";
+    if (!visible) this.rows.focus({ preventScroll: true });
+    this.changed();
+  }
+
+  /** Shows one step in the timeline, and makes it the range. */
+  private openStep(step: number, begin: number, end: number): void {
+    if (end <= this.layout.begin || begin >= this.layout.end) {
+      this.fail(`this page holds the timeline of ${time(this.layout.begin)} to ${time(this.layout.end)} only, not of step ${step}`);
+      return;
+    }
+    this.showSteps(false);
+    this.view.frame(begin, end, 0.05);
+    this.setRange({ begin, end });
+    this.status.textContent = `step ${step}, ${time(end - begin)}`;
+  }
+
+  private stepWords(): string {
+    const words = new URLSearchParams(this.steps.words()).toString();
+    return words ? `&${words}` : "";
   }
 
   // --- link --------------------------------------------------------------------------------------
@@ -758,7 +818,7 @@ export class App {
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
         pins: this.tracks.pins().map((lane) => lane.info.path),
         folded,
-      });
+      }) + this.stepWords();
       // replaceState does not cause hashchange, and does not fill the history
       if (text !== location.hash) history.replaceState(null, "", text);
     }, 250);
@@ -766,6 +826,7 @@ export class App {
 
   private restore(): void {
     const link = readLink(location.hash);
+    this.showSteps(this.steps.restore(location.hash));
     if (link.begin !== undefined && link.end !== undefined) this.view.set(link.begin, link.end);
     if (link.filter) {
       this.filterBox.value = link.filter;
@@ -793,20 +854,4 @@ function absent(layout: Layout): HTMLElement {
     element("summary", {}, `Not in this capture (${told.size})`),
     element("ul", { class: "plain" }, ...[...told.values()].map((t) => element("li", {}, clean(t, 400)))),
   );
-}
-
-function remembered(key: string): string | null {
-  try {
-    return localStorage.getItem(`stepscope.${key}`);
-  } catch {
-    return null; // a page from disk may have no storage
-  }
-}
-
-function remember(key: string, value: string): void {
-  try {
-    localStorage.setItem(`stepscope.${key}`, value);
-  } catch {
-    // as above
-  }
 }

@@ -67,6 +67,10 @@ const BY_KEY: Record<string, string> = {
   lock_holding: "#009e73",
   lock_waiting: "#d55e00",
   overhead: "#999933",
+  phase_forward: "#56b4e9",
+  phase_backward: "#0072b2",
+  phase_optimizer: "#d55e00",
+  phase_none: "#b0b4bb",
 };
 const NAMED = [
   "#7fa8c9",

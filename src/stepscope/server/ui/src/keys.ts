@@ -22,6 +22,7 @@ export interface Commands {
   zoomRange(): void;
   rangeOfSelection(): void;
   finding(step: number): void;
+  steps(): void;
   help(): void;
   theme(): void;
   clear(): void;
@@ -56,6 +57,7 @@ export function keys(c: Commands): Key[] {
     { match: code("KeyG"), shows: "G, Shift+G", says: "next, previous place of a finding", run: (e) => c.finding(e.shiftKey ? -1 : 1) },
     { match: typed("/"), shows: "/", says: "search names; Enter goes on, Shift+Enter back", run: () => c.search() },
     { match: code("KeyT"), shows: "T", says: "filter tracks", run: () => c.filter() },
+    { match: code("KeyV"), shows: "V", says: "steps side by side, and back", run: () => c.steps() },
     { match: code("KeyL"), shows: "L", says: "dark or light", run: () => c.theme() },
     { match: typed("?"), shows: "?", says: "this help", run: () => c.help() },
     { match: typed("Escape"), shows: "Esc", says: "clear range, then selection", run: () => c.clear() },

@@ -1,5 +1,6 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
+import type { PackedSteps } from "./stepsource";
 import type {
   Counter,
   Details,
@@ -15,7 +16,9 @@ import type {
   TrackTile,
 } from "./types";
 
-interface Packed {
+export interface Packed {
+  steps?: PackedSteps | null;
+  steps_refused?: string;
   layout: Layout;
   names: Record<string, string>;
   diagnosed: Diagnosed | null;
@@ -43,29 +46,29 @@ interface Samples {
 const MOST_HITS = 500;
 const TOP = 12;
 
-/** The source inside the page, or null where a server is behind it. */
-export async function pageSource(): Promise<PageSource | null> {
+/** What is inside the page, or null where a server is behind it. */
+export async function packedPage(): Promise<Packed | null> {
   const element = document.getElementById("trace");
   if (!element) return null;
   const packed = bytesOf(element.textContent ?? "");
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new PageSource((await new Response(stream).json()) as Packed);
+  return (await new Response(stream).json()) as Packed;
 }
 
-function bytesOf(text: string): Uint8Array<ArrayBuffer> {
+export function bytesOf(text: string): Uint8Array<ArrayBuffer> {
   const raw = atob(text);
   const made = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
   return made;
 }
 
-const doubles = (text: unknown): Float64Array => new Float64Array(bytesOf(text as string).buffer);
+export const doubles = (text: unknown): Float64Array => new Float64Array(bytesOf(text as string).buffer);
 
 export class PageSource implements Source {
   private readonly content = new Map<number, Content>();
   private readonly samples = new Map<number, Samples>();
 
-  constructor(private readonly packed: Packed) {
+  constructor(readonly packed: Packed) {
     for (const [id, track] of Object.entries(packed.tracks)) {
       if ("time" in track) {
         this.samples.set(Number(id), { time: doubles(track.time), value: doubles(track.value) });

@@ -75,7 +75,7 @@ export class ServerSource implements Source {
   }
 }
 
-async function ask(
+export async function ask(
   what: string,
   query: Record<string, string | number>,
   signal?: AbortSignal,

@@ -1,0 +1,172 @@
+"""One step of one side of a comparison, to be drawn: each operation with what it is matched as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from stepscope.analysis.aligned.steps import DeviceSteps
+from stepscope.analysis.kernels.attribution import ENGINE, plain_range_name
+from stepscope.analysis.timeline.classes import gpu_codes
+from stepscope.analysis.timeline.extract import packed
+from stepscope.compare.profile import Profile
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import AnyArray, IntArray
+
+MOST_OPERATIONS: Final = 50_000
+"""Operations of a step that are drawn one by one; of more the longest are."""
+NO_ROW: Final = 0xFFFF_FFFF
+"""Stands for an operation that no row of the comparison is about."""
+LONGEST_NAME: Final = 300
+
+_SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Which rows of a comparison the kernels, ranges and operators of one side are.
+
+    Attributes:
+        profile: the side's profile.
+        kernels: row of each of its kernels.
+        ranges: names of the comparison's ranges.
+        operators: names of its operators.
+    """
+
+    profile: Profile
+    kernels: Sequence[int]
+    ranges: Sequence[str]
+    operators: Sequence[str]
+
+    @cached_property
+    def by_shape(self) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], int]:
+        """Name and launch shape to the kernel's row."""
+        uses = zip(self.profile.kernels, self.kernels, strict=True)
+        return {(use.name, use.grid, use.block): row for use, row in uses}
+
+    @cached_property
+    def by_range(self) -> dict[str, int]:
+        """Range's name to its row."""
+        return {name: row for row, name in enumerate(self.ranges)}
+
+    @cached_property
+    def by_operator(self) -> dict[str, int]:
+        """Operator's name to its row."""
+        return {name: row for row, name in enumerate(self.operators)}
+
+
+def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any]:
+    """What is drawn of one step; times in ns from its begin, arrays as base64.
+
+    Args:
+        device: the device.
+        step: number of the step.
+        matched: what its operations are in the comparison.
+
+    Raises:
+        UsageError: there is no such step.
+    """
+    e = device.explanation
+    if not 0 <= step < len(e.steps):
+        raise UsageError(f"there is no step {step}; there are 0 to {len(e.steps) - 1}")
+    begin, end = int(e.bounds_ns[step]), int(e.bounds_ns[step + 1])
+    pieces = device.pieces
+    mine = pieces.of_steps(np.array([step]))
+    ops = e.lane.ops
+    rows = np.flatnonzero((ops["start_ns"] < end) & (ops["end_ns"] > begin))
+    kernels = ops["start_ns"][rows[e.lane.is_kernel[rows]]]
+    kernels = kernels[kernels >= begin]
+    ranges = _codes(e.kernels.attribution.ranges, e.kernels.attribution.range, rows)
+    ranges = _rows_of(e.kernels.attribution.ranges, ranges, plain_range_name, matched.by_range)
+    spans = _spans(ops["start_ns"][rows], ops["end_ns"][rows], ranges)
+    left_out = max(0, len(rows) - MOST_OPERATIONS)
+    kept = np.arange(len(rows))
+    if left_out:
+        length = ops["end_ns"][rows] - ops["start_ns"][rows]
+        kept = np.sort(np.argsort(-length, kind="stable")[:MOST_OPERATIONS])
+    operators = _codes(e.kernels.attribution.operators, e.kernels.attribution.outermost, rows)
+    operators = _rows_of(
+        e.kernels.attribution.operators, operators, lambda text: text.removeprefix(ENGINE),
+        matched.by_operator,
+    )  # fmt: skip
+    rows, ranges, operators = rows[kept], ranges[kept], operators[kept]
+    streams, stream = np.unique(ops["stream"][rows], return_inverse=True)
+    names, name = np.unique(ops["name"][rows], return_inverse=True)
+    labels = [e.kernels.classes[code].label or ops.texts["name"][code] for code in names.tolist()]
+    return {
+        "step": step,
+        "begin": begin + device.offset_ns,
+        "length": end - begin,
+        "first_kernel": int(kernels[0]) - begin if len(kernels) else 0,
+        "counted": e.first <= step <= e.last,
+        "left_out": left_out,
+        "streams": streams.tolist(),
+        "names": [label[:LONGEST_NAME] for label in labels],
+        "pieces": {
+            "start": packed(pieces.start[mine] - begin, "f8"),
+            "end": packed(pieces.end[mine] - begin, "f8"),
+            "code": packed(pieces.kind[mine], "u1"),
+        },
+        "spans": {
+            "start": packed(spans[0] - begin, "f8"),
+            "end": packed(spans[1] - begin, "f8"),
+            "row": packed(spans[2], "u4"),
+        },
+        "operations": {
+            "start": packed(ops["start_ns"][rows] - begin, "f8"),
+            "end": packed(ops["end_ns"][rows] - begin, "f8"),
+            "code": packed(gpu_codes(ops)[rows], "u1"),
+            "stream": packed(stream, "u4"),
+            "name": packed(name, "u4"),
+            "kernel": packed(_kernel_rows(device, rows, matched), "u4"),
+            "range": packed(ranges, "u4"),
+            "operator": packed(operators, "u4"),
+        },
+    }
+
+
+def _kernel_rows(device: DeviceSteps, rows: IntArray, matched: Matched) -> IntArray:
+    """Row of the comparison that each operation is."""
+    e = device.explanation
+    ops, grid = e.lane.ops, e.kernels.grid
+    table = np.stack([ops["name"][rows], *(grid[column][rows] for column in _SHAPE)], axis=1)
+    if not len(table):
+        return np.empty(0, np.int64)
+    kinds, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    found = np.full(len(kinds), NO_ROW, np.int64)
+    for kind, at in enumerate(rows[first].tolist()):
+        shape = tuple(int(v) for v in kinds[kind][1:])
+        key = (ops.text("name", at), shape[:3], shape[3:])
+        if e.lane.is_kernel[at]:
+            found[kind] = matched.by_shape.get(key, NO_ROW)
+    return found[which.ravel()]
+
+
+def _codes(frame: Any, of: IntArray, rows: IntArray) -> IntArray:
+    """Code of the name of the range or operator of some operations; -1 for none."""
+    at = of[rows]
+    if not len(frame):
+        return np.full(len(rows), -1, np.int64)
+    return np.where(at >= 0, frame["name"][np.maximum(at, 0)], -1).astype(np.int64)
+
+
+def _rows_of(frame: Any, codes: IntArray, plain: Any, known: dict[str, int]) -> IntArray:
+    """Row of the comparison for codes of names."""
+    found: AnyArray = np.full(len(codes), NO_ROW, np.int64)
+    for code in np.unique(codes[codes >= 0]).tolist():
+        found[codes == code] = known.get(plain(frame.texts["name"][code]), NO_ROW)
+    return found
+
+
+def _spans(start: IntArray, end: IntArray, row: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Runs of operations that one range launched, from the first's begin to the last's end."""
+    known = np.flatnonzero(row != NO_ROW)
+    start, end, row = start[known], end[known], row[known]
+    if not len(row):
+        return start, end, row
+    head = np.flatnonzero(np.concatenate(([True], np.diff(row) != 0)))
+    return start[head], np.maximum.reduceat(end, head), row[head]

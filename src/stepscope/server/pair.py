@@ -1,0 +1,173 @@
+"""Two runs side by side: their comparison, steps of both, and the page of each by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from stepscope.render.compare import facts, setup_lines
+from stepscope.runs import SIDES
+from stepscope.server.app import Desk, desk_routes, page_routes
+from stepscope.server.guard import Guard
+from stepscope.server.page import written
+from stepscope.server.steps import number
+from stepscope.session import timeline_classes
+
+if TYPE_CHECKING:
+    from stepscope.runs import Pair
+
+LONGEST_TEXT: Final = 400
+"""Characters of a name that a table shows."""
+MOST_STEPS: Final = 40
+"""Steps of each run that a page without a server holds, those around the median step first."""
+MOST_BYTES: Final = 8 << 20
+"""... as long as they are no larger than this together, before compression."""
+
+
+class PairDesk:
+    """Answers about two runs.
+
+    Args:
+        pair: the runs.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self.lock = threading.RLock()
+
+    def layout(self, query: Mapping[str, str]) -> bytes:
+        """Which runs these are; at once, before they are compared."""
+        return msgspec.json.encode(pair_layout(self._pair))
+
+    def comparison(self, query: Mapping[str, str]) -> bytes:
+        """What ``stepscope compare`` says, and the steps that can be chosen."""
+        with self.lock:
+            return msgspec.json.encode(compared(self._pair))
+
+    def step(self, query: Mapping[str, str]) -> bytes:
+        """One step of a side."""
+        side, device = query.get("side", ""), number(query, "device", 0)
+        with self.lock:
+            found = self._pair.step(side, device, number(query, "step"))
+        return msgspec.json.encode(found)
+
+
+def pair_layout(pair: Pair) -> dict[str, Any]:
+    """Names of the runs, and what classes mean."""
+    return {
+        "pair": {side: _short(pair.sessions[side].paths) for side in SIDES},
+        "classes": timeline_classes(),
+    }
+
+
+def compared(pair: Pair, *, names_only: bool = False) -> dict[str, Any]:
+    """The comparison, its sentences, and the steps of both.
+
+    Args:
+        pair: the runs.
+        names_only: leave out the folders that the captures lie in.
+    """
+    comparison = pair.comparison
+    if names_only:
+        comparison = msgspec.structs.replace(
+            comparison, before=_names(comparison.before), after=_names(comparison.after)
+        )
+    told = _short(msgspec.to_builtins(msgspec.structs.replace(comparison, runs=[])))
+    return {
+        "comparison": told,
+        "facts": facts(comparison),
+        "notes": [
+            *(check.says for check in comparison.predictions),
+            *setup_lines(comparison),
+            *comparison.remarks,
+        ],
+        "devices": {side: pair.devices(side) for side in SIDES},
+    }
+
+
+def pair_application(pair: Pair, token: str, port: int) -> Guard:
+    """The server's application: the comparison, and each run at ``before/`` and ``after/``.
+
+    Args:
+        pair: the runs.
+        token: first part of every path.
+        port: port that it listens on.
+    """
+    desk = PairDesk(pair)
+    json = "application/json"
+    routes: list[Any] = list(
+        page_routes(
+            {
+                "layout": (desk.layout, json),
+                "comparison": (desk.comparison, json),
+                "step": (desk.step, json),
+            }
+        )
+    )
+    routes += [
+        Mount(f"/{side}", routes=desk_routes(Desk(session, desk.lock)))
+        for side, session in pair.sessions.items()
+    ]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+def pair_page(pair: Pair) -> str:
+    """Both runs as one HTML file that opens from disk.
+
+    It holds the steps around the median steps of the first devices, up to a size.
+
+    Raises:
+        InputError: a run holds no GPU work.
+    """
+    told = compared(pair, names_only=True)
+    steps: dict[str, bytes] = {}
+    size = 0
+    order = {side: _around(told["devices"][side][0]) for side in SIDES}
+    for turn in range(MOST_STEPS):
+        for side in SIDES:
+            if turn >= len(order[side]):
+                continue
+            data = msgspec.json.encode(pair.step(side, 0, order[side][turn]))
+            if turn and size + len(data) > MOST_BYTES:
+                continue
+            size += len(data)
+            steps[f"{side}/0/{order[side][turn]}"] = data
+    layout = pair_layout(pair)
+    for side in SIDES:
+        (layout["pair"][side],) = _names([layout["pair"][side]])
+    return written(
+        msgspec.json.encode(
+            {
+                "layout": layout,
+                "comparison": told,
+                "pair_steps": {key: msgspec.Raw(data) for key, data in steps.items()},
+            }
+        )
+    )
+
+
+def _names(runs: list[list[str]]) -> list[list[str]]:
+    """The last parts of the paths of some runs."""
+    return [[path.rstrip("/").rpartition("/")[2] for path in paths] for paths in runs]
+
+
+def _around(device: dict[str, Any]) -> list[int]:
+    """Numbers of the counted steps, the median one first, then its neighbours."""
+    counted = range(device["first"], device["last"] + 1)
+    return sorted(counted, key=lambda step: (abs(step - device["median"]), step))
+
+
+def _short(value: Any) -> Any:
+    """The same with texts that a page can show."""
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT]
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,90 @@
+"""The questions of the step view: figures of every step, and their picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stepscope.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.session import Session
+
+Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
+"""Name -> what answers, and the answer's media type."""
+
+Lock = AbstractContextManager[Any]
+"""Of either kind that ``threading`` has."""
+
+
+class StepDesk:
+    """Answers about steps side by side.
+
+    Args:
+        session: the opened job.
+        lock: held while it is explained, which must happen once only.
+    """
+
+    def __init__(self, session: Session, lock: Lock) -> None:
+        self._session = session
+        self._lock = lock
+        self.asked = False
+        """Whether anybody has looked at the steps."""
+
+    def questions(self) -> Questions:
+        """What it answers."""
+        return {
+            "steps": (self.steps, "application/json"),
+            "stepgrid": (self.grid, "application/octet-stream"),
+        }
+
+    def warm(self) -> None:
+        """Explain the job before it is asked for: the diagnosis needs that too."""
+        with self._lock:
+            aligned = self._session.aligned
+        for device in aligned.devices:
+            device.pieces  # noqa: B018
+
+    def steps(self, query: Mapping[str, str]) -> bytes:
+        """Figures of the steps of one device."""
+        self.asked = True
+        align = query.get("align", "start")
+        with self._lock:
+            found = self._session.aligned.figures(number(query, "device", 0), align)
+        return msgspec.json.encode(found)
+
+    def grid(self, query: Mapping[str, str]) -> bytes:
+        """Rows of steps, columns of time."""
+        with self._lock:
+            aligned = self._session.aligned
+        first, count = number(query, "first"), number(query, "count")
+        if first < 0 or count < 1:
+            raise UsageError("the picture has no rows")
+        return aligned.picture(
+            number(query, "device", 0),
+            align=query.get("align", "start"),
+            sort=query.get("sort", "index"),
+            colour=query.get("colour", "kind"),
+            rows=slice(first, first + count),
+            group=number(query, "group", 1),
+            columns=(number(query, "begin"), number(query, "bucket"), number(query, "columns")),
+            phases=query.get("phases") == "1",
+        )
+
+
+def number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A whole number of a query.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = query.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError as error:
+        raise UsageError(f"{name} is {(text or '')[:40]!r}, which is no whole number") from error

@@ -1,0 +1,90 @@
+/** The tables beside two runs: what differs by cause, kernel, range and operator. */
+
+import type { Colours } from "./colours";
+import { element, fill, swatch } from "./dom";
+import { clean, percent, time, words } from "./format";
+import type { Chosen, Kind } from "./pairpaint";
+import type { Comparison, KernelDifference } from "./pairsource";
+
+const MOST_ROWS = 400;
+
+export interface DifferenceActions {
+  /** Whether kernels that did not change are listed, too. */
+  all: boolean;
+  choose(chosen: Chosen): void;
+  toggle(): void;
+}
+
+export function showDifferences(parent: HTMLElement, c: Comparison, colours: Colours, actions: DifferenceActions): void {
+  const section = (title: string, kind: Kind, rows: [number, string, number, number, string, string?][], note = ""): HTMLElement => {
+    const made = element("table", { class: "facts differences", "aria-label": title });
+    made.append(element("tr", {}, ...["", "before", "after", "difference"].map((h) => element("th", {}, h))));
+    for (const [row, says, before, after, hint, tag] of rows) {
+      const button = element("button", { class: "link", "data-kind": kind, "data-row": row, title: clean(hint, 300), click: () => actions.choose({ kind, row }) }, clean(says, 90));
+      const cell = element("td", {}, ...(kind === "cause" ? [square(c.parts[row].part, colours), " "] : []), button, ...(tag ? [" ", element("span", { class: "severity" }, tag)] : []));
+      made.append(
+        element("tr", { "data-kind": kind, "data-row": row }, cell, element("td", { class: "figure" }, time(before)), element("td", { class: "figure" }, time(after)), element("td", { class: "figure" }, signed(after - before))),
+      );
+    }
+    return element("div", {}, element("h2", {}, title), ...(note ? [element("p", { class: "note" }, note)] : []), made);
+  };
+  const parts = c.parts
+    .map((p, i): [number, string, number, number, string] => [i, words(p.part.replace("idle:", "idle: ")), p.before_ns, p.after_ns, `± ${time(p.error_ns)}`])
+    .filter(([, , before, after]) => before || after);
+  const kernels = c.kernels.map((k, i): [KernelDifference, number] => [k, i]);
+  const changed = kernels.filter(([k]) => k.changed);
+  const shown = (actions.all || !changed.length ? kernels : changed).slice(0, MOST_ROWS);
+  const ranges = c.ranges
+    .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, `on the host ${time(r.host_before_ns)} before, ${time(r.host_after_ns)} after`])
+    .slice(0, MOST_ROWS);
+  const operators = c.operators
+    .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, ""])
+    .slice(0, MOST_ROWS);
+  const kernelRows = shown.map(([k, i]): [number, string, number, number, string, string] => [i, kernelName(k), k.before_ns, k.after_ns, about(k), k.relation === "same" ? "" : words(k.relation)]);
+  const all = element(
+    "button",
+    { click: () => actions.toggle() },
+    actions.all ? "Show those that changed" : `Show all ${kernels.length}`,
+  );
+  const says = `time a step; ${changed.length} of ${kernels.length} changed by more than noise (${percent(c.kernel_floor)})`;
+  fill(
+    parent,
+    section("By cause", "cause", parts, "mean of the counted steps and devices; the differences sum to that of the step"),
+    section("By kernel", "kernel", kernelRows, says),
+    element("p", {}, all),
+    ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),
+    ...(operators.length ? [section("By operator", "operator", operators, "device time a step")] : []),
+  );
+}
+
+function square(part: string, colours: Colours): HTMLElement {
+  const key = keyOfPart(part);
+  const made = swatch(colours.css[colours.classes.findIndex((c) => c.key === key)] ?? "transparent");
+  if (key.startsWith("idle_")) made.classList.add("hatched");
+  return made;
+}
+
+/** Class of a part of the step. */
+export function keyOfPart(part: string): string {
+  if (part.startsWith("idle:")) return `idle_${part.slice(5)}`;
+  return `busy_${part.replace("exposed_", "")}`;
+}
+
+function signed(ns: number): string {
+  if (!ns) return "0";
+  return `${ns > 0 ? "+" : "−"}${time(Math.abs(ns))}`;
+}
+
+export function kernelName(k: KernelDifference): string {
+  const side = (names: string[]): string => names.slice(0, 2).join(" + ") + (names.length > 2 ? ` + ${names.length - 2} more` : "");
+  const [before, after] = [side(k.before), side(k.after)];
+  if (before === after || !after) return before;
+  return before ? `${before} → ${after}` : after;
+}
+
+/** What became of a kernel. */
+export function about(k: KernelDifference): string {
+  const each = k.each_ratio === null ? "" : `, ${k.each_ratio >= 1 ? "+" : "−"}${percent(Math.abs(k.each_ratio - 1))} a call`;
+  const calls = `${k.calls_before} → ${k.calls_after} calls a step`;
+  return `${k.relation.replaceAll("_", " ")}, ${calls}${each}${k.changed ? ", changed" : ", within noise"}`;
+}

@@ -1,0 +1,70 @@
+"""The page of a comparison: both typical steps on one scale, work and idle time by cause."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.support.captures import DATA, unpack
+
+from stepscope.analysis.gaps import CAUSES as IDS
+from stepscope.compare.stored import read_baseline, write_baseline
+from stepscope.render import palette
+from stepscope.render.compare_html import compare_html
+from stepscope.runs import Pair
+
+COLOURS = Path(palette.__file__).parents[1] / "server/ui/src/colours.ts"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("page")
+    names = ("gpt1024_sync_item", "gpt1024_healthy")
+    return Pair(*(str(unpack(DATA / "nsys" / f"{n}.sqlite.xz", folder)) for n in names))
+
+
+def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> None:
+    device = pair.sessions["before"].aligned.of(0)
+    e, step = device.explanation, device.median
+    begin, end = int(e.bounds_ns[step]), int(e.bounds_ns[step + 1])
+    told = {
+        (int(a) - begin, int(b) - begin, IDS[c])
+        for a, b, c in zip(
+            *(e.gaps.segments[k].tolist() for k in ("start_ns", "end_ns", "cause")), strict=True
+        )
+        if begin <= a and b <= end
+    }
+    idle = pair.comparison.runs[0].idle
+    assert len(idle) > 10
+    assert set(idle[1:-1]) <= told
+    left_out = [b - a for a, b, c in told - set(idle)]
+    assert max(left_out) <= (end - begin) // 600
+
+
+def test_the_page_draws_causes_of_both_steps_without_asking_anybody(pair: Pair) -> None:
+    page = compare_html(pair.comparison)
+    assert page.count("<title>idle: host_sync</title>") == 1
+    assert "<pattern id='host_sync'" in page
+    assert "idle: host sync" in page
+    assert set(re.findall(r"url\(([^)]*)\)", page)) <= {f"#{cause}" for cause in IDS}
+    assert "<script" not in page
+    assert "src=" not in page
+    assert "href" not in page
+
+
+def test_colours_are_those_of_the_browsers_page() -> None:
+    if not COLOURS.exists():
+        pytest.skip("needs the page's source, which an installed package leaves out")
+    source = COLOURS.read_text(encoding="utf-8")
+    assert set(palette.CAUSES) == set(IDS)
+    for cause, colour in palette.CAUSES.items():
+        assert f'idle_{cause}: "{colour}"' in source
+    for kind, colour in palette.KINDS.items():
+        assert f'busy_{kind}: "{colour}"' in source
+
+
+def test_baselines_hold_no_pictures(pair: Pair, tmp_path: Path) -> None:
+    target = tmp_path / "baseline.json"
+    write_baseline(target, pair.comparison.runs, "0")
+    assert [(run.timeline, run.idle) for run in read_baseline(target).runs] == [([], [])] * 2
