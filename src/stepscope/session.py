@@ -13,6 +13,7 @@ from stepscope.importers.registry import detect, examined, is_trace_folder, load
 from stepscope.trace.cache import Cache, remove_leftovers
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.job import assemble
+from stepscope.trace.notes import SUFFIX as NOTES
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job, Member
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.analysis.timeline.ask import Asker
+    from stepscope.analysis.timeline.panels import Panels
     from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.compare.budgets import CellLimit, SqlLimit
     from stepscope.compare.profile import Profile
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.result import KernelTable
     from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
+    from stepscope.trace.notes import Notes
 
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
 
@@ -510,6 +513,20 @@ class Session:
 
         return Asker(self.timeline)
 
+    @cached_property
+    def panels(self) -> Panels:
+        """Tables and flame graphs of windows of the timeline."""
+        from stepscope.analysis.timeline.panels import Panels
+
+        return Panels(self.timeline, lambda: self._view)
+
+    @cached_property
+    def notes(self) -> Notes:
+        """Marks and notes that people have set on the timeline."""
+        from stepscope.trace.notes import Notes
+
+        return Notes(self.job.members[0].trace.path, self.timeline.offsets_ns[0])
+
     def _clock_offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns.
 
@@ -747,7 +764,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
                 continue
             if _is_capture(child):
                 found.append(child)
-            elif child.suffix in _CAPTURE_SUFFIXES:
+            elif child.suffix in _CAPTURE_SUFFIXES and not child.name.endswith(NOTES):
                 left_out.append(child.name)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error

@@ -1,0 +1,119 @@
+"""The routes of the panels: tables, instances, flame graphs, notes. No logic of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stepscope.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.session import Session
+
+LONGEST_BODY = 100_000
+"""Bytes of a change of a note: its text in the longest encoding, and a little around it."""
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """A note as the page sends it; times are on the job's clock, ns."""
+
+    id: str
+    revision: int
+    begin: int
+    end: int
+    text: str = ""
+    deleted: bool = False
+
+
+class PanelDesk:
+    """Answers the questions of the panels.
+
+    Args:
+        session: the opened job.
+        lock: held while the job is being explained.
+    """
+
+    def __init__(self, session: Session, lock: threading.Lock) -> None:
+        self._session = session
+        self._lock = lock
+
+    def table(self, query: Mapping[str, str]) -> bytes:
+        """GPU time of a window by kernel, operator, ..."""
+        self._explained()
+        return _json(self._session.panels.table(query.get("by", "kernel"), *_window(query)))
+
+    def instances(self, query: Mapping[str, str]) -> bytes:
+        """Where the operations of one row of a table are drawn."""
+        self._explained()
+        by, group = query.get("by", "kernel"), number(query.get("group"))
+        return _json(self._session.panels.instances(by, group, *_window(query)))
+
+    def flame(self, query: Mapping[str, str]) -> bytes:
+        """The flame graph of a window."""
+        begin, end = _window(query)
+        if begin is None:
+            self._explained()
+        return _json(
+            self._session.panels.flame(
+                query.get("kind", ""),
+                query.get("weight", "cpu"),
+                begin,
+                end,
+                reverse=query.get("reverse") == "1",
+            )
+        )
+
+    def notes(self, query: Mapping[str, str]) -> bytes:
+        """All marks and notes."""
+        return _json(self._session.notes.read())
+
+    def note(self, body: bytes) -> bytes:
+        """Make, change or remove one."""
+        try:
+            wanted = msgspec.json.decode(body, type=Change)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"this is no note: {error}") from error
+        return _json(
+            self._session.notes.change(
+                wanted.id,
+                wanted.revision,
+                wanted.begin,
+                wanted.end,
+                wanted.text,
+                deleted=wanted.deleted,
+            )
+        )
+
+    def _explained(self) -> None:
+        """Have the job explained, once: the diagnosis may be at it."""
+        with self._lock:
+            _ = self._session.explanations
+
+
+def _window(query: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Begin and end; neither where the steady steps are asked for."""
+    if "begin" not in query:
+        return None, None
+    return number(query.get("begin")), number(query.get("end"))
+
+
+def number(text: str | None) -> int:
+    """A whole number of a question.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        found = int(text or "")
+    except ValueError as error:
+        raise UsageError(f"{(text or '')[:40]!r} is no whole number") from error
+    if abs(found) > 1 << 62:
+        raise UsageError(f"{(text or '')[:40]!r} is out of all bounds")
+    return found
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)
