@@ -36,7 +36,17 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
     layout["problems"] = [msgspec.to_builtins(problem) for problem in session.problems]
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
-    data = msgspec.json.encode({**found, "diagnosed": diagnosed, "refused": refused})
+    panels = session.panels.extract(layout["begin"], layout["end"], tables=diagnosed is not None)
+    notes = session.notes.read()
+    notes["path"] = notes["path"].rpartition("/")[2]
+    data = msgspec.json.encode(
+        {
+            **found,
+            "diagnosed": diagnosed,
+            "refused": refused,
+            "panels": {**panels, "notes": notes},
+        }
+    )
     # base64 holds nothing that HTML could take for markup
     packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
     script = asset("app.js").decode()

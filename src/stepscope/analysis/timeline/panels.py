@@ -11,8 +11,9 @@ import numpy as np
 
 from stepscope.analysis.derived.kernel_family import family_table
 from stepscope.analysis.job import JobView
-from stepscope.analysis.timeline.stacks import Stacks
-from stepscope.analysis.timeline.tables import Window, Work
+from stepscope.analysis.timeline.extract import packed
+from stepscope.analysis.timeline.stacks import WEIGHTS, Stacks
+from stepscope.analysis.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray, from_arrow
@@ -171,3 +172,69 @@ class Panels:
                     row_of[drawn[known]] = np.flatnonzero(known)
             track[mine], row[mine] = track_of[ids[mine]], row_of[ids[mine]]
         return track, row
+
+    # --- a page without a server -----------------------------------------------------------------
+
+    def extract(self, begin: int, end: int, *, tables: bool) -> dict[str, Any]:
+        """What the page's own panels need of ``[begin, end)``; arrays as base64.
+
+        Args:
+            begin: begin on the job's clock, ns.
+            end: end, ns.
+            tables: whether the job could be explained; tables need that.
+        """
+        flames: dict[str, Any] = {}
+        with self._lock:
+            for kind in self._stacks.kinds:
+                for weight in ("cpu",) if kind == "samples" else WEIGHTS:
+                    for reverse in (False, True):
+                        made = self._stacks.graph(
+                            kind, weight, begin, end, reverse=reverse, most=_PAGE_NODES
+                        )
+                        flames[f"{kind} {weight} {int(reverse)}"] = {**made, "kind": kind}
+            return {"tables": self._tables(begin, end) if tables else None, "flames": flames}
+
+    def _tables(self, begin: int, end: int) -> dict[str, Any]:
+        work = self._work
+        track, row = self._places
+        stop = work.start_ns + work.ns
+        inside = (work.start_ns < end) & ((stop > begin) | (work.start_ns >= begin))
+        rows = np.flatnonzero(inside)
+        kept, depth = row[rows], np.zeros(len(rows), np.int64)
+        for number in np.unique(track[rows]).tolist():
+            slices = self._timeline.track(number).slices
+            mine = track[rows] == number
+            depth[mine] = slices.depth[kept[mine]]
+            # rows of the page are those of its window, numbered anew
+            drawn = (slices.start < end) & ((slices.end > begin) | (slices.start >= begin))
+            kept[mine] = np.cumsum(drawn)[kept[mine]] - 1
+        kernel, texts = work.families["kernel"][rows], work.families.texts["kernel"]
+        groups = {}
+        for by in GROUPINGS:
+            grouping = work.grouping(by)
+            code = grouping.code[rows]
+            groups[by] = {
+                "keys": list(GROUPINGS[by]),
+                "names": {g: shown(grouping.names[g]) for g in np.unique(code).tolist()},
+                "code": packed(code, "u4"),
+            }
+        bounds = zip(self._view().devices, self._bounds_ns, strict=True)
+        return {
+            "start": packed(work.start_ns[rows], "f8"),
+            "ns": packed(work.ns[rows], "f8"),
+            "steady": packed(work.steady.chosen[rows], "u1"),
+            "track": packed(track[rows], "u4"),
+            "row": packed(kept, "u4"),
+            "depth": packed(depth, "u4"),
+            "kernel": packed(kernel, "u4"),
+            "kernels": {c: texts[c][:LONGEST_NAME] for c in np.unique(kernel).tolist() if c >= 0},
+            "groups": groups,
+            "bounds": [b.tolist() for b in self._bounds_ns],
+            "steps": [
+                [int(b[d.explanation.first]), int(b[d.explanation.last + 1])] for d, b in bounds
+            ],
+        }
+
+
+_PAGE_NODES = 3_000
+"""Nodes of a flame graph inside a page: a page holds up to 16 of them."""

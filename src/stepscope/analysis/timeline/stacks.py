@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -10,11 +11,12 @@ import numpy as np
 
 from stepscope.analysis import flame
 from stepscope.analysis.flame import Tree
-from stepscope.analysis.kernels.attribution import Stack
+from stepscope.analysis.kernels.attribution import Stack, plain_range_name
 from stepscope.analysis.kernels.families import classify
 from stepscope.analysis.launch import launching_calls
 from stepscope.analysis.timeline.build import HOST, RANGE
 from stepscope.analysis.timeline.timeline import Timeline
+from stepscope.analysis.vocabulary import marks_steps
 from stepscope.intervals import nest
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -35,6 +37,7 @@ SMALLEST = 1 / 20_000
 """Share of the whole from which on a node is sent: a twentieth of a pixel of a wide screen, so that
 something is left to zoom into."""
 LONGEST_NAME = 300
+_NUMBER = re.compile(r"\d+")
 _UNKNOWN = "(launched outside of all that was recorded)"
 _LINK = ("id", "process_id", "correlation_id", "start_ns")
 _CALL = ("id", "api", "process_id", "thread_id", "start_ns", "correlation_id")
@@ -88,7 +91,14 @@ class Stacks:
         return found
 
     def graph(
-        self, kind: str, weight: str, begin: int, end: int, *, reverse: bool
+        self,
+        kind: str,
+        weight: str,
+        begin: int,
+        end: int,
+        *,
+        reverse: bool,
+        most: int = MOST_NODES,
     ) -> dict[str, Any]:
         """The flame graph of a window.
 
@@ -99,6 +109,7 @@ class Stacks:
             begin: begin on the job's clock, ns.
             end: end, ns.
             reverse: whether leaves stand on top, with their callers beneath.
+            most: nodes of the answer at most.
 
         Returns:
             ``nodes`` as columns (``parent``, ``name``, ``total``, ``own``, ``count``), ``names``,
@@ -124,12 +135,12 @@ class Stacks:
         if reverse:
             tree, own, count = flame.bottom_up(tree, own, count)
         unit = "samples" if kind == "samples" else "ns"
-        return {**self._sent(tree, own, count), "unit": unit, "kinds": self.kinds}
+        return {**self._sent(tree, own, count, most), "unit": unit, "kinds": self.kinds}
 
-    def _sent(self, tree: Tree, own: AnyArray, count: AnyArray) -> dict[str, Any]:
+    def _sent(self, tree: Tree, own: AnyArray, count: AnyArray, most: int) -> dict[str, Any]:
         total = tree.totals(own)
         whole = int(total[tree.parent < 0].sum())
-        mask = flame.kept(tree, total, whole * SMALLEST, MOST_NODES)
+        mask = flame.kept(tree, total, whole * SMALLEST, most)
         nodes = np.flatnonzero(mask)
         place = np.full(len(tree) + 1, -1, np.int64)
         place[nodes] = np.arange(len(nodes))
@@ -168,7 +179,10 @@ class Stacks:
             end.append(frame["end_ns"])
             thread.append(frame["thread_id"])
             process.append(frame["process_id"])
-            name.append(source.names.numbers(frame.texts["name"])[frame["name"]])
+            texts = frame.texts["name"]
+            if table == "range":
+                texts = [_alike(text) for text in texts]
+            name.append(source.names.numbers(texts)[frame["name"]])
         begins, ends, names = map(_column, (start, end, name))
         processes, of = np.unique(_column(process), return_inverse=True)
         ids, at = np.unique(_column(thread), return_inverse=True)
@@ -279,6 +293,12 @@ _MISSING: Final = {
     "operator": "no operators were recorded; torch.profiler records them",
     "range": "no ranges were recorded; annotate the program with NVTX and trace nvtx",
 }
+
+
+def _alike(text: str) -> str:
+    """A range's name as its like of every step has it: a step is one column, not one a number."""
+    text = plain_range_name(text)
+    return _NUMBER.sub("#", text) if marks_steps(text, "") else text
 
 
 def _weighed(forest: Forest, weight: str, begin: int, end: int) -> tuple[Tree, AnyArray, AnyArray]:

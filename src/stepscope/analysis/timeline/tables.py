@@ -172,7 +172,7 @@ class Work:
             "left_out": len(best) - len(kept),
             "columns": {
                 "group": code[first][kept].tolist(),
-                "names": [_shown(groups.names[g]) for g in code[first][kept].tolist()],
+                "names": [shown(groups.names[g]) for g in code[first][kept].tolist()],
                 "count": count[kept].tolist(),
                 "total_ns": total[kept].tolist(),
                 "mean_ns": (total[kept] / count[kept]).tolist(),
@@ -199,7 +199,8 @@ class Work:
         return rows[:MOST_INSTANCES], len(rows)
 
 
-def _shown(names: tuple[str | None, ...]) -> list[str]:
+def shown(names: tuple[str | None, ...]) -> list[str]:
+    """Values of the key columns of one group as the page shows them."""
     first, *others = names
     return [(first or NOTHING)[:LONGEST_NAME], *((name or "")[:LONGEST_NAME] for name in others)]
 

@@ -2,12 +2,14 @@
 
 import { Painter, hint, lowerBound, themeOf, type Marks } from "./canvas";
 import { Colours } from "./colours";
+import { Drawer } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, time } from "./format";
 import { showGutter } from "./gutter";
 import { MOUSE, keys, type Commands, type Key } from "./keys";
 import { readLink, writeLink } from "./link";
 import { Loader } from "./loader";
+import { Overlay } from "./overlay";
 import { showDetails, showDiagnosis, showHits, showStatistics } from "./panel";
 import { Tracks, depths, type Group, type Lane } from "./tracks";
 import type { Details, Diagnosed, Hits, Layout, Place, Row, Source } from "./types";
@@ -40,6 +42,8 @@ export class App {
     found: [],
     cursor: null,
   };
+  private readonly overlay = new Overlay();
+  private readonly drawer: Drawer;
   private details: Details | null = null;
   private diagnosed: Diagnosed | null = null;
   private hits: Hits | null = null;
@@ -63,7 +67,7 @@ export class App {
   private readonly spacer = element("div", { class: "spacer" });
   private readonly scroller = element("div", { class: "scroll" }, this.rows, this.spacer);
   private readonly tip = element("div", { class: "tip", hidden: true });
-  private readonly stage = element("div", { class: "stage" }, this.axis, this.scroller, this.tip);
+  private readonly stage = element("div", { class: "stage" }, this.axis, this.scroller, this.overlay.canvas, this.tip);
   private readonly gutterRows = element("div", { class: "rows" });
   private readonly gutter = element(
     "nav",
@@ -106,11 +110,46 @@ export class App {
       () => this.changed(),
       (message) => this.fail(message),
     );
+    this.drawer = this.makeDrawer();
     this.keys = keys(this.commands());
     this.build(root);
     this.listen();
     this.restore();
+    void this.drawer.notes.load();
     this.changed();
+  }
+
+  private makeDrawer(): Drawer {
+    return new Drawer({
+      source: this.source,
+      layout: this.layout,
+      range: () => this.marks.range,
+      setRange: (range) => this.setRange(range),
+      view: () => this.view,
+      cursor: () => this.marks.cursor,
+      selected: () => this.marks.selected,
+      explained: () => this.diagnosed !== null,
+      fly: (place) => this.fly(place),
+      frame: (span) => {
+        this.view.set(span.begin, span.end);
+        this.changed();
+      },
+      find: (text) => {
+        this.searchBox.value = text;
+        void this.search(1);
+      },
+      highlight: (found) => this.overlay.highlight(found),
+      showNotes: (notes) => {
+        this.overlay.notes = notes;
+        this.changed();
+      },
+      asking: (question) => this.asking(question),
+      say: (text) => {
+        this.status.textContent = text;
+      },
+      changed: () => this.changed(),
+      leave: () => this.rows.focus({ preventScroll: true }),
+    });
   }
 
   /** Whether nothing is being asked; the page says so in `data-idle`, for which tests wait. */
@@ -140,6 +179,7 @@ export class App {
         this.gutter,
         this.stage,
         element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel, absent(this.layout)),
+        this.drawer.root,
       ),
       element("footer", {}, this.where, this.status, this.failure),
       this.helpBox,
@@ -190,6 +230,8 @@ export class App {
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
     this.painter.paint(this.view, this.tracks, scroll, this.marks);
+    this.overlay.details = this.details;
+    this.overlay.paint(this.view, this.tracks, scroll, width, height);
     // only now: the diagnosis would compete with the first picture
     if (!this.diagnosing && this.idle && near.every((lane) => lane.tile)) {
       this.diagnosing = true;
@@ -258,6 +300,7 @@ export class App {
       zoomRange: () => undefined,
     });
     if (this.marks.range) this.askStatistics();
+    this.drawer.refresh();
     this.changed();
   }
 
@@ -385,6 +428,7 @@ export class App {
   private setRange(range: { begin: number; end: number } | null): void {
     this.marks.range = range;
     this.askStatistics();
+    this.drawer.refresh();
     this.changed();
   }
 
@@ -488,7 +532,7 @@ export class App {
 
   private key(event: KeyboardEvent): void {
     const target = event.target as HTMLElement;
-    if (target.tagName === "INPUT" || this.helpBox.open) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || this.helpBox.open) return;
     const onButton = target.tagName === "BUTTON" || target.tagName === "SUMMARY";
     if (onButton && (event.key === "Enter" || event.key === " ")) return;
     const key = this.keys.find((candidate) => candidate.match(event));
@@ -671,6 +715,22 @@ export class App {
         if (what) this.setRange({ ...what });
       },
       finding: (step) => this.stepFinding(step),
+      panel: (name) => this.drawer.toggle(name),
+      instance: (step) => void (this.drawer.shown === "operators" ? this.drawer.operators : this.drawer.kernels).step(step),
+      link: () => {
+        const to = this.details?.links?.find((link) => link.ends.length)?.ends[0];
+        if (to) void this.fly(to);
+        else this.status.textContent = "no other link from here";
+      },
+      mark: () => {
+        if (this.drawer.shown !== "notes") this.drawer.choose("notes");
+        void this.drawer.notes.mark();
+      },
+      note: () => {
+        if (this.drawer.shown !== "notes") this.drawer.choose("notes");
+        void this.drawer.notes.note();
+      },
+      nearNote: (step) => this.drawer.notes.step(step),
       help: () => this.help(),
       theme: () => this.toggleTheme(),
       clear: () => this.clear(),
@@ -758,6 +818,7 @@ export class App {
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
         pins: this.tracks.pins().map((lane) => lane.info.path),
         folded,
+        panels: this.drawer.state(),
       });
       // replaceState does not cause hashchange, and does not fill the history
       if (text !== location.hash) history.replaceState(null, "", text);
@@ -776,6 +837,7 @@ export class App {
       if (link.pins.includes(lane.info.path)) this.tracks.pin(lane, true);
     if (link.range) this.setRange({ begin: link.range[0], end: link.range[1] });
     if (link.selected) void this.select(link.selected[0], link.selected[1]);
+    this.drawer.restore(link.panels);
     this.changed();
   }
 }

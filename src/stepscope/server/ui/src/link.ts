@@ -8,7 +8,11 @@ export interface Link {
   filter?: string;
   pins: string[];
   folded: string[];
+  /** What the panels below show. */
+  panels: Record<string, string>;
 }
+
+const PANEL = "p.";
 
 export function readLink(hash: string): Link {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
@@ -24,6 +28,9 @@ export function readLink(hash: string): Link {
     ...(words.get("filter") ? { filter: words.get("filter")! } : {}),
     pins: words.getAll("pin"),
     folded: words.getAll("fold"),
+    panels: Object.fromEntries(
+      [...words].filter(([key]) => key.startsWith(PANEL)).map(([key, text]) => [key.slice(PANEL.length), text]),
+    ),
   };
 }
 
@@ -36,5 +43,6 @@ export function writeLink(link: Link): string {
   if (link.filter) words.set("filter", link.filter);
   for (const pin of link.pins) words.append("pin", pin);
   for (const fold of link.folded) words.append("fold", fold);
+  for (const [key, text] of Object.entries(link.panels)) words.set(PANEL + key, text);
   return `#${words}`;
 }

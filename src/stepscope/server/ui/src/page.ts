@@ -1,16 +1,21 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
+import { PagePanels, type PackedPanels } from "./pagepanels";
 import type {
   Counter,
   Details,
   Diagnosed,
   DeviceStatistics,
+  FlameAnswer,
   Hits,
+  Instances,
   Layout,
+  NotesAnswer,
   Place,
   Row,
   Source,
   Statistics,
+  TableAnswer,
   TrackInfo,
   TrackTile,
 } from "./types";
@@ -21,7 +26,10 @@ interface Packed {
   diagnosed: Diagnosed | null;
   refused: string;
   tracks: Record<string, Record<string, unknown>>;
+  panels: PackedPanels;
 }
+
+type Span = { begin: number; end: number } | null;
 
 type Fact = { values?: string; texts?: Record<string, string>; codes?: string };
 
@@ -64,8 +72,11 @@ const doubles = (text: unknown): Float64Array => new Float64Array(bytesOf(text a
 export class PageSource implements Source {
   private readonly content = new Map<number, Content>();
   private readonly samples = new Map<number, Samples>();
+  private readonly panels: PagePanels;
+  readonly editable = false;
 
   constructor(private readonly packed: Packed) {
+    this.panels = new PagePanels(packed.panels, packed.layout, bytesOf);
     for (const [id, track] of Object.entries(packed.tracks)) {
       if ("time" in track) {
         this.samples.set(Number(id), { time: doubles(track.time), value: doubles(track.value) });
@@ -235,6 +246,27 @@ export class PageSource implements Source {
       });
     }
     return Promise.resolve({ begin, end, devices });
+  }
+
+  table(by: string, window: Span): Promise<TableAnswer> {
+    return this.panels.table(by, window);
+  }
+
+  instances(by: string, group: number, window: Span): Promise<Instances> {
+    return this.panels.instances(by, group, window);
+  }
+
+  /** Of the whole page, whatever the window: its graphs were made with it. */
+  flame(kind: string, weight: string, reverse: boolean): Promise<FlameAnswer> {
+    return this.panels.flame(kind, weight, reverse);
+  }
+
+  notes(): Promise<NotesAnswer> {
+    return this.panels.notes();
+  }
+
+  saveNote(): Promise<NotesAnswer> {
+    return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
   }
 
   private info(track: number): TrackInfo {

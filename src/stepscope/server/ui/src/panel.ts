@@ -1,5 +1,6 @@
 /** What stands beside the timeline: budget, findings, selection, range. Elements only. */
 
+import { linkSections } from "./arrows";
 import { colourOf } from "./colours";
 import { element, fill, swatch } from "./dom";
 import { bytes, clean, count, percent, time, words } from "./format";
@@ -253,6 +254,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
           element("ul", { class: "legend" }, ...arrows),
         ]
       : []),
+    ...linkSections(details, actions),
   );
 }
 
