@@ -149,14 +149,14 @@ export class Overlay {
     let taken = -Infinity; // labels that would cover each other are left out
     for (const note of this.notes) {
       if (note.end < view.begin || note.begin > view.end) continue;
-      const x = view.x(note.begin, width);
-      const wide = view.x(note.end, width) - x;
+      const x = Math.round(view.x(note.begin, width));
+      const wide = Math.round(view.x(note.end, width)) - x;
       context.fillStyle = `${NOTE}26`;
       if (note.end > note.begin) context.fillRect(x, 0, Math.max(1, wide), height);
       context.fillStyle = NOTE;
-      context.fillRect(x - 0.75, 0, 1.5, height);
+      context.fillRect(x - 1, 0, 2, height);
       if (note.end > note.begin) {
-        context.fillRect(x + wide - 0.75, 0, 1.5, height);
+        context.fillRect(x + wide - 1, 0, 2, height);
         context.fillRect(x, 0, wide, 3);
       }
       const label = clean(note.text, 60) || (note.end > note.begin ? "note" : "mark");
