@@ -275,7 +275,14 @@ def post(served: Served, body: Any, **headers: str) -> Answer:
     return found
 
 
-NOTE: dict[str, Any] = {"id": "a1", "revision": 0, "begin": 5, "end": 9, "text": "x", "deleted": False}
+NOTE: dict[str, Any] = {
+    "id": "a1",
+    "revision": 0,
+    "begin": 5,
+    "end": 9,
+    "text": "x",
+    "deleted": False,
+}
 
 
 def test_only_the_page_itself_may_write(capture: Path) -> None:
@@ -463,3 +470,40 @@ def test_the_help_lists_every_key(shown: Shown) -> None:
     for word in ("table of kernels", "flame graph", "set a mark", "forward to backward", "Shift+X"):
         assert word in text
     page.keyboard.press("Escape")
+
+
+# --- tracks --------------------------------------------------------------------------------------
+
+
+def lanes(page: Any) -> list[str]:
+    found: list[str] = page.locator(".lane .title").all_inner_texts()
+    return [text.strip("▾▸ ") for text in found]
+
+
+def test_a_track_moves_by_pointer_and_by_keyboard(shown: Shown) -> None:
+    page = shown.page
+    first = lanes(page)
+    assert first[:4] == ["Steps", "Idle, by cause", "Busy", "Stream 7"]
+    box = page.locator(".lane", has_text="Stream 7").locator(".title").bounding_box()
+    page.mouse.move(box["x"] + 30, box["y"] + 6)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 30, shown.lane("Idle, by cause") - 6, steps=8)
+    page.mouse.up()
+    shown.settle()
+    assert lanes(page)[:4] == ["Steps", "Stream 7", "Idle, by cause", "Busy"]
+    title = page.locator(".lane", has_text="Stream 7").locator(".title")
+    assert title.get_attribute("aria-expanded") == "true"  # the drag was no click
+    title.focus()
+    shown.press("Alt+ArrowDown")
+    assert lanes(page)[:4] == ["Steps", "Idle, by cause", "Stream 7", "Busy"]
+    assert "Stream 7" in page.evaluate("document.activeElement.innerText")  # it can go on
+    for _ in range(4):
+        shown.press("Alt+ArrowUp")
+    assert lanes(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]
+    assert "edge" in page.locator("footer").inner_text()
+    shown.settle()
+    link = page.url
+    page.goto("about:blank")
+    again = Shown(page, link)
+    assert lanes(page) == lanes(again.page)
+    assert lanes(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]

@@ -52,6 +52,11 @@ CLASSES: Final[dict[str, str]] = {
     "lock_holding": "holds Python's lock",
     "lock_waiting": "waits for Python's lock",
     "overhead": "the capturing tool",
+    "state_running": "runs on a CPU",
+    "state_runnable": "wants a CPU and has none",
+    "state_sleeping": "sleeps",
+    "state_disk": "sleeps uninterruptibly, mostly for a disk",
+    "state_stopped": "is stopped",
     **{f"name_{hue}": "coloured by name" for hue in range(HUES)},
 }
 """Key -> meaning; the position is the code."""

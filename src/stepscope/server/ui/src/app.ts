@@ -218,6 +218,11 @@ export class App {
         fold: (target) => this.fold(target),
         pin: (lane) => this.edit(() => this.tracks.pin(lane)),
         move: (group, by) => this.edit(() => this.tracks.move(group, by)),
+        moveLane: (lane, by) =>
+          this.edit(() => {
+            if (!this.tracks.moveLane(lane, by)) this.status.textContent = "it stands at the edge of its group";
+          }),
+        drag: (lane, event) => this.dragLane(lane, event),
       });
       this.spacer.style.height = `${Math.max(0, this.tracks.height - height)}px`;
     }
@@ -255,6 +260,36 @@ export class App {
     change();
     this.tracks.arrange();
     this.changed();
+  }
+
+  /** A track follows the pointer through its group. */
+  private dragLane(lane: Lane, event: PointerEvent): void {
+    if (event.button !== 0) return;
+    let moved = false;
+    const move = (next: PointerEvent): void => {
+      if (!moved && Math.abs(next.clientY - event.clientY) <= CLICK_PX) return;
+      moved = true;
+      const y = next.clientY - this.scroller.getBoundingClientRect().top + this.scroller.scrollTop;
+      const over = this.tracks.at(y);
+      if (!over || over === lane || !this.tracks.siblings(lane).includes(over)) return;
+      // only past its middle, else tracks of different heights would change places again and again
+      const down = over.y > lane.y;
+      if (down ? y < over.y + over.height / 2 : y > over.y + over.height / 2) return;
+      this.edit(() => this.tracks.moveLane(lane, down ? 1 : -1));
+    };
+    const stop = (): void => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", stop);
+      window.removeEventListener("pointercancel", stop);
+      if (!moved) return;
+      // the click that ends a drag folds nothing
+      const swallow = (click: Event): void => click.stopPropagation();
+      window.addEventListener("click", swallow, { capture: true, once: true });
+      window.setTimeout(() => window.removeEventListener("click", swallow, { capture: true }), 50);
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", stop);
+    window.addEventListener("pointercancel", stop);
   }
 
   private fold(target: Group | Lane): void {
@@ -818,6 +853,7 @@ export class App {
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
         pins: this.tracks.pins().map((lane) => lane.info.path),
         folded,
+        order: this.tracks.moved(),
         panels: this.drawer.state(),
       });
       // replaceState does not cause hashchange, and does not fill the history
@@ -832,6 +868,7 @@ export class App {
       this.filterBox.value = link.filter;
       this.setFilter(link.filter);
     }
+    if (link.order.length) this.tracks.reorder(link.order);
     for (const group of this.tracks.groups) group.folded = link.folded.includes(group.title);
     for (const lane of this.tracks.lanes.values())
       if (link.pins.includes(lane.info.path)) this.tracks.pin(lane, true);

@@ -67,6 +67,11 @@ const BY_KEY: Record<string, string> = {
   lock_holding: "#009e73",
   lock_waiting: "#d55e00",
   overhead: "#999933",
+  state_running: "#009e73",
+  state_runnable: "#d55e00",
+  state_sleeping: "#c3c8cf",
+  state_disk: "#882255",
+  state_stopped: "#5d626a",
 };
 const NAMED = [
   "#7fa8c9",

@@ -81,4 +81,5 @@ export const MOUSE: [string, string][] = [
   ["wheel", "scroll the tracks"],
   ["Ctrl+wheel, wheel on the axis", "zoom at the pointer"],
   ["click", "select"],
+  ["drag a track's name, Alt+↑ Alt+↓ on it", "move the track in its group"],
 ];
