@@ -66,6 +66,7 @@ class Desk:
         with self._lock:
             if self._diagnosis is None:
                 self._diagnosis = diagnosis_of(self._session)
+                threading.Thread(target=self.panels.warm, daemon=True).start()
             return self._diagnosis
 
     def tile(self, query: Mapping[str, str]) -> bytes:

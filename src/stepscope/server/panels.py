@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.trace.errors import UsageError
+from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.session import Session
 
+MOST_WARMED = 3_000_000
+"""GPU operations up to which tables are made unasked: two seconds and 150 MB a million."""
 LONGEST_BODY = 100_000
 """Bytes of a change of a note: its text in the longest encoding, and a little around it."""
 
@@ -39,6 +42,14 @@ class PanelDesk:
     def __init__(self, session: Session, lock: threading.Lock) -> None:
         self._session = session
         self._lock = lock
+
+    def warm(self) -> None:
+        """Make what the first table needs before anybody asks; large jobs wait until they do."""
+        with contextlib.suppress(StepscopeError):  # whoever asks for it is told
+            if sum(trace.rows("gpu_op") for trace in self._session.job.traces) <= MOST_WARMED:
+                self._explained()
+                for by in ("operator", "kernel"):
+                    self._session.panels.table(by, None, None)
 
     def table(self, query: Mapping[str, str]) -> bytes:
         """GPU time of a window by kernel, operator, ..."""

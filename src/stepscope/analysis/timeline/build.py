@@ -23,8 +23,10 @@ CALL = API_COLUMNS
 RANGE = ("id", "kind", "process_id", "thread_id", "start_ns", "end_ns", "name", "device", "stream")
 HOST = ("id", "process_id", "thread_id", "start_ns", "end_ns", "name")
 
+CUDA_CALLS = "CUDA API"
+"""Title of the tracks of CUDA calls."""
 _APIS = {
-    "cuda": ("CUDA API", ("runtime", "driver")),
+    "cuda": (CUDA_CALLS, ("runtime", "driver")),
     "libraries": ("Libraries", ("cublas", "cudnn", "nccl", "mpi")),
     "os": ("OS runtime", ("osrt", "syscall")),
 }

@@ -50,6 +50,7 @@ interface Samples {
 
 const MOST_HITS = 500;
 const TOP = 12;
+const MOST_THREADS = 4;
 
 /** The source inside the page, or null where a server is behind it. */
 export async function pageSource(): Promise<PageSource | null> {
@@ -245,7 +246,18 @@ export class PageSource implements Source {
         kernels: [...kernels.values()].sort((a, b) => b.total - a.total).slice(0, TOP),
       });
     }
-    return Promise.resolve({ begin, end, devices });
+    const threads = tracks
+      .filter((track) => track.title === "CUDA API" && this.content.has(track.id))
+      .map((track) => {
+        const { start } = this.content.get(track.id)!;
+        let calls = 0;
+        inside(track.id, (row) => (calls += start[row] >= begin ? 1 : 0));
+        return { title: track.group, calls, kinds: byClass([track.id]) };
+      })
+      .filter(({ kinds }) => Object.keys(kinds).length);
+    const whole = (kinds: Record<string, number>): number => Object.values(kinds).reduce((a, b) => a + b, 0);
+    threads.sort((a, b) => whole(b.kinds) - whole(a.kinds));
+    return Promise.resolve({ begin, end, devices, threads: threads.slice(0, MOST_THREADS) });
   }
 
   table(by: string, window: Span): Promise<TableAnswer> {

@@ -174,6 +174,7 @@ export interface Statistics {
   begin: number;
   end: number;
   devices: DeviceStatistics[];
+  threads: { title: string; calls: number; kinds: Record<string, number> }[];
 }
 
 export interface Instance {
