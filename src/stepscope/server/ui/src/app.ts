@@ -872,7 +872,7 @@ export class App {
     for (const group of this.tracks.groups) group.folded = link.folded.includes(group.title);
     for (const lane of this.tracks.lanes.values())
       if (link.pins.includes(lane.info.path)) this.tracks.pin(lane, true);
-    if (link.range) this.setRange({ begin: link.range[0], end: link.range[1] });
+    this.setRange(link.range ? { begin: link.range[0], end: link.range[1] } : null);
     if (link.selected) void this.select(link.selected[0], link.selected[1]);
     this.drawer.restore(link.panels);
     this.changed();

@@ -132,6 +132,7 @@ export class Flame implements Panel {
         }
       },
     });
+    this.scopeBox.hidden = !host.source.editable; // a page by itself has the graphs it was made with
     this.scrolled = element("div", { class: "scrolled" }, this.canvas);
     this.body = element(
       "div",

@@ -275,7 +275,7 @@ export class Tables implements Panel {
     const left = table.left_out ? `; ${count(table.left_out)} rarer ones are left out` : "";
     this.summary.textContent =
       `${count(shown.length)}${of} rows, ${time(total)} (${percent(total / Math.max(1, table.wall_ns))}) in ${window}` +
-      `${table.steps ? `, ${count(table.steps)} steps` : ""}${left}`;
+      `${table.steps ? `, ${count(table.steps)} ${table.steps === 1 ? "step" : "steps"}` : ""}${left}`;
     const [first, ...others] = table.keys;
     const head = element(
       "tr",
