@@ -175,6 +175,18 @@ def test_gpu_time_hangs_below_what_launched_it(tmp_path: Path) -> None:
     assert reverse[("lost", lost)] == (7_000, 7_000, 1)
 
 
+def test_functions_of_different_objects_are_one(tmp_path: Path) -> None:
+    b = Build()
+    b.kernel(50, 60, call=(10, 20))
+    for at, address in ((0, "0x7f2ba28715c0"), (10, "0x55aa")):
+        b.python(at, at + 10, f"<built-in method acquire of _thread.lock object at {address}>")
+    found = shown(Session([b.trace(tmp_path).folder]).panels.flame("python", "cpu", 0, 20_000,
+                  reverse=False))  # fmt: skip
+    assert found[("Thread 100 · main", "<built-in method acquire of _thread.lock object>")] == (
+        *(20_000, 20_000, 2),
+    )
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     panels = job(tmp_path).panels
     with pytest.raises(UsageError, match="with_stack=True"):

@@ -37,6 +37,7 @@ SMALLEST = 1 / 20_000
 """Share of the whole from which on a node is sent: a twentieth of a pixel of a wide screen, so that
 something is left to zoom into."""
 LONGEST_NAME = 300
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"\d+")
 _UNKNOWN = "(launched outside of all that was recorded)"
 _LINK = ("id", "process_id", "correlation_id", "start_ns")
@@ -182,6 +183,8 @@ class Stacks:
             texts = frame.texts["name"]
             if table == "range":
                 texts = [_alike(text) for text in texts]
+            elif table == "python_function":  # of which object it is does not matter
+                texts = [_ADDRESS.sub("", text) for text in texts]
             name.append(source.names.numbers(texts)[frame["name"]])
         begins, ends, names = map(_column, (start, end, name))
         processes, of = np.unique(_column(process), return_inverse=True)
