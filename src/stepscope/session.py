@@ -555,9 +555,16 @@ class Session:
 
     def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
         """Where each device's time goes in a window of the timeline, and its longest kernels."""
+        from stepscope.analysis.timeline.hostwindow import threads
         from stepscope.analysis.timeline.window import statistics
 
-        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
+        found = statistics(self.timeline, begin_ns, end_ns, explained=explained)
+        return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the job has been explained in this process, so that asking again is quick."""
+        return "_explained" in self.__dict__
 
     def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
         """The worst instances of a cause on the timeline, the worst first.

@@ -145,10 +145,7 @@ def application(session: Session, token: str, port: int) -> Guard:
         "near": (desk.near, "application/json"),
         "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
-        "table": (desk.panels.table, "application/json"),
-        "instances": (desk.panels.instances, "application/json"),
-        "flame": (desk.panels.flame, "application/json"),
-        "notes": (desk.panels.notes, "application/json"),
+        **desk.panels.questions(),
     }
     routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
     routes.append(Route("/api/note", _change(desk.panels.note), methods=["POST"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +14,6 @@ from stepscope.trace.errors import StepscopeError, UsageError
 if TYPE_CHECKING:
     from stepscope.session import Session
 
-MOST_WARMED = 3_000_000
-"""GPU operations up to which tables are made unasked: two seconds and 150 MB a million."""
 LONGEST_BODY = 100_000
 """Bytes of a change of a note: its text in the longest encoding, and a little around it."""
 
@@ -43,11 +41,15 @@ class PanelDesk:
         self._session = session
         self._lock = lock
 
+    def questions(self) -> dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]:
+        """Name of each route, what answers it, and the kind of the answer."""
+        answers = (self.table, self.instances, self.flame, self.notes)
+        return {answer.__name__: (answer, "application/json") for answer in answers}
+
     def warm(self) -> None:
-        """Make what the first table needs before anybody asks; large jobs wait until they do."""
+        """Make what the first table needs before anybody asks."""
         with contextlib.suppress(StepscopeError):  # whoever asks for it is told
-            if sum(trace.rows("gpu_op") for trace in self._session.job.traces) <= MOST_WARMED:
-                self._explained()
+            if self._session.is_explained:  # else it would be done here only for this
                 for by in ("operator", "kernel"):
                     self._session.panels.table(by, None, None)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.launch import launching_calls
-from stepscope.analysis.timeline import links
 from stepscope.analysis.timeline.classes import CLASSES
+from stepscope.analysis.timeline.links import OperatorLinks
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Track
 from stepscope.trace.errors import UsageError
@@ -30,7 +30,7 @@ class Asker:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._calls: dict[int, tuple[Frame, Frame, IntArray]] = {}
-        self._forward: dict[int, tuple[IntArray, IntArray]] = {}
+        self._operators = OperatorLinks(timeline, self._located)
 
     def row(self, track: int, row: int) -> dict[str, Any]:
         """One slice: where it is, its facts, its arrows.
@@ -55,7 +55,7 @@ class Asker:
                 "total": int((rows.end - rows.start)[same].sum()),
             },
             "arrows": self._arrows(found, int(rows.id[row])),
-            "links": self._other_links(found, int(rows.id[row])),
+            "links": self._operators.ends(found, int(rows.id[row])),
         }
 
     def place(self, track: Track, row: int) -> dict[str, Any]:
@@ -221,27 +221,6 @@ class Asker:
             "ends": ends,
             "more": more,
         }
-
-    def _other_links(self, track: Track, id_: int) -> list[dict[str, Any]]:
-        """Forward operator of a backward one, and the backward operators of a forward one."""
-        if track.table != "operator":
-            return []
-        if track.member not in self._forward:
-            frame = self.timeline.sources[track.member].read("operator", *links.COLUMNS)
-            self._forward[track.member] = frame["id"], links.forward_of(frame)
-        ids, forward = self._forward[track.member]
-        row = int(np.searchsorted(ids, id_))
-        found = []
-        if forward[row] >= 0:
-            ends = self._located(track.member, "operator", ids[forward[row : row + 1]])
-            found.append({"says": "Forward operator", "forward": False, "ends": ends, "more": 0})
-        backward = ids[forward == row]
-        if len(backward):
-            ends = self._located(track.member, "operator", backward[:MOST_ARROWS])
-            more = max(0, len(backward) - MOST_ARROWS)
-            says = {"says": "Backward operators", "forward": True}
-            found.append({**says, "ends": ends, "more": more})
-        return found
 
     def _located(self, member: int, table: str, ids: IntArray) -> list[dict[str, Any]]:
         """Where rows of a table are drawn."""

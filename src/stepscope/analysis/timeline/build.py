@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.analysis.kernels.families import classify
 from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS, Reader
 from stepscope.analysis.timeline import classes
+from stepscope.analysis.timeline.threads import state_tracks
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track, slices
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import Intervals
@@ -179,6 +180,7 @@ def thread_tracks(source: Source) -> Iterator[Track]:
                 process_id=process_id,
                 thread_id=thread_id,
             )
+    yield from state_tracks(source)
 
 
 def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from stepscope.trace.frame import Frame, IntArray
+
+if TYPE_CHECKING:
+    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.analysis.timeline.track import Track
 
 COLUMNS: Final = (
     "id",
@@ -18,6 +23,47 @@ COLUMNS: Final = (
     "forward_thread_id",
     "forward_start_ns",
 )
+
+
+MOST_ENDS = 50
+"""Ends of one kind of link that are told one by one."""
+Located = Callable[[int, str, IntArray], list[dict[str, Any]]]
+
+
+class OperatorLinks:
+    """Links of the operators of one timeline; keeps what takes long to make.
+
+    Args:
+        timeline: the timeline.
+        located: ``(member, table, ids)`` to where these rows are drawn.
+    """
+
+    def __init__(self, timeline: Timeline, located: Located) -> None:
+        self._timeline = timeline
+        self._located = located
+        self._forward: dict[int, tuple[IntArray, IntArray]] = {}
+
+    def ends(self, track: Track, id_: int) -> list[dict[str, Any]]:
+        """Forward operator of a backward one, and the backward operators of a forward one."""
+        if track.table != "operator":
+            return []
+        if track.member not in self._forward:
+            frame = self._timeline.sources[track.member].read("operator", *COLUMNS)
+            self._forward[track.member] = frame["id"], forward_of(frame)
+        ids, forward = self._forward[track.member]
+        row = int(np.searchsorted(ids, id_))
+        found: list[dict[str, Any]] = []
+
+        def add(says: str, linked: IntArray, *, later: bool) -> None:
+            ends = self._located(track.member, "operator", linked[:MOST_ENDS])
+            more = max(0, len(linked) - MOST_ENDS)
+            found.append({"says": says, "forward": later, "ends": ends, "more": more})
+
+        if forward[row] >= 0:
+            add("Forward operator", ids[forward[row : row + 1]], later=False)
+        if len(backward := ids[forward == row]):
+            add("Backward operators", backward, later=True)
+        return found
 
 
 def forward_of(operators: Frame) -> IntArray:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from stepscope.analysis.timeline import classes
-from stepscope.analysis.timeline.build import Source
 from stepscope.analysis.timeline.track import Slices, Track, slices
 from stepscope.trace.frame import Frame, IntArray
 from stepscope.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from stepscope.analysis.timeline.build import Source
 
 _COLUMNS: Final = {
     "thread_state": ("id", "process_id", "thread_id", "start_ns", "end_ns", "state"),

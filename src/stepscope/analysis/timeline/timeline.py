@@ -17,7 +17,6 @@ from stepscope.analysis.timeline.build import (
     device_tracks,
     thread_tracks,
 )
-from stepscope.analysis.timeline.threads import state_tracks
 from stepscope.analysis.timeline.tile import MOST_COLUMNS, Window, tile
 from stepscope.analysis.timeline.track import Names, Slices, Track, slices
 from stepscope.trace.errors import UsageError
@@ -78,7 +77,6 @@ class Timeline:
             yield track
         yield from counter_tracks(source)
         yield from thread_tracks(source)
-        yield from state_tracks(source)
 
     def explanation(self, track: Track) -> Explanation:
         """The explanation of a track's device.

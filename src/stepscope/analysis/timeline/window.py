@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.timeline.build import CUDA_CALLS
 from stepscope.analysis.timeline.classes import CLASSES
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Slices, Track
 from stepscope.trace.frame import IntArray
 
 TOP = 12
-MOST_THREADS = 4
-"""Threads of the range's statistics: a program launches from two, seldom from more."""
 
 
 def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> dict[str, Any]:
@@ -53,29 +50,7 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
                 "kernels": _top(timeline, [t for t in own if t.stream >= 0], begin, end),
             }
         )
-    return {
-        "begin": begin,
-        "end": end,
-        "devices": devices,
-        "threads": _threads(timeline, begin, end),
-    }
-
-
-def _threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
-    """What the threads that call CUDA most did in their calls."""
-    found: list[dict[str, Any]] = []
-    for track in timeline.tracks:
-        if track.table != "api_call" or track.title != CUDA_CALLS:
-            continue
-        slices = timeline.track(track.id).slices
-        rows, ns = _cut(slices, begin, end)
-        calls = int(np.count_nonzero((slices.start[rows] >= begin) & (ns > 0)))
-        kinds = _by_class(slices, begin, end)
-        if kinds:
-            title = timeline.group_of(track)
-            found.append({"title": title, "calls": calls, "kinds": kinds})
-    found.sort(key=lambda thread: -sum(thread["kinds"].values()))
-    return found[:MOST_THREADS]
+    return {"begin": begin, "end": end, "devices": devices}
 
 
 def _cut(slices: Slices, begin: int, end: int) -> tuple[slice, IntArray]:
