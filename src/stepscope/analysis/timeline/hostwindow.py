@@ -31,8 +31,7 @@ def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
         if track.table != "api_call" or track.title != CUDA_CALLS:
             continue
         slices = timeline.track(track.id).slices
-        # calls of one thread nest at most: none begins long before the window and ends in it, but
-        # for those that wait, so all that begin before its end are looked at
+        # a call that waits may have begun long before the window
         stop = int(np.searchsorted(slices.start, end, side="left"))
         start, last = slices.start[:stop], slices.end[:stop]
         rows = np.flatnonzero(last > begin)
