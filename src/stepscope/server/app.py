@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
-from stepscope.server.panels import LONGEST_BODY, PanelDesk
-from stepscope.trace.errors import ConflictError, StepscopeError, UsageError
+from stepscope.server.panels import PanelDesk
+from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -148,7 +148,7 @@ def application(session: Session, token: str, port: int) -> Guard:
         **desk.panels.questions(),
     }
     routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
-    routes.append(Route("/api/note", _change(desk.panels.note), methods=["POST"]))
+    routes += desk.panels.routes()
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
     return Guard(Starlette(routes=routes), token, port)
@@ -161,33 +161,11 @@ def _question(answer: Callable[[Mapping[str, str]], bytes], kind: str) -> Callab
         try:
             body = await run_in_threadpool(answer, dict(request.query_params))
         except StepscopeError as error:
-            return _refusal(error)
+            status = 400 if isinstance(error, UsageError) else 410
+            return Response(_json({"error": str(error)}), status, media_type="application/json")
         return Response(body, media_type=kind)
 
     return endpoint
-
-
-def _change(answer: Callable[[bytes], bytes]) -> Callable[..., Any]:
-    async def endpoint(request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > LONGEST_BODY:
-                return _refusal(UsageError("the note is too long"))
-        try:
-            found = await run_in_threadpool(answer, body)
-        except StepscopeError as error:
-            return _refusal(error)
-        return Response(found, media_type="application/json")
-
-    return endpoint
-
-
-def _refusal(error: StepscopeError) -> Response:
-    status = 409 if isinstance(error, ConflictError) else 400
-    if not isinstance(error, UsageError):
-        status = 410
-    return Response(_json({"error": str(error)}), status, media_type="application/json")
 
 
 def _file(name: str) -> Callable[..., Any]:

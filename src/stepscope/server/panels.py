@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stepscope.server.changes import changing
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from stepscope.session import Session
 
-LONGEST_BODY = 100_000
-"""Bytes of a change of a note: its text in the longest encoding, and a little around it."""
+MOST_WARMED = 100_000
+"""GPU operations up to which a job is explained unasked: that takes less than a second."""
 
 
 class Change(msgspec.Struct, kw_only=True):
@@ -46,10 +49,17 @@ class PanelDesk:
         answers = (self.table, self.instances, self.flame, self.notes)
         return {answer.__name__: (answer, "application/json") for answer in answers}
 
+    def routes(self) -> list[Route]:
+        """Routes that change something: those of notes."""
+        return [changing("/api/note", self.note)]
+
     def warm(self) -> None:
         """Make what the first table needs before anybody asks."""
         with contextlib.suppress(StepscopeError):  # whoever asks for it is told
-            if self._session.is_explained:  # else it would be done here only for this
+            # a large job that another process has explained waits until somebody asks
+            operations = sum(trace.rows("gpu_op") for trace in self._session.job.traces)
+            if self._session.is_explained or operations <= MOST_WARMED:
+                self._explained()
                 for by in ("operator", "kernel"):
                     self._session.panels.table(by, None, None)
 
