@@ -363,13 +363,24 @@ def test_a_note_about_the_range(capture: Path, browser: Any) -> None:
 # --- links, static page, hostile text ------------------------------------------------------------
 
 
-def test_forward_and_backward_operators_lead_to_each_other(tmp_path: Path, browser: Any) -> None:
+def test_forward_and_backward_operators_lead_to_each_other(
+    tmp_path: Path, stepscope: Stepscope, browser: Any
+) -> None:
     b = Build()
     b.operator(2, 8, "aten::addmm", sequence_number=7)
     b.operator(20, 30, "AddmmBackward0", thread=AUTOGRAD, sequence_number=7, forward_thread_id=1)
     b.kernel(25, 40, call=(22, 24), thread=AUTOGRAD)
-    with serving(b.trace(tmp_path).folder) as served, browsing(browser) as page:
-        shown = Shown(page, served.address)
+    folder = b.trace(tmp_path).folder
+    target = tmp_path / "out.html"
+    stepscope("ui", folder, "--static", target)
+    with serving(folder) as served:
+        _leads_there_and_back(served.address, browser)
+    _leads_there_and_back(target.as_uri(), browser)
+
+
+def _leads_there_and_back(address: str, browser: Any) -> None:
+    with browsing(browser) as page:
+        shown = Shown(page, address)
         shown.press("/")
         page.keyboard.type("addmmback")
         page.keyboard.press("Enter")

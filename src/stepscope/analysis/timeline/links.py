@@ -27,7 +27,7 @@ COLUMNS: Final = (
 
 MOST_ENDS = 50
 """Ends of one kind of link that are told one by one."""
-Located = Callable[[int, str, IntArray], list[dict[str, Any]]]
+Located = Callable[[int, str, Any], list[dict[str, Any]]]
 
 
 class OperatorLinks:
@@ -55,7 +55,7 @@ class OperatorLinks:
         found: list[dict[str, Any]] = []
 
         def add(says: str, linked: IntArray, *, later: bool) -> None:
-            ends = self._located(track.member, "operator", linked[:MOST_ENDS])
+            ends = self._located(track.member, "operator", linked[:MOST_ENDS].tolist())
             more = max(0, len(linked) - MOST_ENDS)
             found.append({"says": says, "forward": later, "ends": ends, "more": more})
 

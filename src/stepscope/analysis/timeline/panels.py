@@ -5,18 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stepscope.analysis.derived.kernel_family import family_table
 from stepscope.analysis.job import JobView
+from stepscope.analysis.timeline import links
 from stepscope.analysis.timeline.extract import packed
 from stepscope.analysis.timeline.stacks import WEIGHTS, Stacks
 from stepscope.analysis.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
 from stepscope.analysis.timeline.timeline import Timeline
+from stepscope.analysis.timeline.track import Slices
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import IntArray, from_arrow
+from stepscope.trace.frame import BoolArray, IntArray, from_arrow
+
+_COLUMNS: Final = [
+    *("gpu_op_id", "start_ns", "end_ns", "steady", "outer_operator"),
+    *dict.fromkeys(name for names in GROUPINGS.values() for name in names),
+]
+"""What the tables need of ``kernel_family``."""
 
 
 class Panels:
@@ -118,7 +126,7 @@ class Panels:
     @cached_property
     def _work(self) -> Work:
         view = self._view()
-        frame = from_arrow(family_table(view))
+        frame = from_arrow(family_table(view).select(_COLUMNS))
         sizes = [len(device.explanation.lane.ops) for device in view.devices]
         start = frame["start_ns"] + np.repeat(np.array(self._offsets_ns, np.int64), sizes)
         steady = [
@@ -192,7 +200,33 @@ class Panels:
                             kind, weight, begin, end, reverse=reverse, most=_PAGE_NODES
                         )
                         flames[f"{kind} {weight} {int(reverse)}"] = {**made, "kind": kind}
-            return {"tables": self._tables(begin, end) if tables else None, "flames": flames}
+            return {
+                "tables": self._tables(begin, end) if tables else None,
+                "flames": flames,
+                "links": packed(self._links(begin, end), "u4"),
+            }
+
+    def _links(self, begin: int, end: int) -> IntArray:
+        """Track and row of a backward operator, track and row of its forward one, and so on."""
+        found = []
+        for member, source in enumerate(self._timeline.sources):
+            frame = source.read("operator", *links.COLUMNS)
+            if not len(frame):
+                continue
+            track, row = np.full(len(frame), -1, np.int64), np.full(len(frame), -1, np.int64)
+            for drawn in self._timeline.tracks:
+                if drawn.member != member or drawn.table != "operator":
+                    continue
+                slices = self._timeline.track(drawn.id).slices
+                inside = np.flatnonzero(in_page(slices, begin, end))
+                place = np.searchsorted(frame["id"], slices.id[inside])
+                track[place], row[place] = drawn.id, np.arange(len(inside))
+            forward = links.forward_of(frame)
+            back = np.flatnonzero((forward >= 0) & (track >= 0))
+            back = back[track[forward[back]] >= 0]
+            ahead = forward[back]
+            found.append(np.stack((track[back], row[back], track[ahead], row[ahead]), axis=1))
+        return np.concatenate(found).reshape(-1) if found else np.empty(0, np.int64)
 
     def _tables(self, begin: int, end: int) -> dict[str, Any]:
         work = self._work
@@ -206,8 +240,7 @@ class Panels:
             mine = track[rows] == number
             depth[mine] = slices.depth[kept[mine]]
             # rows of the page are those of its window, numbered anew
-            drawn = (slices.start < end) & ((slices.end > begin) | (slices.start >= begin))
-            kept[mine] = np.cumsum(drawn)[kept[mine]] - 1
+            kept[mine] = np.cumsum(in_page(slices, begin, end))[kept[mine]] - 1
         kernel, texts = work.families["kernel"][rows], work.families.texts["kernel"]
         groups = {}
         for by in GROUPINGS:
@@ -234,6 +267,12 @@ class Panels:
                 [int(b[d.explanation.first]), int(b[d.explanation.last + 1])] for d, b in bounds
             ],
         }
+
+
+def in_page(slices: Slices, begin: int, end: int) -> BoolArray:
+    """Rows of a track that a page of ``[begin, end)`` holds; they are numbered in their order."""
+    found: BoolArray = (slices.start < end) & ((slices.end > begin) | (slices.start >= begin))
+    return found
 
 
 _PAGE_NODES = 3_000

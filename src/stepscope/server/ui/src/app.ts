@@ -870,8 +870,11 @@ export class App {
     }
     if (link.order.length) this.tracks.reorder(link.order);
     for (const group of this.tracks.groups) group.folded = link.folded.includes(group.title);
-    for (const lane of this.tracks.lanes.values())
-      if (link.pins.includes(lane.info.path)) this.tracks.pin(lane, true);
+    const lanes = new Map([...this.tracks.lanes.values()].map((lane) => [lane.info.path, lane]));
+    for (const path of link.pins) {
+      const lane = lanes.get(path);
+      if (lane) this.tracks.pin(lane, true); // in the order of the link
+    }
     this.setRange(link.range ? { begin: link.range[0], end: link.range[1] } : null);
     if (link.selected) void this.select(link.selected[0], link.selected[1]);
     this.drawer.restore(link.panels);

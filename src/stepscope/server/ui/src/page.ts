@@ -160,6 +160,7 @@ export class PageSource implements Source {
       facts,
       same,
       arrows: { forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
+      links: this.links(track, row),
     });
   }
 
@@ -279,6 +280,15 @@ export class PageSource implements Source {
 
   saveNote(): Promise<NotesAnswer> {
     return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
+  }
+
+  private links(track: number, row: number): Details["links"] {
+    const { forward, backward } = this.panels.linked(track, row);
+    const ends = (places: [number, number][]): Place[] => places.map(([t, r]) => this.place(t, r));
+    return [
+      { says: "Forward operator", forward: false, ends: ends(forward), more: 0 },
+      { says: "Backward operators", forward: true, ends: ends(backward), more: 0 },
+    ].filter((link) => link.ends.length > 0);
   }
 
   private info(track: number): TrackInfo {

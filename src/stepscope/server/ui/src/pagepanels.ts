@@ -8,6 +8,8 @@ export interface PackedPanels {
   /** `kind weight reverse` to the graph of the whole page. */
   flames: Record<string, FlameAnswer>;
   notes: NotesAnswer;
+  /** Track and row of a backward operator, track and row of its forward one, and so on. */
+  links: string;
 }
 
 interface PackedTables {
@@ -42,6 +44,7 @@ export class PagePanels {
   private readonly depth: Numbers = [];
   private readonly kernel: Numbers = [];
   private readonly groups = new Map<string, Groups>();
+  private readonly links: Numbers;
 
   constructor(
     private readonly packed: PackedPanels,
@@ -49,9 +52,10 @@ export class PagePanels {
     bytesOf: (text: string) => Uint8Array<ArrayBuffer>,
   ) {
     const { tables } = packed;
-    if (!tables) return;
     const doubles = (text: string): Numbers => new Float64Array(bytesOf(text).buffer);
     const whole = (text: string): Numbers => new Uint32Array(bytesOf(text).buffer);
+    this.links = whole(packed.links);
+    if (!tables) return;
     this.start = doubles(tables.start);
     this.ns = doubles(tables.ns);
     this.steady = bytesOf(tables.steady);
@@ -136,6 +140,17 @@ export class PagePanels {
     const wanted = `${kind || first.kind} ${weight} ${reverse ? 1 : 0}`;
     const found = flames[wanted] as FlameAnswer | undefined;
     return found ? Promise.resolve(found) : refused("this page holds no such flame graph");
+  }
+
+  /** Track and row of what an operator is linked to: its forward operator, its backward ones. */
+  linked(track: number, row: number): { forward: [number, number][]; backward: [number, number][] } {
+    const found: ReturnType<PagePanels["linked"]> = { forward: [], backward: [] };
+    for (let i = 0; i < this.links.length; i += 4) {
+      const [t0, r0, t1, r1] = [this.links[i], this.links[i + 1], this.links[i + 2], this.links[i + 3]];
+      if (t0 === track && r0 === row) found.forward.push([t1, r1]);
+      if (t1 === track && r1 === row) found.backward.push([t0, r0]);
+    }
+    return found;
   }
 
   notes(): Promise<NotesAnswer> {
