@@ -62,14 +62,10 @@ export class Drawer {
 
   constructor(private readonly host: Host) {
     this.kernels = new Tables(host, "Kernels", "K", ["kernel"]);
-    this.operators = new Tables(host, "Operators", "O", [
-      "operator",
-      "inner",
-      "range",
-      "module",
-      "source",
-      "family",
-    ]);
+    // as stepscope operators: by operator where the capture holds any
+    const known = host.layout.tracks.some(({ table }) => table === "operator");
+    const groupings = ["operator", "inner", "range", "module", "source", "family"];
+    this.operators = new Tables(host, "Operators", "O", groupings, known ? "operator" : "range");
     this.flame = new Flame(host);
     this.notes = new Notes(host);
     this.panels = { kernels: this.kernels, operators: this.operators, flame: this.flame, notes: this.notes };

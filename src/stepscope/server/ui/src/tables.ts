@@ -81,8 +81,9 @@ export class Tables implements Panel {
     readonly title: string,
     readonly key: string,
     private readonly groupings: string[],
+    first = groupings[0],
   ) {
-    this.by = groupings[0];
+    this.by = first;
     this.scopeBox = choice("Window of the table", SCOPES, () => {
       this.scope = this.scopeBox.value;
       this.refresh();
@@ -92,6 +93,7 @@ export class Tables implements Panel {
       this.choose(null);
       this.refresh();
     });
+    this.byBox.value = first;
     this.byBox.hidden = groupings.length < 2;
     this.findBox = element("input", {
       type: "search",
