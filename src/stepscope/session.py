@@ -767,11 +767,11 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
         if is_trace_folder(path) or detect(path) is not None:
             return [path]
         for child in sorted(path.iterdir()):
-            if child.name.startswith("."):
+            if child.name.startswith(".") or child.name.endswith(NOTES):
                 continue
             if _is_capture(child):
                 found.append(child)
-            elif child.suffix in _CAPTURE_SUFFIXES and not child.name.endswith(NOTES):
+            elif child.suffix in _CAPTURE_SUFFIXES:
                 left_out.append(child.name)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from stepscope.session import bundled_capture, expand
 from stepscope.trace.errors import ConflictError, InputError, UsageError
 from stepscope.trace.notes import LONGEST_TEXT, Notes
 
@@ -147,3 +149,11 @@ def test_the_file_says_what_it_is(capture: Path) -> None:
     assert found["notes"] == [
         {"id": "a", "revision": 1, "begin_ns": 1, "end_ns": 2, "text": "t", "deleted": False}
     ]
+
+
+def test_a_folder_of_captures_holds_no_notes_among_them(tmp_path: Path) -> None:
+    capture = Path(shutil.copy(bundled_capture(), tmp_path / "run.sqlite"))
+    add(Notes(capture), "a", text='{"schemaVersion": 1, "traceEvents": []}')
+    left_out: list[str] = []
+    assert expand(tmp_path, left_out) == [capture]
+    assert left_out == []
