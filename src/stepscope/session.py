@@ -13,6 +13,7 @@ from stepscope.importers.registry import detect, examined, is_trace_folder, load
 from stepscope.trace.cache import Cache, remove_leftovers
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.job import assemble
+from stepscope.trace.notes import SUFFIX as NOTES
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job, Member
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Report as Report  # noqa: PLC0414 - for the doors
     from stepscope.analysis.tabular.report import Request as Request  # noqa: PLC0414 - for the doors
     from stepscope.analysis.timeline.ask import Asker
+    from stepscope.analysis.timeline.panels import Panels
     from stepscope.analysis.timeline.timeline import Timeline
     from stepscope.compare.budgets import CellLimit, SqlLimit
     from stepscope.compare.profile import Profile
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.result import KernelTable
     from stepscope.kernels.roofline import Roofline
     from stepscope.sql.engine import Engine
+    from stepscope.trace.notes import Notes
 
 _RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
@@ -592,6 +595,19 @@ class Session:
             InputError: a trace holds no GPU work.
         """
         return self.aligned.packed()
+    @cached_property
+    def panels(self) -> Panels:
+        """Tables and flame graphs of windows of the timeline."""
+        from stepscope.analysis.timeline.panels import Panels
+
+        return Panels(self.timeline, lambda: self._view)
+
+    @cached_property
+    def notes(self) -> Notes:
+        """Marks and notes that people have set on the timeline."""
+        from stepscope.trace.notes import Notes
+
+        return Notes(self.job.members[0].trace.path, self.timeline.offsets_ns[0])
 
     def _clock_offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns.
@@ -621,9 +637,16 @@ class Session:
 
     def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
         """Where each device's time goes in a window of the timeline, and its longest kernels."""
+        from stepscope.analysis.timeline.hostwindow import threads
         from stepscope.analysis.timeline.window import statistics
 
-        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
+        found = statistics(self.timeline, begin_ns, end_ns, explained=explained)
+        return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the job has been explained in this process, so that asking again is quick."""
+        return "_explained" in self.__dict__
 
     def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
         """The worst instances of a cause on the timeline, the worst first.
@@ -837,7 +860,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
             if found or not folder.is_dir():
                 continue
             for child in sorted(folder.iterdir()):
-                if child.name.startswith("."):
+                if child.name.startswith(".") or child.name.endswith(NOTES):
                     continue
                 if _is_capture(child):
                     found.append(child)

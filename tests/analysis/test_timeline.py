@@ -251,3 +251,14 @@ def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path
     assert arrays["last"].tolist() == [1.0, 4.0]
     assert arrays["before"].tolist() == [5.0]
     assert arrays["limits"].tolist() == [1.0, 9.0]
+
+
+def test_calls_of_a_range_are_cut_and_counted(session: Session) -> None:
+    found = session.statistics(43_000, 91_000, explained=False)["threads"]
+    assert isinstance(found, list)
+    # of the main thread: the end of the first launch, and the copy's call
+    assert {t["title"]: t["kinds"] for t in found} == {
+        "Thread 100 · main": {"api_launch": 1000, "api_copy": 1000},
+        "Thread 101": {"api_launch": 2000},
+    }
+    assert {t["title"]: t["calls"] for t in found} == {"Thread 100 · main": 1, "Thread 101": 1}

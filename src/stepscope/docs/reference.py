@@ -62,6 +62,11 @@ ENVIRONMENT = {
         "`~/Library/Caches/stepscope`)"
     ),
     "STEPSCOPE_CACHE_MAX_BYTES": "size bound of that cache, a whole number of bytes; 20 GB",
+    "STEPSCOPE_DATA_DIR": (
+        "folder of notes about captures beside which nothing can be written; by default "
+        "`$XDG_DATA_HOME/stepscope` or `~/.local/share/stepscope`, on macOS "
+        "`~/Library/Application Support/stepscope`"
+    ),
     "STEPSCOPE_NSYS": (
         "the `nsys` that reads `.nsys-rep` files; the one on `PATH`, else the newest in the usual "
         "folders"

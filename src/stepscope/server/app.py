@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
+from stepscope.server.panels import PanelDesk
 from stepscope.server.steps import Lock, Questions, StepDesk
 from stepscope.trace.errors import StepscopeError, UsageError
 
@@ -45,6 +46,7 @@ class Desk:
         self._diagnosing: Lock = lock or threading.Lock()
         self._diagnosis: bytes | None = None
         self.steps = StepDesk(session, self._lock)
+        self.panels = PanelDesk(session, self._lock)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts; the questions that need them wait less."""
@@ -75,6 +77,7 @@ class Desk:
                 with self._lock:  # the steps need it too, but not the rest of the diagnosis
                     self._session.explanations  # noqa: B018
                 self._diagnosis = diagnosis_of(self._session)
+                threading.Thread(target=self.panels.warm, daemon=True).start()
             return self._diagnosis
 
     def tile(self, query: Mapping[str, str]) -> bytes:
@@ -159,8 +162,9 @@ def desk_routes(desk: Desk) -> list[Route]:
         "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
         **desk.steps.questions(),
+        **desk.panels.questions(),
     }
-    return page_routes(questions)
+    return page_routes(questions) + desk.panels.routes()
 
 
 def page_routes(questions: Questions) -> list[Route]:

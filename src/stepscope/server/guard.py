@@ -3,7 +3,8 @@
 A server on the loopback interface can be reached by every web page that the user's browser shows
 and by every user of the machine. Hence: a random token is part of every path; the ``Host`` header
 must name the loopback interface, which a rebound DNS name does not; a request that another origin
-caused is refused; and the page may load and connect to nothing but this server.
+caused is refused; the one path that changes anything takes JSON from the page's own origin; and
+the page may load and connect to nothing but this server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+CHANGES = frozenset({"/api/note"})
+"""Paths that change something: the notes of the user, and nothing else."""
 HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -82,6 +85,12 @@ class Guard:
             reason = 403, "a page of another site asked"
         elif not hmac.compare_digest(given.encode(), self._token.encode()):
             reason = 404, "the address lacks its token; use the one that stepscope ui printed"
+        elif scope["method"] == "POST" and "/" + parts[2] in CHANGES:
+            # browsers always name the origin of a POST; nobody else has to be let in
+            if origin is None:
+                reason = 403, "a change comes from the page itself, which names its origin"
+            elif headers.get("content-type") != "application/json":
+                reason = 415, "a change is JSON"
         elif scope["method"] not in ("GET", "HEAD"):
             reason = 405, "this server only answers questions"
         return reason

@@ -36,8 +36,17 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
     layout["problems"] = [msgspec.to_builtins(problem) for problem in session.problems]
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
+    panels = session.panels.extract(layout["begin"], layout["end"], tables=diagnosed is not None)
+    notes = session.notes.read()
+    notes["path"] = notes["path"].rpartition("/")[2]
     data = msgspec.json.encode(
-        {**found, **_steps(session), "diagnosed": diagnosed, "refused": refused}
+        {
+            **found,
+            **_steps(session),
+            "diagnosed": diagnosed,
+            "refused": refused,
+            "panels": {**panels, "notes": notes},
+        }
     )
     return written(data)
 

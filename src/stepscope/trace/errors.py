@@ -21,5 +21,9 @@ class UsageError(StepscopeError):
     """The request itself cannot be answered (unknown table, impossible option)."""
 
 
+class ConflictError(UsageError):
+    """Somebody else has changed the same thing in between."""
+
+
 class StorageError(StepscopeError):
     """The cache or an output cannot be written (full disk, missing rights)."""

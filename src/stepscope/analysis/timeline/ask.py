@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analysis.launch import launching_calls
 from stepscope.analysis.timeline.classes import CLASSES
+from stepscope.analysis.timeline.links import OperatorLinks
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Track
 from stepscope.trace.errors import UsageError
@@ -29,6 +30,7 @@ class Asker:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._calls: dict[int, tuple[Frame, Frame, IntArray]] = {}
+        self._operators = OperatorLinks(timeline, self._located)
 
     def row(self, track: int, row: int) -> dict[str, Any]:
         """One slice: where it is, its facts, its arrows.
@@ -53,6 +55,7 @@ class Asker:
                 "total": int((rows.end - rows.start)[same].sum()),
             },
             "arrows": self._arrows(found, int(rows.id[row])),
+            "links": self._operators.ends(found, int(rows.id[row])),
         }
 
     def place(self, track: Track, row: int) -> dict[str, Any]:

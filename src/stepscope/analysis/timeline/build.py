@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.analysis.kernels.families import classify
 from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS, Reader
 from stepscope.analysis.timeline import classes
+from stepscope.analysis.timeline.threads import state_tracks
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track, slices
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import Intervals
@@ -23,8 +24,10 @@ CALL = API_COLUMNS
 RANGE = ("id", "kind", "process_id", "thread_id", "start_ns", "end_ns", "name", "device", "stream")
 HOST = ("id", "process_id", "thread_id", "start_ns", "end_ns", "name")
 
+CUDA_CALLS = "CUDA API"
+"""Title of the tracks of CUDA calls."""
 _APIS = {
-    "cuda": ("CUDA API", ("runtime", "driver")),
+    "cuda": (CUDA_CALLS, ("runtime", "driver")),
     "libraries": ("Libraries", ("cublas", "cudnn", "nccl", "mpi")),
     "os": ("OS runtime", ("osrt", "syscall")),
 }
@@ -177,6 +180,7 @@ def thread_tracks(source: Source) -> Iterator[Track]:
                 process_id=process_id,
                 thread_id=thread_id,
             )
+    yield from state_tracks(source)
 
 
 def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:

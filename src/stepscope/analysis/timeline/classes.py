@@ -56,6 +56,11 @@ CLASSES: Final[dict[str, str]] = {
     "phase_backward": "backward pass",
     "phase_optimizer": "optimizer",
     "phase_none": "of no known phase",
+    "state_running": "runs on a CPU",
+    "state_runnable": "wants a CPU and has none",
+    "state_sleeping": "sleeps",
+    "state_disk": "sleeps uninterruptibly, mostly for a disk",
+    "state_stopped": "is stopped",
     **{f"name_{hue}": "coloured by name" for hue in range(HUES)},
 }
 """Key -> meaning; the position is the code."""

@@ -2,12 +2,14 @@
 
 import { Painter, hint, lowerBound, themeOf, type Marks } from "./canvas";
 import { Colours } from "./colours";
+import { Drawer } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, time } from "./format";
 import { showGutter } from "./gutter";
 import { MOUSE, keys, type Commands, type Key } from "./keys";
 import { readLink, writeLink } from "./link";
 import { Loader } from "./loader";
+import { Overlay } from "./overlay";
 import { remember, remembered } from "./storage";
 import { StepsView } from "./steps";
 import { stepSource } from "./stepsource";
@@ -45,6 +47,8 @@ export class App {
     found: [],
     cursor: null,
   };
+  private readonly overlay = new Overlay();
+  private readonly drawer: Drawer;
   private details: Details | null = null;
   private diagnosed: Diagnosed | null = null;
   private hits: Hits | null = null;
@@ -68,7 +72,7 @@ export class App {
   private readonly spacer = element("div", { class: "spacer" });
   private readonly scroller = element("div", { class: "scroll" }, this.rows, this.spacer);
   private readonly tip = element("div", { class: "tip", hidden: true });
-  private readonly stage = element("div", { class: "stage" }, this.axis, this.scroller, this.tip);
+  private readonly stage = element("div", { class: "stage" }, this.axis, this.scroller, this.overlay.canvas, this.tip);
   private readonly gutterRows = element("div", { class: "rows" });
   private readonly gutter = element(
     "nav",
@@ -114,6 +118,7 @@ export class App {
       () => this.changed(),
       (message) => this.fail(message),
     );
+    this.drawer = this.makeDrawer();
     this.keys = keys(this.commands());
     this.steps = new StepsView(stepSource(source), layout.classes, {
       open: (step, begin, end) => this.openStep(step, begin, end),
@@ -124,7 +129,41 @@ export class App {
     this.build(root);
     this.listen();
     this.restore();
+    void this.drawer.notes.load();
     this.changed();
+  }
+
+  private makeDrawer(): Drawer {
+    return new Drawer({
+      source: this.source,
+      layout: this.layout,
+      range: () => this.marks.range,
+      setRange: (range) => this.setRange(range),
+      view: () => this.view,
+      cursor: () => this.marks.cursor,
+      selected: () => this.marks.selected,
+      explained: () => this.diagnosed !== null,
+      fly: (place) => this.fly(place),
+      frame: (span) => {
+        this.view.set(span.begin, span.end);
+        this.changed();
+      },
+      find: (text) => {
+        this.searchBox.value = text;
+        void this.search(1);
+      },
+      highlight: (found) => this.overlay.highlight(found),
+      showNotes: (notes) => {
+        this.overlay.notes = notes;
+        this.changed();
+      },
+      asking: (question) => this.asking(question),
+      say: (text) => {
+        this.status.textContent = text;
+      },
+      changed: () => this.changed(),
+      leave: () => this.rows.focus({ preventScroll: true }),
+    });
   }
 
   /** Whether nothing is being asked; the page says so in `data-idle`, for which tests wait. */
@@ -158,6 +197,7 @@ export class App {
       this.gutter,
       this.stage,
       element("aside", { "aria-label": "Explanation" }, this.hitsPanel, this.detailsPanel, this.rangePanel, this.diagnosisPanel, absent(this.layout)),
+      this.drawer.root,
     );
     fill(this.diagnosisPanel, element("p", { class: "note", role: "status" }, "Diagnosing …"));
     for (const problem of this.layout.problems.filter((p) => p.severity !== "info").slice(0, 1))
@@ -197,6 +237,11 @@ export class App {
         fold: (target) => this.fold(target),
         pin: (lane) => this.edit(() => this.tracks.pin(lane)),
         move: (group, by) => this.edit(() => this.tracks.move(group, by)),
+        moveLane: (lane, by) =>
+          this.edit(() => {
+            if (!this.tracks.moveLane(lane, by)) this.status.textContent = "it stands at the edge of its group";
+          }),
+        drag: (lane, event) => this.dragLane(lane, event),
       });
       this.spacer.style.height = `${Math.max(0, this.tracks.height - height)}px`;
     }
@@ -209,6 +254,8 @@ export class App {
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
     this.painter.paint(this.view, this.tracks, scroll, this.marks);
+    this.overlay.details = this.details;
+    this.overlay.paint(this.view, this.tracks, scroll, width, height);
     // only now: the diagnosis would compete with the first picture
     if (!this.diagnosing && this.idle && near.every((lane) => lane.tile)) {
       this.diagnosing = true;
@@ -232,6 +279,36 @@ export class App {
     change();
     this.tracks.arrange();
     this.changed();
+  }
+
+  /** A track follows the pointer through its group. */
+  private dragLane(lane: Lane, event: PointerEvent): void {
+    if (event.button !== 0) return;
+    let moved = false;
+    const move = (next: PointerEvent): void => {
+      if (!moved && Math.abs(next.clientY - event.clientY) <= CLICK_PX) return;
+      moved = true;
+      const y = next.clientY - this.scroller.getBoundingClientRect().top + this.scroller.scrollTop;
+      const over = this.tracks.at(y);
+      if (!over || over === lane || !this.tracks.siblings(lane).includes(over)) return;
+      // only past its middle, else tracks of different heights would change places again and again
+      const down = over.y > lane.y;
+      if (down ? y < over.y + over.height / 2 : y > over.y + over.height / 2) return;
+      this.edit(() => this.tracks.moveLane(lane, down ? 1 : -1));
+    };
+    const stop = (): void => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", stop);
+      window.removeEventListener("pointercancel", stop);
+      if (!moved) return;
+      // the click that ends a drag folds nothing
+      const swallow = (click: Event): void => click.stopPropagation();
+      window.addEventListener("click", swallow, { capture: true, once: true });
+      window.setTimeout(() => window.removeEventListener("click", swallow, { capture: true }), 50);
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", stop);
+    window.addEventListener("pointercancel", stop);
   }
 
   private fold(target: Group | Lane): void {
@@ -277,6 +354,7 @@ export class App {
       zoomRange: () => undefined,
     });
     if (this.marks.range) this.askStatistics();
+    this.drawer.refresh();
     this.changed();
   }
 
@@ -404,6 +482,7 @@ export class App {
   private setRange(range: { begin: number; end: number } | null): void {
     this.marks.range = range;
     this.askStatistics();
+    this.drawer.refresh();
     this.changed();
   }
 
@@ -507,7 +586,7 @@ export class App {
 
   private key(event: KeyboardEvent): void {
     const target = event.target as HTMLElement;
-    if (target.tagName === "INPUT" || target.tagName === "SELECT" || this.helpBox.open) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || this.helpBox.open) return;
     const onButton = target.tagName === "BUTTON" || target.tagName === "SUMMARY";
     if (onButton && (event.key === "Enter" || event.key === " ")) return;
     const own = this.steps.visible ? [...this.steps.keys, ...this.keys.filter((k) => EVERYWHERE.has(k.shows))] : this.keys;
@@ -692,6 +771,22 @@ export class App {
       },
       finding: (step) => this.stepFinding(step),
       steps: () => this.toggleSteps(),
+      panel: (name) => this.drawer.toggle(name),
+      instance: (step) => void (this.drawer.shown === "operators" ? this.drawer.operators : this.drawer.kernels).step(step),
+      link: () => {
+        const to = this.details?.links?.find((link) => link.ends.length)?.ends[0];
+        if (to) void this.fly(to);
+        else this.status.textContent = "no other link from here";
+      },
+      mark: () => {
+        if (this.drawer.shown !== "notes") this.drawer.choose("notes");
+        void this.drawer.notes.mark();
+      },
+      note: () => {
+        if (this.drawer.shown !== "notes") this.drawer.choose("notes");
+        void this.drawer.notes.note();
+      },
+      nearNote: (step) => this.drawer.notes.step(step),
       help: () => this.help(),
       theme: () => this.toggleTheme(),
       clear: () => this.clear(),
@@ -818,6 +913,8 @@ export class App {
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
         pins: this.tracks.pins().map((lane) => lane.info.path),
         folded,
+        order: this.tracks.moved(),
+        panels: this.drawer.state(),
       }) + this.stepWords();
       // replaceState does not cause hashchange, and does not fill the history
       if (text !== location.hash) history.replaceState(null, "", text);
@@ -832,11 +929,16 @@ export class App {
       this.filterBox.value = link.filter;
       this.setFilter(link.filter);
     }
+    if (link.order.length) this.tracks.reorder(link.order);
     for (const group of this.tracks.groups) group.folded = link.folded.includes(group.title);
-    for (const lane of this.tracks.lanes.values())
-      if (link.pins.includes(lane.info.path)) this.tracks.pin(lane, true);
-    if (link.range) this.setRange({ begin: link.range[0], end: link.range[1] });
+    const lanes = new Map([...this.tracks.lanes.values()].map((lane) => [lane.info.path, lane]));
+    for (const path of link.pins) {
+      const lane = lanes.get(path);
+      if (lane) this.tracks.pin(lane, true); // in the order of the link
+    }
+    this.setRange(link.range ? { begin: link.range[0], end: link.range[1] } : null);
     if (link.selected) void this.select(link.selected[0], link.selected[1]);
+    this.drawer.restore(link.panels);
     this.changed();
   }
 }

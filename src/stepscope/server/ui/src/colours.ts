@@ -71,6 +71,11 @@ const BY_KEY: Record<string, string> = {
   phase_backward: "#0072b2",
   phase_optimizer: "#d55e00",
   phase_none: "#b0b4bb",
+  state_running: "#009e73",
+  state_runnable: "#d55e00",
+  state_sleeping: "#c3c8cf",
+  state_disk: "#882255",
+  state_stopped: "#5d626a",
 };
 const NAMED = [
   "#7fa8c9",

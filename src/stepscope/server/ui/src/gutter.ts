@@ -8,10 +8,16 @@ export interface GutterActions {
   fold(target: Group | Lane): void;
   pin(lane: Lane): void;
   move(group: Group, by: number): void;
+  moveLane(lane: Lane, by: number): void;
+  /** Follows the pointer from here on, and moves the track with it. */
+  drag(lane: Lane, event: PointerEvent): void;
 }
 
 export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterActions): void {
   const made: HTMLElement[] = [];
+  // the elements are made anew: whoever stands on one with the keyboard stays on its successor
+  const focused = document.activeElement as HTMLElement | null;
+  const stood = focused && parent.contains(focused) ? focused.dataset.stop : undefined;
   for (const [group, lanes] of tracks.visible()) {
     const title = clean(group.title, 80);
     const head = element(
@@ -21,6 +27,7 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
         "button",
         {
           class: "title",
+          "data-stop": `group ${group.title}`,
           "aria-expanded": group.folded ? "false" : "true",
           title,
           click: () => actions.fold(group),
@@ -43,9 +50,20 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
           "button",
           {
             class: "title",
-            title: `${name} (click to fold)`,
+            "data-stop": `lane ${lane.info.id}`,
+            title: `${name} (click folds; drag, or Alt and an arrow key, moves it)`,
             "aria-expanded": lane.folded ? "false" : "true",
+            "aria-keyshortcuts": "Alt+ArrowUp Alt+ArrowDown",
             click: () => actions.fold(lane),
+            pointerdown: (event) => actions.drag(lane, event as PointerEvent),
+            keydown: (event) => {
+              const { altKey, key } = event as KeyboardEvent;
+              const by = altKey ? { ArrowUp: -1, ArrowDown: 1 }[key] : undefined;
+              if (by === undefined) return;
+              event.preventDefault();
+              event.stopPropagation();
+              actions.moveLane(lane, by);
+            },
           },
           (lane.tile?.depths ?? 1) > 1 ? `${lane.folded ? "▸" : "▾"} ${name}` : name,
         ),
@@ -58,6 +76,8 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
   }
   parent.style.height = `${Math.max(tracks.height, GROUP_PX)}px`;
   fill(parent, ...made);
+  if (stood !== undefined)
+    (parent.querySelector(`[data-stop="${CSS.escape(stood)}"]`) as HTMLElement | null)?.focus({ preventScroll: true });
 }
 
 function tool(text: string, says: string, run: () => void, on = false): HTMLElement {

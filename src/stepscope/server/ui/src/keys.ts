@@ -26,6 +26,12 @@ export interface Commands {
   help(): void;
   theme(): void;
   clear(): void;
+  panel(name: string): void;
+  instance(step: number): void;
+  link(): void;
+  mark(): void;
+  note(): void;
+  nearNote(step: number): void;
 }
 
 const code =
@@ -58,6 +64,13 @@ export function keys(c: Commands): Key[] {
     { match: typed("/"), shows: "/", says: "search names; Enter goes on, Shift+Enter back", run: () => c.search() },
     { match: code("KeyT"), shows: "T", says: "filter tracks", run: () => c.filter() },
     { match: code("KeyV"), shows: "V", says: "steps side by side, and back", run: () => c.steps() },
+    { match: code("KeyB"), shows: "B", says: "follow the other link: forward to backward operator and back", run: () => c.link() },
+    { match: code("KeyK"), shows: "K", says: "table of kernels; arrow keys move in it, Enter goes to an instance", run: () => c.panel("kernels") },
+    { match: code("KeyO"), shows: "O", says: "table of operators, ranges, modules, source lines", run: () => c.panel("operators") },
+    { match: code("KeyX"), shows: "X, Shift+X", says: "next, previous instance of the table's row", run: (e) => c.instance(e.shiftKey ? -1 : 1) },
+    { match: code("KeyP"), shows: "P", says: "flame graph; arrow keys, Enter and Backspace in it", run: () => c.panel("flame") },
+    { match: code("KeyM"), shows: "M", says: "set a mark at the pointer; Shift+M: a note on the range", run: (e) => (e.shiftKey ? c.note() : c.mark()) },
+    { match: code("KeyU"), shows: "U, Shift+U", says: "next, previous mark or note", run: (e) => c.nearNote(e.shiftKey ? -1 : 1) },
     { match: code("KeyL"), shows: "L", says: "dark or light", run: () => c.theme() },
     { match: typed("?"), shows: "?", says: "this help", run: () => c.help() },
     { match: typed("Escape"), shows: "Esc", says: "clear range, then selection", run: () => c.clear() },
@@ -70,4 +83,5 @@ export const MOUSE: [string, string][] = [
   ["wheel", "scroll the tracks"],
   ["Ctrl+wheel, wheel on the axis", "zoom at the pointer"],
   ["click", "select"],
+  ["drag a track's name, Alt+↑ Alt+↓ on it", "move the track in its group"],
 ];

@@ -8,7 +8,13 @@ export interface Link {
   filter?: string;
   pins: string[];
   folded: string[];
+  /** Paths of the tracks in their order, where somebody has moved some. */
+  order: string[];
+  /** What the panels below show. */
+  panels: Record<string, string>;
 }
+
+const PANEL = "p.";
 
 export function readLink(hash: string): Link {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
@@ -24,6 +30,10 @@ export function readLink(hash: string): Link {
     ...(words.get("filter") ? { filter: words.get("filter")! } : {}),
     pins: words.getAll("pin"),
     folded: words.getAll("fold"),
+    order: (words.get("order") ?? "").split("\n").filter(Boolean),
+    panels: Object.fromEntries(
+      [...words].filter(([key]) => key.startsWith(PANEL)).map(([key, text]) => [key.slice(PANEL.length), text]),
+    ),
   };
 }
 
@@ -36,5 +46,7 @@ export function writeLink(link: Link): string {
   if (link.filter) words.set("filter", link.filter);
   for (const pin of link.pins) words.append("pin", pin);
   for (const fold of link.folded) words.append("fold", fold);
+  if (link.order.length) words.set("order", link.order.join("\n"));
+  for (const [key, text] of Object.entries(link.panels)) words.set(PANEL + key, text);
   return `#${words}`;
 }

@@ -1,17 +1,22 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
 import type { PackedSteps } from "./stepsource";
+import { PagePanels, type PackedPanels } from "./pagepanels";
 import type {
   Counter,
   Details,
   Diagnosed,
   DeviceStatistics,
+  FlameAnswer,
   Hits,
+  Instances,
   Layout,
+  NotesAnswer,
   Place,
   Row,
   Source,
   Statistics,
+  TableAnswer,
   TrackInfo,
   TrackTile,
 } from "./types";
@@ -24,7 +29,10 @@ export interface Packed {
   diagnosed: Diagnosed | null;
   refused: string;
   tracks: Record<string, Record<string, unknown>>;
+  panels: PackedPanels;
 }
+
+type Span = { begin: number; end: number } | null;
 
 type Fact = { values?: string; texts?: Record<string, string>; codes?: string };
 
@@ -45,6 +53,7 @@ interface Samples {
 
 const MOST_HITS = 500;
 const TOP = 12;
+const MOST_THREADS = 4;
 
 /** What is inside the page, or null where a server is behind it. */
 export async function packedPage(): Promise<Packed | null> {
@@ -67,8 +76,11 @@ export const doubles = (text: unknown): Float64Array => new Float64Array(bytesOf
 export class PageSource implements Source {
   private readonly content = new Map<number, Content>();
   private readonly samples = new Map<number, Samples>();
+  private readonly panels: PagePanels;
+  readonly editable = false;
 
   constructor(readonly packed: Packed) {
+    this.panels = new PagePanels(packed.panels, packed.layout, bytesOf);
     for (const [id, track] of Object.entries(packed.tracks)) {
       if ("time" in track) {
         this.samples.set(Number(id), { time: doubles(track.time), value: doubles(track.value) });
@@ -151,6 +163,7 @@ export class PageSource implements Source {
       facts,
       same,
       arrows: { forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
+      links: this.links(track, row),
     });
   }
 
@@ -237,7 +250,48 @@ export class PageSource implements Source {
         kernels: [...kernels.values()].sort((a, b) => b.total - a.total).slice(0, TOP),
       });
     }
-    return Promise.resolve({ begin, end, devices });
+    const threads = tracks
+      .filter((track) => track.title === "CUDA API" && this.content.has(track.id))
+      .map((track) => {
+        const { start } = this.content.get(track.id)!;
+        let calls = 0;
+        inside(track.id, (row) => (calls += start[row] >= begin ? 1 : 0));
+        return { title: track.group, calls, kinds: byClass([track.id]) };
+      })
+      .filter(({ kinds }) => Object.keys(kinds).length);
+    const whole = (kinds: Record<string, number>): number => Object.values(kinds).reduce((a, b) => a + b, 0);
+    threads.sort((a, b) => whole(b.kinds) - whole(a.kinds));
+    return Promise.resolve({ begin, end, devices, threads: threads.slice(0, MOST_THREADS) });
+  }
+
+  table(by: string, window: Span): Promise<TableAnswer> {
+    return this.panels.table(by, window);
+  }
+
+  instances(by: string, group: number, window: Span): Promise<Instances> {
+    return this.panels.instances(by, group, window);
+  }
+
+  /** Of the whole page, whatever the window: its graphs were made with it. */
+  flame(kind: string, weight: string, reverse: boolean): Promise<FlameAnswer> {
+    return this.panels.flame(kind, weight, reverse);
+  }
+
+  notes(): Promise<NotesAnswer> {
+    return this.panels.notes();
+  }
+
+  saveNote(): Promise<NotesAnswer> {
+    return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
+  }
+
+  private links(track: number, row: number): Details["links"] {
+    const { forward, backward } = this.panels.linked(track, row);
+    const ends = (places: [number, number][]): Place[] => places.map(([t, r]) => this.place(t, r));
+    return [
+      { says: "Forward operator", forward: false, ends: ends(forward), more: 0 },
+      { says: "Backward operators", forward: true, ends: ends(backward), more: 0 },
+    ].filter((link) => link.ends.length > 0);
   }
 
   private info(track: number): TrackInfo {

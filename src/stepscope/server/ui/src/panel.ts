@@ -1,5 +1,6 @@
 /** What stands beside the timeline: budget, findings, selection, range. Elements only. */
 
+import { linkSections } from "./arrows";
 import { colourOf } from "./colours";
 import { element, fill, swatch } from "./dom";
 import { bytes, clean, count, percent, time, words } from "./format";
@@ -253,6 +254,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
           element("ul", { class: "legend" }, ...arrows),
         ]
       : []),
+    ...linkSections(details, actions),
   );
 }
 
@@ -309,6 +311,17 @@ export function showStatistics(parent: HTMLElement, found: Statistics, actions: 
       ),
     );
   });
+  const threads = found.threads.map(({ title, calls, kinds }) => {
+    const spent = parts(kinds, "api_");
+    const total = spent.reduce((sum, part) => sum + part.ns, 0);
+    return element(
+      "div",
+      {},
+      element("h3", {}, `${clean(title, 80)}: ${count(calls)} CUDA calls, ${percent(total / whole)} of the range`),
+      bar(spent, whole, `what the CUDA calls of ${clean(title, 80)} did`),
+      legend(spent, whole, time),
+    );
+  });
   fill(
     parent,
     element("h2", {}, `Range of ${time(whole)}`),
@@ -319,6 +332,7 @@ export function showStatistics(parent: HTMLElement, found: Statistics, actions: 
       element("button", { click: () => actions.clearRange() }, "Clear (Esc)"),
     ),
     ...devices,
+    ...threads,
   );
 }
 

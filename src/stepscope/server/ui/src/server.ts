@@ -4,12 +4,17 @@ import type {
   Counter,
   Details,
   Diagnosed,
+  FlameAnswer,
   Hits,
+  Instances,
   Layout,
+  Note,
+  NotesAnswer,
   Place,
   Row,
   Source,
   Statistics,
+  TableAnswer,
   TrackTile,
 } from "./types";
 
@@ -26,7 +31,10 @@ interface Header {
 
 const ARRAYS = { f8: Float64Array, f4: Float32Array, u4: Uint32Array, u1: Uint8Array };
 
+type Span = { begin: number; end: number } | null;
+
 export class ServerSource implements Source {
+  readonly editable = true;
   private readonly names = new Map<number, string>();
 
   layout(): Promise<Layout> {
@@ -66,6 +74,28 @@ export class ServerSource implements Source {
     return this.json("statistics", { begin, end });
   }
 
+  table(by: string, window: Span): Promise<TableAnswer> {
+    return this.json("table", { by, ...window });
+  }
+
+  instances(by: string, group: number, window: Span): Promise<Instances> {
+    return this.json("instances", { by, group, ...window });
+  }
+
+  flame(kind: string, weight: string, reverse: boolean, window: Span): Promise<FlameAnswer> {
+    return this.json("flame", { kind, weight, reverse: reverse ? 1 : 0, ...window });
+  }
+
+  notes(): Promise<NotesAnswer> {
+    return this.json("notes", {});
+  }
+
+  async saveNote(change: Note & { deleted: boolean }): Promise<NotesAnswer> {
+    const headers = { "content-type": "application/json" };
+    const sent = { method: "POST", headers, body: JSON.stringify(change) };
+    return (await answered(fetch("api/note", sent))).json() as Promise<NotesAnswer>;
+  }
+
   name(number: number): string {
     return this.names.get(number) ?? "";
   }
@@ -81,9 +111,14 @@ export async function ask(
   signal?: AbortSignal,
 ): Promise<Response> {
   const words = new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)]));
+  return answered(fetch(`api/${what}?${words}`, { signal: signal ?? null }));
+}
+
+/** The answer, or its reason as an error. */
+async function answered(asked: Promise<Response>): Promise<Response> {
   let answer: Response;
   try {
-    answer = await fetch(`api/${what}?${words}`, { signal: signal ?? null });
+    answer = await asked;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Error("the server does not answer; is stepscope ui still running?");

@@ -35,6 +35,7 @@ export class Tracks {
   filter: RegExp | null = null;
   explained = false;
   readonly lanes = new Map<number, Lane>();
+  private first = "";
   private readonly pinned = new Group_("Pinned");
 
   constructor(layout: Layout) {
@@ -59,7 +60,48 @@ export class Tracks {
     }
     // devices first, rank by rank; then the threads in the order of the capture
     this.groups.sort((a, b) => order(a) - order(b));
+    this.first = JSON.stringify(this.order());
     this.arrange();
+  }
+
+  /** Moves a track among those that are shown in its group; says whether it could. */
+  moveLane(lane: Lane, by: number): boolean {
+    const lanes = this.siblings(lane);
+    const shown = lanes.filter((other) => other === lane || this.isPinned(lane) || this.shows(other));
+    const beside = shown[shown.indexOf(lane) + Math.sign(by)];
+    if (!beside) return false;
+    const [from, to] = [lanes.indexOf(lane), lanes.indexOf(beside)];
+    lanes.splice(from, 1);
+    lanes.splice(to, 0, lane);
+    this.arrange();
+    return true;
+  }
+
+  /** Tracks that a track may change places with. */
+  siblings(lane: Lane): Lane[] {
+    if (this.isPinned(lane)) return this.pinned.lanes;
+    return this.groups.find((group) => group.lanes.includes(lane))!.lanes;
+  }
+
+  /** Paths of all tracks as they stand; empty while nobody has moved any. */
+  moved(): string[] {
+    const now = this.order();
+    return JSON.stringify(now) === this.first ? [] : now;
+  }
+
+  /** Puts groups and tracks into an order that `moved` told; what it does not name comes last. */
+  reorder(paths: string[]): void {
+    const place = new Map(paths.map((path, i): [string, number] => [path, i]));
+    const of = (lane: Lane): number => place.get(lane.info.path) ?? Infinity;
+    const compare = (a: number, b: number): number => (a === b ? 0 : a - b);
+    for (const group of this.groups) group.lanes.sort((a, b) => compare(of(a), of(b)));
+    const least = (group: Group): number => Math.min(...group.lanes.map(of));
+    this.groups.sort((a, b) => compare(least(a), least(b)));
+    this.arrange();
+  }
+
+  private order(): string[] {
+    return this.groups.flatMap((group) => group.lanes.map((lane) => lane.info.path));
   }
 
   /** Groups with what is shown of them, pinned tracks first. */

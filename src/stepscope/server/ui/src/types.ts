@@ -80,7 +80,80 @@ export interface Details extends Place {
   facts: [string, string | number | boolean][];
   same: { count: number; number: number; total: number };
   arrows: { forward: boolean; ends: Place[]; more: number };
+  /** Other links: forward says that they lead to what comes later. */
+  links?: { says: string; forward: boolean; ends: Place[]; more: number }[];
 }
+
+/** A table of `analysis/timeline/tables.py`. */
+export interface TableAnswer {
+  by: string;
+  begin: number;
+  end: number;
+  wall_ns: number;
+  steps: number;
+  keys: string[];
+  left_out: number;
+  columns: {
+    group: number[];
+    names: string[][];
+    count: number[];
+    total_ns: number[];
+    mean_ns: number[];
+    median_ns: number[];
+    p95_ns: number[];
+    share: number[];
+    longest_kernel: string[];
+  };
+}
+
+export interface GroupRow {
+  group: number;
+  names: string[];
+  count: number;
+  total_ns: number;
+  mean_ns: number;
+  median_ns: number;
+  p95_ns: number;
+  share: number;
+  longest_kernel: string;
+}
+
+/** Where the operations of one row of a table are drawn, in order of time. */
+export interface Instances {
+  total: number;
+  start: number[];
+  end: number[];
+  track: number[];
+  row: number[];
+  depth: number[];
+}
+
+/** A tree of `analysis/timeline/stacks.py`; parents stand before their children. */
+export interface FlameAnswer {
+  kind: string;
+  kinds: string[];
+  unit: string;
+  total: number;
+  left_out: number;
+  names: string[];
+  nodes: { parent: number[]; name: number[]; total: number[]; own: number[]; count: number[] };
+}
+
+export interface Note {
+  id: string;
+  revision: number;
+  begin: number;
+  end: number;
+  text: string;
+}
+
+export interface NotesAnswer {
+  revision: number;
+  path: string;
+  notes: Note[];
+}
+
+type Window = { begin: number; end: number } | null;
 
 export interface Hits {
   total: number;
@@ -101,6 +174,7 @@ export interface Statistics {
   begin: number;
   end: number;
   devices: DeviceStatistics[];
+  threads: { title: string; calls: number; kinds: Record<string, number> }[];
 }
 
 export interface Instance {
@@ -168,5 +242,13 @@ export interface Source {
   near(track: number, row: number, step: number, same: boolean): Promise<Place | null>;
   search(text: string, regex: boolean): Promise<Hits>;
   statistics(begin: number, end: number): Promise<Statistics>;
+  /** Tables and flame graphs of a window; null for the steady steps. */
+  table(by: string, window: Window): Promise<TableAnswer>;
+  instances(by: string, group: number, window: Window): Promise<Instances>;
+  flame(kind: string, weight: string, reverse: boolean, window: Window): Promise<FlameAnswer>;
+  notes(): Promise<NotesAnswer>;
+  saveNote(change: Note & { deleted: boolean }): Promise<NotesAnswer>;
+  /** Whether notes can be changed. */
+  readonly editable: boolean;
   name(number: number): string;
 }

@@ -1,0 +1,44 @@
+"""What the threads did in a chosen window: their CUDA calls by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepscope.analysis.timeline.build import CUDA_CALLS
+from stepscope.analysis.timeline.classes import totals
+from stepscope.analysis.timeline.timeline import Timeline
+
+MOST_THREADS = 4
+"""Threads that are told: a program launches from two, seldom from more."""
+
+
+def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
+    """Time in CUDA calls of the threads that spend most in them, in ``[begin, end)``.
+
+    Args:
+        timeline: the timeline.
+        begin: begin on the job's clock, ns.
+        end: end, ns.
+
+    Returns:
+        Per thread its ``title``, the ``calls`` that begin in the window, and ``kinds``: ns by
+        class inside the window.
+    """
+    found: list[dict[str, Any]] = []
+    for track in timeline.tracks:
+        if track.table != "api_call" or track.title != CUDA_CALLS:
+            continue
+        slices = timeline.track(track.id).slices
+        # a call that waits may have begun long before the window
+        stop = int(np.searchsorted(slices.start, end, side="left"))
+        start, last = slices.start[:stop], slices.end[:stop]
+        rows = np.flatnonzero(last > begin)
+        inside = np.minimum(last[rows], end) - np.maximum(start[rows], begin)
+        kinds = totals(slices.code[:stop][rows], inside)
+        if kinds:
+            calls = int(np.count_nonzero(start[rows] >= begin))
+            found.append({"title": timeline.group_of(track), "calls": calls, "kinds": kinds})
+    found.sort(key=lambda thread: -sum(thread["kinds"].values()))
+    return found[:MOST_THREADS]

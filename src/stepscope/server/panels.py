@@ -1,0 +1,142 @@
+"""The routes of the panels: tables, instances, flame graphs, notes. No logic of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stepscope.server.changes import changing
+from stepscope.trace.errors import StepscopeError, UsageError
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from stepscope.session import Session
+
+MOST_WARMED = 100_000
+"""GPU operations up to which a job is explained unasked: that takes less than a second."""
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """A note as the page sends it; times are on the job's clock, ns."""
+
+    id: str
+    revision: int
+    begin: int
+    end: int
+    text: str = ""
+    deleted: bool = False
+
+
+class PanelDesk:
+    """Answers the questions of the panels.
+
+    Args:
+        session: the opened job.
+        lock: held while the job is being explained.
+    """
+
+    def __init__(self, session: Session, lock: threading.Lock) -> None:
+        self._session = session
+        self._lock = lock
+
+    def questions(self) -> dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]:
+        """Name of each route, what answers it, and the kind of the answer."""
+        answers = (self.table, self.instances, self.flame, self.notes)
+        return {answer.__name__: (answer, "application/json") for answer in answers}
+
+    def routes(self) -> list[Route]:
+        """Routes that change something: those of notes."""
+        return [changing("/api/note", self.note)]
+
+    def warm(self) -> None:
+        """Make what the first table needs before anybody asks."""
+        with contextlib.suppress(StepscopeError):  # whoever asks for it is told
+            # a large job that another process has explained waits until somebody asks
+            operations = sum(trace.rows("gpu_op") for trace in self._session.job.traces)
+            if self._session.is_explained or operations <= MOST_WARMED:
+                self._explained()
+                for by in ("operator", "kernel"):
+                    self._session.panels.table(by, None, None)
+
+    def table(self, query: Mapping[str, str]) -> bytes:
+        """GPU time of a window by kernel, operator, ..."""
+        self._explained()
+        return _json(self._session.panels.table(query.get("by", "kernel"), *_window(query)))
+
+    def instances(self, query: Mapping[str, str]) -> bytes:
+        """Where the operations of one row of a table are drawn."""
+        self._explained()
+        by, group = query.get("by", "kernel"), number(query.get("group"))
+        return _json(self._session.panels.instances(by, group, *_window(query)))
+
+    def flame(self, query: Mapping[str, str]) -> bytes:
+        """The flame graph of a window."""
+        begin, end = _window(query)
+        if begin is None:
+            self._explained()
+        return _json(
+            self._session.panels.flame(
+                query.get("kind", ""),
+                query.get("weight", "cpu"),
+                begin,
+                end,
+                reverse=query.get("reverse") == "1",
+            )
+        )
+
+    def notes(self, query: Mapping[str, str]) -> bytes:
+        """All marks and notes."""
+        return _json(self._session.notes.read())
+
+    def note(self, body: bytes) -> bytes:
+        """Make, change or remove one."""
+        try:
+            wanted = msgspec.json.decode(body, type=Change)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"this is no note: {error}") from error
+        return _json(
+            self._session.notes.change(
+                wanted.id,
+                wanted.revision,
+                wanted.begin,
+                wanted.end,
+                wanted.text,
+                deleted=wanted.deleted,
+            )
+        )
+
+    def _explained(self) -> None:
+        """Have the job explained, once: the diagnosis may be at it."""
+        with self._lock:
+            _ = self._session.explanations
+
+
+def _window(query: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Begin and end; neither where the steady steps are asked for."""
+    if "begin" not in query:
+        return None, None
+    return number(query.get("begin")), number(query.get("end"))
+
+
+def number(text: str | None) -> int:
+    """A whole number of a question.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        found = int(text or "")
+    except ValueError as error:
+        raise UsageError(f"{(text or '')[:40]!r} is no whole number") from error
+    if abs(found) > 1 << 62:
+        raise UsageError(f"{(text or '')[:40]!r} is out of all bounds")
+    return found
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)

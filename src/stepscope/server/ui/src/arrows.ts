@@ -1,0 +1,38 @@
+/** Links of a selection beside its launch arrow: forward and backward operators, and the like. */
+
+import type { Actions } from "./panel";
+import { element } from "./dom";
+import { clean, count, time } from "./format";
+import type { Details, Place } from "./types";
+
+/** Sections of the panel of a selection, one a kind of link. */
+export function linkSections(details: Details, actions: Actions): HTMLElement[] {
+  return (details.links ?? []).flatMap((link) => [
+    element("h3", {}, link.says),
+    element(
+      "ul",
+      { class: "legend", "aria-label": link.says },
+      ...link.ends.map((place) =>
+        element(
+          "li",
+          {},
+          element(
+            "button",
+            { class: "link", click: () => actions.fly(place) },
+            `${link.forward ? "→" : "←"} ${clean(place.name, 80)}`,
+          ),
+          element("span", { class: "figure" }, time(place.end - place.start)),
+        ),
+      ),
+      ...(link.more ? [element("li", {}, `and ${count(link.more)} more`)] : []),
+    ),
+  ]);
+}
+
+/** Pairs of places that an arrow joins, the earlier cause first. */
+export function linkPairs(details: Details | null): [Place, Place][] {
+  if (!details) return [];
+  return (details.links ?? []).flatMap((link) =>
+    link.ends.map((end): [Place, Place] => (link.forward ? [details, end] : [end, details])),
+  );
+}
