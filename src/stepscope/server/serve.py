@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepscope.trace.errors import UsageError
+from stepscope.server.background import DIAGNOSIS, HERE_EVENTS, TRACKS, Process
+from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.session import Session
@@ -53,10 +54,14 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
 
     from stepscope.server.app import application
 
+    explaining: Process | None = None
+    if session.events() > HERE_EVENTS:
+        session.explains_elsewhere = True
+        explaining = Process(session, DIAGNOSIS)
     sock = listening(port)
     bound = sock.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = application(session, token, bound)
+    app = application(session, token, bound, explaining)
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", server_header=False
     )
@@ -66,4 +71,27 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
     try:
         server.run(sockets=[sock])
     finally:
+        if explaining is not None:
+            explaining.stop()
         sock.close()
+
+
+def prepare(session: Session, progress: Callable[[float], None]) -> None:
+    """Store the tracks of a job that are not stored yet, in another process if there are many.
+
+    Args:
+        session: the opened job.
+        progress: is told the share that is done, 0 to 1.
+
+    Raises:
+        InputError: a table is damaged.
+    """
+    if not session.stored_timeline_is_missing():
+        return
+    try:
+        if session.events() > HERE_EVENTS:
+            Process(session, TRACKS, progress).wait()
+        else:
+            session.store_timeline(progress)
+    except StorageError:
+        return  # without a cache, tracks are built in memory

@@ -23,3 +23,7 @@ class UsageError(StepscopeError):
 
 class StorageError(StepscopeError):
     """The cache or an output cannot be written (full disk, missing rights)."""
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer any more; no error."""

@@ -17,14 +17,11 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track
+from stepscope.trace.errors import Cancelled
 from stepscope.trace.frame import AnyArray, IntArray
 
 MOST_COLUMNS = 16_384
 LONGEST_NAME = 200
-
-
-class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True)
