@@ -146,22 +146,21 @@ class Explained:
         """What was kept with them."""
         return bytes(self.file.buffer("answer"))
 
-    def steps(self, track: Track, offset: int, names: Names) -> Slices:
-        """The steps of a device; ``offset`` is added to times, ns."""
-        return self._slices(track, offset, names)
+    def slices(self, path: str, offset: int, names: Names) -> Slices:
+        """Steps or idle time of a device.
 
-    def idle(self, track: Track, offset: int, names: Names) -> Slices:
-        """The idle time of a device by cause; ``offset`` is added to times, ns."""
-        return self._slices(track, offset, names)
-
-    def _slices(self, track: Track, offset: int, names: Names) -> Slices:
+        Args:
+            path: path of the track.
+            offset: what is added to times, ns.
+            names: where its names are numbered.
+        """
         texts = Texts(self.file.buffer("names.text"), self.file["names.ends"])
         numbers = np.array([names.number(text) for text in texts], np.uint32)
 
         def number(stored: Ints) -> Ints:
             return numbers[stored]
 
-        return StoredSlices(self.file, track.path, self.file.says["tracks"][track.path], offset, number)
+        return StoredSlices(self.file, path, self.file.says["tracks"][path], offset, number)
 
     def gap(self, track: Track, row: int) -> Gap:
         """What is known of a piece of idle time."""

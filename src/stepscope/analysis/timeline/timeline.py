@@ -81,7 +81,7 @@ class Timeline:
                         stem + title,
                         track.member,
                         track.rank,
-                        build=partial(build, track),
+                        build=partial(build, track, stem + title),
                         process_id=track.process_id,
                         device=track.device,
                         explained=True,
@@ -129,17 +129,17 @@ class Timeline:
         values = [int(found[name][row]) for name in Gap._fields]
         return Gap(values[0], bool(values[1]), *values[2:])
 
-    def _steps(self, track: Track) -> Slices:
-        offset = self.offsets_ns[track.member]
+    def _steps(self, busy: Track, path: str) -> Slices:
+        offset = self.offsets_ns[busy.member]
         if self.explained is not None:
-            return self.explained.steps(track, offset, self.names)
-        return steps_of(self.explanation(track), offset, self.names)
+            return self.explained.slices(path, offset, self.names)
+        return steps_of(self.explanation(busy), offset, self.names)
 
-    def _idle(self, track: Track) -> Slices:
-        offset = self.offsets_ns[track.member]
+    def _idle(self, busy: Track, path: str) -> Slices:
+        offset = self.offsets_ns[busy.member]
         if self.explained is not None:
-            return self.explained.idle(track, offset, self.names)
-        return idle_of(self.explanation(track), offset, self.names)
+            return self.explained.slices(path, offset, self.names)
+        return idle_of(self.explanation(busy), offset, self.names)
 
     def track(self, number: int) -> Track:
         """A track by its number, built.
