@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     what, *paths = arguments
     with contextlib.suppress(OSError):
-        os.nice(5)  # the page comes first
+        os.nice(15)  # the page comes first
     try:
         session = Session(paths)
         if what == TRACKS:

@@ -32,6 +32,8 @@ from stepscope.trace.trace import Trace
 REVISION = 1
 """Of the file's content; raised whenever the same trace gives other arrays."""
 _SMALL = 1 << 16
+_CLASSES = 256
+"""More than there are: a class takes one byte."""
 _KEPT = ("title", "table", "kind", "process_id", "device", "stream", "thread_id", "unit")
 
 Ints = npt.NDArray[np.integer]
@@ -259,11 +261,17 @@ class StoredSlices(Slices):
         begun = np.zeros(columns, np.int64)
         np.add.at(sums, to, covered)
         np.add.at(begun, to, levels.count[at][kept].astype(np.int64))
+        # of each column and class, the sum of the narrow columns in which it covers most
+        pairs, inverse = np.unique(
+            to * _CLASSES + levels.dominant[at][kept].astype(np.int64), return_inverse=True
+        )
+        of_pair = np.zeros(len(pairs), np.int64)
+        np.add.at(of_pair, inverse, covered)
         most = np.zeros(columns, np.int64)
         dominant = np.zeros(columns, np.int64)
-        order = np.argsort(covered, kind="stable")  # the last one written covers most
-        dominant[to[order]] = levels.dominant[at][kept][order]
-        most[to[order]] = covered[order]
+        order = np.argsort(of_pair, kind="stable")  # the last one written covers most
+        dominant[pairs[order] // _CLASSES] = pairs[order] % _CLASSES
+        most[pairs[order] // _CLASSES] = of_pair[order]
         stronger = own.covered_ns > most[own.index]
         dominant[own.index[stronger]] = own.dominant[stronger]
         sums[own.index] += own.covered_ns
