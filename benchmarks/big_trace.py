@@ -13,6 +13,7 @@ then, so that there is idle time to explain.
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def _step(
     inner = np.arange(0, n, 2)
     recorded = np.arange(0, n, 3)
     waits = at + np.sort(random.integers(0, stop - at - 1_000_000, n // 12))
-    wait_ns = np.minimum(np.append(np.diff(waits), 100_000), random.integers(5_000, 900_000, n // 12))
+    wait_ns = np.minimum(
+        np.append(np.diff(waits), 100_000), random.integers(5_000, 900_000, n // 12)
+    )
     parts = [
         (launch, launch + length, np.zeros(n, np.int64), thread, ids),
         (launch[inner] + 800, launch[inner] + length[inner] - 600, np.full(len(inner), 1),
@@ -141,9 +144,7 @@ def _step(
     return stop + 200_000, correlation + n
 
 
-def _ranges(
-    writer: TraceWriter, step: int, at: int, stop: int, launch: Ints, length: Ints
-) -> None:
+def _ranges(writer: TraceWriter, step: int, at: int, stop: int, launch: Ints, length: Ints) -> None:
     """Ranges: step, phase, layer, block, module, and one around every third launch."""
     n = len(launch)
     rows: list[tuple[int, int, str, int]] = [(at, stop, f"step_{step}", PID)]
@@ -152,9 +153,11 @@ def _ranges(
         ("forward", 0, n // 3, PID), ("backward", n // 3, n * 5 // 6, AUTOGRAD),
         ("optimizer", n * 5 // 6, n, AUTOGRAD),
     ):  # fmt: skip
-        rows.append((int(launch[low]) - 800, int(launch[high - 1] + length[high - 1]) + 800, phase, thread))
+        rows.append(
+            (int(launch[low]) - 800, int(launch[high - 1] + length[high - 1]) + 800, phase, thread)
+        )
         edges = np.linspace(low, high, LAYERS + 1).astype(int)
-        for layer, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for layer, (first, last) in enumerate(pairwise(edges)):
             rows.append((int(launch[first]) - 700, int(launch[last - 1] + length[last - 1]) + 700,
                          f"{phase} layer {layer}", thread))  # fmt: skip
             for part, at_ in enumerate(range(first, last, 8)):

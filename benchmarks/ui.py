@@ -1,6 +1,6 @@
 """Time the timeline of a trace of ten million events in a real browser.
 
-usage: python benchmarks/ui.py [--steps 520] [--capture FILE] [--frames 120] [--screenshot FILE]
+usage: python benchmarks/ui.py [--steps 520] [--capture FILE] [--frames 120] [--diagnose]
 
 Writes the synthetic trace of `big_trace.py` (or takes a capture), lets `stepscope ui` store its
 timeline once, ends it, and starts it again: that is what is measured.
@@ -8,9 +8,11 @@ timeline once, ends it, and starts it again: that is what is measured.
 - process start: from the start of the command to its first line of Python's own
 - server ready: to the printed address
 - picture: to the frame in which every track in view is drawn, by the page's own mark
+- diagnosis (with --diagnose): waited for first, else it competes with the frames for the processor
 - frames: by the browser's clock, while the view is panned and zoomed with one input event a frame:
   the script's share of each frame, the distance between frames, and, from the browser's own trace,
-  how long its main thread was busy for each frame
+  how long its main thread was busy for each frame; before and after stands the floor, a page that
+  only fills a canvas
 - memory of the server: the most that was resident, sampled while it opens, pans, zooms, searches
   and selects; apart from that, what of it is mapped from files, which the system may drop
 """
@@ -49,6 +51,18 @@ RECORD = """
   });
 })();
 """
+BLANK = """() => {
+  const canvas = document.querySelector("canvas");
+  const context = canvas.getContext("2d", { alpha: false, desynchronized: true });
+  let frame = 0;
+  canvas.addEventListener("pointermove", () => {
+    frame ||= requestAnimationFrame((now) => {
+      frame = 0;
+      context.fillStyle = `rgb(${now % 255}, 9, 9)`;
+      context.fillRect(0, 0, canvas.width, canvas.height);
+    });
+  });
+}"""
 FRAME_MS = 16.0
 
 
@@ -108,11 +122,13 @@ def main() -> None:
         ended(server)
         stored = sum(f.stat().st_size for f in cache.rglob("*.arrays"))
         tables = sum(f.stat().st_size for f in (big if big.is_dir() else cache).rglob("*.parquet"))
-        print(f"stored on disk            {stored / 1e6:6.0f} MB, {stored / tables:.1f} times the tables")
+        times = stored / tables
+        print(f"stored on disk            {stored / 1e6:6.0f} MB, {times:.1f} times the tables")
         floor = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import numpy, asyncio"], check=True)
         print(f"floor: Python with numpy and asyncio {time.perf_counter() - floor:6.2f} s")
         for attempt in range(3):
+            forget(cache, big)
             clock = time.time()
             server, address = started(big, environment)
             ready = time.time() - clock
@@ -128,22 +144,47 @@ def main() -> None:
                         "performance.getEntriesByName('first-picture')[0].startTime"
                     )
                     print(
-                        f"start {attempt}: server ready {ready:5.2f} s, page asked for {asked:5.2f} s, "
+                        f"start {attempt}: server ready {ready:5.2f} s, page asked {asked:5.2f} s, "
                         f"first picture {drawn / 1000 - clock:5.2f} s"
                     )
                     if attempt < 2:
                         continue
-                    use(page, browser, arguments)
-                    print(f"server: {memory}")
                     if arguments.diagnose:
                         page.wait_for_selector("[aria-label=Findings]", timeout=900_000)
                         print(f"diagnosis shown {time.time() - clock:6.1f} s after the start")
                         print(f"server: {memory}")
+                    blank(browser, arguments)
+                    use(page, browser, arguments)
+                    blank(browser, arguments)
+                    print(f"server: {memory}")
                     if arguments.screenshot:
                         page.screenshot(path=arguments.screenshot)
             finally:
                 memory.stop()
                 ended(server)
+
+
+def forget(*folders: Path) -> None:
+    """Let the system drop what it keeps of these files in memory: each start reads the disk."""
+    for folder in folders:
+        for path in folder.rglob("*") if folder.is_dir() else [folder]:
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def blank(browser: Any, arguments: argparse.Namespace) -> None:
+    """The floor of a frame: a page that only fills one canvas of the same size."""
+    from tests.server.browser import browsing
+
+    with browsing(browser) as page:
+        page.add_init_script(RECORD)
+        page.goto("data:text/html,<body><canvas class=rows width=1100 height=700></canvas>")
+        page.evaluate(BLANK)
+        box = page.locator("canvas.rows").bounding_box()
+        with Traced(page, browser, "floor: a blank canvas", arguments):
+            for i in range(arguments.frames):
+                page.mouse.move(box["x"] + 300 + i % 40, box["y"] + 150)
 
 
 def started(capture: Path, environment: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
@@ -199,22 +240,20 @@ def move(page: Any, browser: Any, arguments: argparse.Namespace) -> None:
         for _ in range(presses):
             page.keyboard.press("w")
         page.wait_for_timeout(600)
-        with traced(page, browser, f"pan at {zoom}", arguments):
+        with Traced(page, browser, f"pan at {zoom}", arguments):
             page.mouse.down()
             for i in range(frames):
                 page.mouse.move(x + 250 * ((i % 40) / 40 - 0.5), y)
             page.mouse.up()
-    with traced(page, browser, "zoom in and out", arguments):
+    with Traced(page, browser, "zoom in and out", arguments):
         for i in range(frames):
             page.keyboard.press("s" if i % 40 < 20 else "w")
 
 
-class traced:
+class Traced:
     """Reads the browser's clocks while a block runs, and says what they say."""
 
-    def __init__(
-        self, page: Any, browser: Any, what: str, arguments: argparse.Namespace
-    ) -> None:
+    def __init__(self, page: Any, browser: Any, what: str, arguments: argparse.Namespace) -> None:
         self._page, self._browser, self._what, self._arguments = page, browser, what, arguments
 
     def __enter__(self) -> None:
@@ -237,7 +276,10 @@ class traced:
             told.append(f"{name} median {cut[9]:5.1f}, p95 {cut[18]:5.1f}")
         cut = statistics.quantiles(busy, n=20)[18] if len(busy) > 2 else 0.0
         sound = "holds" if cut < FRAME_MS else "does NOT hold"
-        print(f"{self._what:16} {len(script):4} frames, ms: {'; '.join(told)}; {FRAME_MS:.0f} ms {sound}")
+        print(
+            f"{self._what:22} {len(script):4} frames, ms: {'; '.join(told)}; "
+            f"{FRAME_MS:.0f} ms {sound}"
+        )
 
 
 def main_thread_ms(events: list[dict[str, Any]]) -> list[float]:
@@ -253,9 +295,9 @@ def main_thread_ms(events: list[dict[str, Any]]) -> list[float]:
         if where not in of_page or e.get("ph") != "X":
             continue
         if e["name"] in ("ThreadControllerImpl::RunTask", "RunTask"):
-            of_page[where].append((e["ts"], e.get("dur", 0), False))  # type: ignore[index]
+            of_page[where].append((e["ts"], e.get("dur", 0), False))
         elif e["name"] == "FireAnimationFrame":
-            of_page[where].append((e["ts"], 0, True))  # type: ignore[index]
+            of_page[where].append((e["ts"], 0, True))
     found: list[float] = []
     tasks = max(of_page.values(), key=lambda rows: sum(r[2] for r in rows), default=[])
     pending = 0.0

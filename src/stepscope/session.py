@@ -502,8 +502,7 @@ class Session:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """All tracks of the job on one clock; stored ones where there are any, else built when
-        first shown."""
+        """All tracks of the job on one clock: stored ones, else built when first shown."""
         from stepscope.analysis.timeline.timeline import Timeline
 
         made = Timeline(

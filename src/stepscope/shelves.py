@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.timeline.explained import Explained, open_explained, store_explained
 from stepscope.analysis.timeline.stored import Stored, identity, open_stored
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWhole
+from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
 from stepscope.trace.store import storage_errors
@@ -51,7 +51,7 @@ class Shelves:
         """The stored tracks of each trace; None where there are none."""
         for number, member in enumerate(self._members):
             if number not in self._opened:
-                with suppress(NotWhole, StorageError, OSError):
+                with suppress(NotWholeError, StorageError, OSError):
                     path = self._shelf(member) / TRACKS
                     self._opened[number] = open_stored(path, identity(member.trace))
         return [self._opened.get(number) for number in range(len(self._members))]
@@ -64,15 +64,13 @@ class Shelves:
         """What is added to each trace's times to be on the job's clock, ns; None if not stored."""
         if len(self._members) == 1:
             return [0]
-        with suppress(NotWhole, StorageError, OSError):
+        with suppress(NotWholeError, StorageError, OSError):
             says = ArrayFile(self._shelf(self._members[0]) / CLOCKS).says
             if says.get("identity") == self._identity():
                 return [int(offset) for offset in says["offsets"]]
         return None
 
-    def store(
-        self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]
-    ) -> None:
+    def store(self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]) -> None:
         """Store the tracks of the traces that have none, and the clock of a job that has none."""
         from stepscope.analysis.timeline.storing import store_tracks
 
@@ -106,7 +104,7 @@ class Shelves:
 
     def explained(self) -> Explained | None:
         """The stored diagnosis with its tracks; None where there is none."""
-        with suppress(NotWhole, StorageError, OSError):
+        with suppress(NotWholeError, StorageError, OSError):
             return open_explained(self._shelf(self._members[0]) / DIAGNOSIS, self._identity())
         return None
 

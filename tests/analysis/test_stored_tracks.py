@@ -1,4 +1,4 @@
-"""Stored tracks show what built ones show, read only what is looked at, and are made anew when odd."""
+"""Stored tracks show what built ones show, and read only what is looked at."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns
 from stepscope.session import Session, bundled_capture
 from stepscope.shelves import DIAGNOSIS, TRACKS
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWhole
+from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
-from stepscope.trace.errors import Cancelled
+from stepscope.trace.errors import GivenUpError
 
 Ints = npt.NDArray[np.int64]
 ids = st.lists(
-    st.tuples(st.integers(0, 3000), st.integers(0, 400), st.integers(0, 3)), min_size=1, max_size=120
+    st.tuples(st.integers(0, 3000), st.integers(0, 400), st.integers(0, 3)),
+    min_size=1,
+    max_size=120,
 )
 
 
@@ -116,9 +118,10 @@ def test_any_width_on_any_clock_is_right_within_a_pixel(
         # what begins at the edge of the window may be counted on its other side
         inside = slice(1, count - 1)
         begun = [np.bincount(w[1].index, w[1].count, count) for w in (wanted, got)]
-        assert np.abs(np.cumsum(begun[0]) - np.cumsum(begun[1]))[inside].max(initial=0) <= max(
-            np.bincount((moved.start - begin) // bucket % count).max(), 1
-        ) * 2
+        assert (
+            np.abs(np.cumsum(begun[0]) - np.cumsum(begun[1]))[inside].max(initial=0)
+            <= max(np.bincount((moved.start - begin) // bucket % count).max(), 1) * 2
+        )
 
 
 def test_every_slice_is_in_every_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +144,7 @@ def test_every_slice_is_in_every_level(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_levels_are_bounded_by_the_track(tmp_path: Path) -> None:
-    """All levels together have fewer entries than there are slices, and come to a third in bytes."""
+    """All levels together have fewer entries than there are slices."""
     random = np.random.default_rng(4)
     start = np.cumsum(random.integers(1, 3000, 60_000))
     end = start + random.integers(1, 1500, 60_000)
@@ -363,7 +366,9 @@ def test_a_flipped_bit_inside_is_found_by_the_check(tmp_path: Path) -> None:
     assert not again.stored_timeline_is_missing()  # both ends are sound
     assert not again.timeline_is_whole()
     assert not path.exists()
-    assert Session([bundled_capture()], cache=Cache(tmp_path / "cache")).stored_timeline_is_missing()
+    assert Session(
+        [bundled_capture()], cache=Cache(tmp_path / "cache")
+    ).stored_timeline_is_missing()
 
 
 def test_files_of_another_version_or_trace_are_not_read(
@@ -387,7 +392,7 @@ def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
     assert not session.stored_timeline_is_missing()
     assert not list(one.glob("*.arrays"))  # never beside the input
     for file in trace("two", 30).iterdir():
-        os.replace(file, one / file.name)
+        file.replace(one / file.name)
     again = Session([one], cache=Cache(tmp_path / "cache"))
     assert again.stored_timeline_is_missing()
     stream = next(t for t in again.timeline.tracks if t.title == "Stream 7")
@@ -397,7 +402,7 @@ def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
 def test_half_written_files_are_never_read(tmp_path: Path) -> None:
     writer = ArrayWriter(tmp_path / "x.arrays")
     writer.add("a", np.arange(5))
-    with pytest.raises(NotWhole):
+    with pytest.raises(NotWholeError):
         ArrayFile(tmp_path / "x.arrays")
     (part,) = tmp_path.glob("*.part")
     os.utime(part, (0, 0))  # as a process that was killed hours ago leaves it
@@ -442,7 +447,7 @@ def test_a_superseded_tile_stops_after_the_row_it_is_at(tmp_path: Path) -> None:
         return len(asked) > 3
 
     plain = [t.id for t in session.timeline.tracks if not t.explained]
-    with pytest.raises(Cancelled):
+    with pytest.raises(GivenUpError):
         session.timeline.tile(plain, 0, 1 << 20, 100, gone)
     assert len(asked) == 4
     made = [t for t in session.timeline.tracks if t._content is not None]

@@ -82,7 +82,7 @@ def _slices(
                 names[number] = f',"name":{_text(texts[number])}'
         start = content.start[rows].tolist()
         made = [
-            f"{head}{_us(s)},\"dur\":{_us(ns)}{names[n]}{categories[c]}{i}}}}}"
+            f'{head}{_us(s)},"dur":{_us(ns)}{names[n]}{categories[c]}{i}}}}}'
             for s, ns, n, c, i in zip(
                 start,
                 (content.end[rows] - content.start[rows]).tolist(),
@@ -113,9 +113,7 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _named(what: str, process: int, thread: int, name: str) -> str:
-    return _json(
-        {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
-    )
+    return _json({"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}})
 
 
 def _sorted(what: str, process: int, thread: int, index: int) -> str:

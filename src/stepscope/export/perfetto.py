@@ -118,8 +118,8 @@ def write(timeline: Timeline) -> Iterator[bytes]:
                 rows = row[part]
                 flow = None if of_track is None else of_track.number[rows]
                 leaves = of_track is not None and of_track.leaves
-                names = content.name[rows].astype(np.int64) + 1
-                yield _packets(uuid, time[part], begins[part], names, flow, leaves)
+                numbers = content.name[rows].astype(np.int64) + 1
+                yield _packets(uuid, time[part], begins[part], numbers, flow, leaves)
 
 
 def _packets(
@@ -146,13 +146,16 @@ def _packets(
             used.append(where)
 
     def numbers(values: IntArray, where: BoolArray) -> None:
-        rest = values.astype(np.uint64)
+        rest: npt.NDArray[np.uint64] = values.astype(np.uint64)  # negative ones wrap, as they must
+        seven = np.uint64(7)
         going = where
         while going.any():
             more = rest > 127
-            columns.append(((rest & 127) | (more.astype(np.uint64) << 7)).astype(np.uint8))
+            columns.append(
+                (rest & np.uint64(127) | (more.astype(np.uint64) << seven)).astype(np.uint8)
+            )
             used.append(going)
-            rest = rest >> 7
+            rest = rest >> seven
             going = going & more
 
     arrow = begins & (flow >= 0) if flow is not None else np.zeros(n, bool)

@@ -105,7 +105,7 @@ def _one_after_the_other(start: IntArray, end: IntArray) -> BoolArray:
 
 def _entangled(start: IntArray, end: IntArray) -> Iterator[IntArray]:
     """Groups of slices that overlap, in which any two cross; groups do not touch one another."""
-    time, begins, row = _sequence(start, end)
+    _, begins, row = _sequence(start, end)
     depth = np.cumsum(np.where(begins, 1, -1))
     level = np.where(begins, depth, depth + 1)
     # where all nest, what begins at a depth is what ends there next

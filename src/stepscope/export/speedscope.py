@@ -46,6 +46,6 @@ def write(timeline: Timeline) -> Iterator[bytes]:
     yield b'],"shared":{"frames":['
     texts = timeline.names.texts
     for at in range(0, len(texts), CHUNK):
-        part = ",".join(json.dumps({"name": text}) for text in texts[at : at + CHUNK])
-        yield ("," if at else "").encode() + part.encode()
+        frames = ",".join(json.dumps({"name": text}) for text in texts[at : at + CHUNK])
+        yield ("," if at else "").encode() + frames.encode()
     yield b']},"exporter":"stepscope"}\n'

@@ -162,9 +162,7 @@ class Pyramid:
                 covered = cover.inside(low, high)
                 own = long[of_long == kind]
                 if len(own):
-                    covered -= overlap_per_window(
-                        union(self.start[own], self.end[own]), low, high
-                    )
+                    covered -= overlap_per_window(union(self.start[own], self.end[own]), low, high)
                 better = (covered > best) & (covered > 0)
                 dominant = np.where(better, kind, dominant)
                 best = np.where(better, covered, best)

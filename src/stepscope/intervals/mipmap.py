@@ -64,9 +64,7 @@ class Levels:
         return slice(c0, c1), slice(l0, l1)
 
 
-def build(
-    start: Ints, end: Ints, kind: npt.NDArray[np.integer], depths: Sequence[Ints]
-) -> Levels:
+def build(start: Ints, end: Ints, kind: npt.NDArray[np.integer], depths: Sequence[Ints]) -> Levels:
     """Make the levels of a track.
 
     Args:
@@ -84,9 +82,7 @@ def build(
         finest = _finest(start, end, depths, span, top)
         at = at_long = 0
         for depth, rows in enumerate(depths):
-            for power, columns, long in _of_depth(
-                start[rows], end[rows], kind[rows], finest, top
-            ):
+            for power, columns, long in _of_depth(start[rows], end[rows], kind[rows], finest, top):
                 stop, stop_long = at + len(columns.index), at_long + len(long)
                 table.append((depth, power, at, stop, at_long, stop_long))
                 parts.append(columns)

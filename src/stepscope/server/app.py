@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.guard import Guard
-from stepscope.trace.errors import Cancelled, StepscopeError, StorageError, UsageError
+from stepscope.trace.errors import GivenUpError, StepscopeError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -208,7 +208,7 @@ def cancellable(
             return await _answered(
                 lambda: answer(dict(request.query_params), gone), "application/octet-stream"
             )
-        except Cancelled:
+        except GivenUpError:
             return Response(status_code=204)
         finally:
             watching.cancel()

@@ -69,7 +69,9 @@ class Process:
                         self._said.append(rest)
             if self._process.wait() != 0:
                 how = "it ran out of memory or was ended"
-                raise InputError(self._said[0] if self._said else f"the work was not finished: {how}")
+                raise InputError(
+                    self._said[0] if self._said else f"the work was not finished: {how}"
+                )
 
     def stop(self) -> None:
         """End it."""

@@ -63,7 +63,12 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
     token = secrets.token_urlsafe(24)
     app = application(session, token, bound, explaining)
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", server_header=False
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ws="none",  # else its library is imported, which nothing here needs
     )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)

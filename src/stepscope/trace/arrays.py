@@ -32,7 +32,7 @@ _STALE_PART_S = 3600
 Array = npt.NDArray[Any]
 
 
-class NotWhole(Exception):
+class NotWholeError(Exception):
     """The file is absent, damaged, or about something else."""
 
 
@@ -98,7 +98,7 @@ class ArrayFile:
         path: the file.
 
     Raises:
-        NotWhole: it cannot be used.
+        NotWholeError: it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,23 +107,23 @@ class ArrayFile:
             with path.open("rb") as file:
                 self.bytes = os.fstat(file.fileno()).st_size
                 if self.bytes < len(_MAGIC) + _TAIL.size:
-                    raise NotWhole(f"{path} is too short")
+                    raise NotWholeError(f"{path} is too short")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise NotWhole(f"{path}: {error}") from error
+            raise NotWholeError(f"{path}: {error}") from error
         length, check, magic = _TAIL.unpack(self._map[-_TAIL.size :])
         begin = self.bytes - _TAIL.size - length
         if self._map[: len(_MAGIC)] != _MAGIC or magic != _MAGIC or begin < len(_MAGIC):
-            raise NotWhole(f"{path} is cut off")
+            raise NotWholeError(f"{path} is cut off")
         text = self._map[begin : begin + length]
         if zlib.crc32(text) != check:
-            raise NotWhole(f"{path} has a damaged index")
+            raise NotWholeError(f"{path} has a damaged index")
         index = json.loads(text)
         self.says: dict[str, Any] = index["says"]
         self._arrays: dict[str, tuple[str, int, int, int]] = {}
         for name, (kind, at, count, of) in index["arrays"].items():
             if kind not in _KINDS or at < 0 or at + np.dtype(kind).itemsize * count > begin:
-                raise NotWhole(f"{path} has a damaged index")
+                raise NotWholeError(f"{path} has a damaged index")
             self._arrays[name] = (kind, at, count, of)
 
     def __getitem__(self, name: str) -> Array:

@@ -25,5 +25,5 @@ class StorageError(StepscopeError):
     """The cache or an output cannot be written (full disk, missing rights)."""
 
 
-class Cancelled(Exception):
+class GivenUpError(Exception):
     """Nobody waits for the answer any more; no error."""

@@ -52,7 +52,8 @@ class Asker:
             "facts": self._facts(found, int(rows.id[row])),
             "same": {
                 "count": count,
-                "number": sum(int(np.count_nonzero(p == name)) for _, p in _pieces(rows.name, row)) + 1,
+                "number": sum(int(np.count_nonzero(p == name)) for _, p in _pieces(rows.name, row))
+                + 1,
                 "total": total,
             },
             "arrows": self._arrows(found, int(rows.id[row])),

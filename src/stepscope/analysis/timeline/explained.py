@@ -16,7 +16,7 @@ from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.stored import Ints, StoredSlices, write_slices, write_texts
 from stepscope.analysis.timeline.track import Names, Slices, Texts, Track, slices
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWhole
+from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def gap_facts(e: Explanation) -> dict[str, IntArray]:
     }
 
 
-def store_explained(
-    path: Path, identity: str, timeline: Timeline, answer: bytes
-) -> None:
+def store_explained(path: Path, identity: str, timeline: Timeline, answer: bytes) -> None:
     """Store the explained tracks of a job, and an answer that took as long.
 
     Args:
@@ -155,9 +153,9 @@ class Explained:
             names: where its names are numbered.
         """
         texts = Texts(self.file.buffer("names.text"), self.file["names.ends"])
-        numbers = np.array([names.number(text) for text in texts], np.uint32)
+        numbers = np.array([names.number(text) for text in texts], np.int64)
 
-        def number(stored: Ints) -> Ints:
+        def number(stored: Ints) -> IntArray:
             return numbers[stored]
 
         return StoredSlices(self.file, path, self.file.says["tracks"][path], offset, number)
@@ -176,10 +174,9 @@ def open_explained(path: Path, wanted: str) -> Explained:
         wanted: what they must depend on.
 
     Raises:
-        NotWhole: there are none, they are damaged, or they are of another job or version.
+        NotWholeError: there are none, they are damaged, or they are of another job or version.
     """
     file = ArrayFile(path)
     if file.says.get("identity") != wanted:
-        raise NotWhole(f"{path} is of another job or version")
+        raise NotWholeError(f"{path} is of another job or version")
     return Explained(file)
-

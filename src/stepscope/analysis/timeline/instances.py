@@ -196,7 +196,7 @@ def _responsible(
         if not len(inside):
             inside = np.flatnonzero(overlap * 10 >= end - begin)
         # of those that fill it, the innermost says most
-        depth = rows.depth[near[inside]].astype(np.int64)
+        depth = np.array([rows.depth_of(int(row)) for row in near[inside]], np.int64)
         order = inside[np.lexsort((-overlap[inside], -depth))]
         found += [
             {**asker.place(track, int(near[at])), "overlap": int(overlap[at])}

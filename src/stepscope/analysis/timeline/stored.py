@@ -25,7 +25,7 @@ from stepscope.analysis.timeline.track import Samples, Slices, Texts, Track
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns, Pyramid
 from stepscope.intervals.mipmap import Levels
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWhole
+from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import Trace
 
@@ -159,17 +159,16 @@ class StoredSlices(Slices):
         key: str,
         told: dict[str, Any],
         offset: int,
-        number: Callable[[Ints], Ints],
+        number: Callable[[Ints], IntArray],
     ) -> None:
         start, end = file[f"{key}.start"], file[f"{key}.end"]
-        arrays = (
+        super().__init__(
             start + offset if offset else start,
             end + offset if offset else end,
             number(file[f"{key}.name"]),
             file[f"{key}.code"],
             file[f"{key}.id"],
         )
-        super().__init__(*arrays)
         parts = {
             name: file[f"{key}.level.{name}"]
             for name in ("table", "index", "covered", "dominant", "count", "long")
@@ -186,9 +185,14 @@ class StoredSlices(Slices):
 
     @cached_property
     def depth(self) -> npt.NDArray[np.int16]:
-        """Depth of each slice."""
+        """Depth of each slice; for a few of them, :meth:`depth_of` copies nothing."""
         file, key, _, _ = self._parts
-        return file[f"{key}.depth"]
+        return file[f"{key}.depth"].astype(np.int16)
+
+    def depth_of(self, row: int) -> int:
+        """Depth of one slice."""
+        file, key, _, _ = self._parts
+        return int(file[f"{key}.depth"][row])
 
     def prepare(self) -> None:
         """Everything has been made."""
@@ -216,7 +220,9 @@ class StoredSlices(Slices):
             if whole:
                 yield self._level(depth, power, local, columns)
             elif power - mipmap.FINER >= low and high >= low:
-                yield self._regrouped(depth, min(power - mipmap.FINER, high), begin, bucket, columns)
+                yield self._regrouped(
+                    depth, min(power - mipmap.FINER, high), begin, bucket, columns
+                )
             else:
                 rows = self._rows_between(depth, begin, begin + bucket * columns)
                 pyramid = Pyramid(self.start[rows], self.end[rows], self.code[rows])
@@ -231,12 +237,14 @@ class StoredSlices(Slices):
         first = local >> power
         at = _positions(of_columns.start, index, first, first + columns)
         offset = self._parts[3]
-        long = self._touching(levels.long[of_long], local + offset, local + offset + (columns << power))
+        long = self._touching(
+            levels.long[of_long], local + offset, local + offset + (columns << power)
+        )
         return long, Columns(
             levels.index[at].astype(np.int64) - first,
-            levels.covered[at],
-            levels.dominant[at],
-            levels.count[at],
+            levels.covered[at].astype(np.int64),
+            levels.dominant[at].astype(np.int64),
+            levels.count[at].astype(np.int64),
         )
 
     def _regrouped(
@@ -367,9 +375,7 @@ class Stored:
         """Full names by the number of the text that is drawn."""
         return {int(number): texts for number, texts in self.file.says["long"].items()}
 
-    def tracks(
-        self, member: int, rank: int, offset: int, base: int
-    ) -> Iterator[Track]:
+    def tracks(self, member: int, rank: int, offset: int, base: int) -> Iterator[Track]:
         """The tracks; ids are given later.
 
         Args:
@@ -400,12 +406,10 @@ class Stored:
     ) -> Slices | Samples:
         if told["kind"] == "counter":
             time = self.file[f"{number}.time"]
-            limits = tuple(float("nan") if v is None else v for v in told["limits"])
-            return Samples(
-                time + offset if offset else time, self.file[f"{number}.value"], limits
-            )
-        number_of = (lambda names: names + base) if base else _same
-        return StoredSlices(self.file, str(number), told, offset, number_of)
+            low, high = (float("nan") if v is None else float(v) for v in told["limits"])
+            times = time + offset if offset else time
+            return Samples(times, self.file[f"{number}.value"], (low, high))
+        return StoredSlices(self.file, str(number), told, offset, partial(_moved, base))
 
     def call_of(self, op: int) -> int:
         """``api_call.id`` of what launched a ``gpu_op``; -1 where unknown."""
@@ -427,7 +431,7 @@ class Stored:
     @property
     def devices(self) -> dict[int, str]:
         """Names of devices."""
-        return {device: name for device, name in self.file.says["devices"]}
+        return dict(self.file.says["devices"])
 
 
 def _positions(base: int, ascending: Ints, first: int, stop: int) -> slice:
@@ -441,8 +445,10 @@ def _positions(base: int, ascending: Ints, first: int, stop: int) -> slice:
     return slice(base + low, base + max(low, high))
 
 
-def _same(names: Ints) -> Ints:
-    return names
+def _moved(base: int, names: Ints) -> IntArray:
+    """Numbers of names from those in the file; the mapped ones themselves where they are equal."""
+    moved: Any = names + base if base else names
+    return np.asarray(moved)
 
 
 def open_stored(path: Path, wanted: str) -> Stored:
@@ -453,9 +459,9 @@ def open_stored(path: Path, wanted: str) -> Stored:
         wanted: the trace's :func:`identity`.
 
     Raises:
-        NotWhole: there are none, they are damaged, or they are of another trace or version.
+        NotWholeError: there are none, they are damaged, or they are of another trace or version.
     """
     file = ArrayFile(path)
     if file.says.get("identity") != wanted:
-        raise NotWhole(f"{path} is of another trace or version")
+        raise NotWholeError(f"{path} is of another trace or version")
     return Stored(file)

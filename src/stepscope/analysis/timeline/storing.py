@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.launch import launching_calls
-from stepscope.analysis.timeline.build import (
-    Source,
-    counter_tracks,
-    device_tracks,
-    thread_tracks,
-)
+from stepscope.analysis.timeline.build import counter_tracks, device_tracks, thread_tracks
+from stepscope.analysis.timeline.source import Source
 from stepscope.analysis.timeline.stored import write_links, write_texts, write_track
 from stepscope.analysis.timeline.track import Names
 from stepscope.trace.arrays import ArrayWriter
@@ -92,5 +88,3 @@ def _calls(read: Callable[..., Frame]) -> IntArray:
     if not len(api):
         return call
     return np.where(call >= 0, api["id"][np.maximum(call, 0)], -1)
-
-

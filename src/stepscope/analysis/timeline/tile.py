@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track
-from stepscope.trace.errors import Cancelled
+from stepscope.trace.errors import GivenUpError
 from stepscope.trace.frame import AnyArray, IntArray
 
 MOST_COLUMNS = 16_384
@@ -60,7 +60,7 @@ class Tile:
     def add(self, track: Track) -> None:
         """Add all rows of a track."""
         if self.cancelled():
-            raise Cancelled
+            raise GivenUpError
         content = track.content
         if isinstance(content, Samples):
             self.depths[track.id] = 1
@@ -71,11 +71,9 @@ class Tile:
 
     def _slices(self, track: Track, content: Slices) -> None:
         w = self.window
-        for depth, (of_track, columns) in enumerate(
-            content.window(w.begin, w.bucket, w.columns)
-        ):
+        for depth, (of_track, columns) in enumerate(content.window(w.begin, w.bucket, w.columns)):
             if self.cancelled():
-                raise Cancelled
+                raise GivenUpError
             if not len(of_track) and not len(columns.index):
                 continue
             self.used.update(np.unique(content.name[of_track]).tolist())
@@ -158,7 +156,7 @@ def tile(
         cancelled: whether nobody waits for the answer any more; asked before each row.
 
     Raises:
-        Cancelled: nobody does.
+        GivenUpError: nobody does.
     """
     made = Tile(window, names, cancelled)
     for track in tracks:

@@ -49,7 +49,9 @@ class Timeline:
         self.stored = list(stored) if stored is not None else [None] * len(self.members)
         kept = [one for one in self.stored if one is not None]
         self.names = Names([one.texts for one in kept])
-        self._bases = {id(one): base for one, (base, _) in zip(kept, self.names.stored, strict=True)}
+        self._bases = {
+            id(one): base for one, (base, _) in zip(kept, self.names.stored, strict=True)
+        }
         for one in kept:
             base = self._bases[id(one)]
             self.names.long |= {base + number: texts for number, texts in one.long.items()}
@@ -175,7 +177,7 @@ class Timeline:
 
         Raises:
             UsageError: the window or a track is impossible.
-            Cancelled: nobody waits.
+            GivenUpError: nobody waits.
         """
         if bucket < 1 or not 1 <= columns <= MOST_COLUMNS or abs(begin) > 1 << 62:
             raise UsageError("the window is impossible")
