@@ -274,8 +274,8 @@ class Traced:
         for name, values in (("script", script), ("main thread", busy), ("between", between)):
             cut = statistics.quantiles(values, n=20) if len(values) > 2 else [0.0] * 19
             told.append(f"{name} median {cut[9]:5.1f}, p95 {cut[18]:5.1f}")
-        cut = statistics.quantiles(busy, n=20)[18] if len(busy) > 2 else 0.0
-        sound = "holds" if cut < FRAME_MS else "does NOT hold"
+        p95 = statistics.quantiles(busy, n=20)[18] if len(busy) > 2 else 0.0
+        sound = "holds" if p95 < FRAME_MS else "does NOT hold"
         print(
             f"{self._what:22} {len(script):4} frames, ms: {'; '.join(told)}; "
             f"{FRAME_MS:.0f} ms {sound}"
