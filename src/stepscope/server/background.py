@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepscope.trace.errors import InputError, StepscopeError
+from stepscope.trace.errors import InputError, StepscopeError, StorageError
 
 if TYPE_CHECKING:
     from stepscope.session import Session
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TRACKS, DIAGNOSIS = "tracks", "diagnosis"
 HERE_EVENTS = 400_000
 """Up to so many events the work is done in the server: some 500 bytes an event, 200 MB."""
+
+
+_NOT_KEPT = 3
 
 
 class Process:
@@ -50,6 +53,7 @@ class Process:
 
         Raises:
             InputError: it failed; the message is its own.
+            StorageError: what it made cannot be kept.
         """
         with self._lock:
             if self._process is None:
@@ -67,7 +71,10 @@ class Process:
                         self._progress(float(rest))
                     elif word == "error":
                         self._said.append(rest)
-            if self._process.wait() != 0:
+            code = self._process.wait()
+            if code == _NOT_KEPT:
+                raise StorageError(self._said[0])
+            if code != 0:
                 how = "it ran out of memory or was ended"
                 raise InputError(
                     self._said[0] if self._said else f"the work was not finished: {how}"
@@ -97,7 +104,7 @@ def main(arguments: list[str]) -> int:
             session.store_diagnosis(diagnosis_of(session))
     except StepscopeError as error:
         print("error", " ".join(str(error).split()), flush=True)
-        return 2
+        return _NOT_KEPT if isinstance(error, StorageError) else 2
     return 0
 
 

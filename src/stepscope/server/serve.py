@@ -55,7 +55,7 @@ def serve(session: Session, port: int, ready: Callable[[str], None]) -> None:
     from stepscope.server.app import application
 
     explaining: Process | None = None
-    if session.events() > HERE_EVENTS:
+    if session.events() > HERE_EVENTS and not session.stored_timeline_is_missing():
         session.explains_elsewhere = True
         explaining = Process(session, DIAGNOSIS)
     sock = listening(port)
