@@ -44,15 +44,29 @@ class Shelves:
         self._paths = list(paths)
         self._opened: dict[int, Stored] = {}
 
-    def _shelf(self, member: Member) -> Path:
-        return self._cache.shelf(member.trace.folder)
+    def _place(self, member: Member, name: str) -> Path:
+        """Where a file is read from.
+
+        Raises:
+            NotWholeError: nothing is kept of this trace.
+        """
+        shelf = self._cache.shelf(member.trace.folder, make=False)
+        if shelf is None:
+            raise NotWholeError(f"nothing is kept of {member.trace.folder}")
+        return shelf / name
+
+    def _made(self, member: Member) -> Path:
+        """The folder that files are written to."""
+        shelf = self._cache.shelf(member.trace.folder, make=True)
+        assert shelf is not None
+        return shelf
 
     def stored(self) -> list[Stored | None]:
         """The stored tracks of each trace; None where there are none."""
         for number, member in enumerate(self._members):
             if number not in self._opened:
                 with suppress(NotWholeError, StorageError, OSError):
-                    path = self._shelf(member) / TRACKS
+                    path = self._place(member, TRACKS)
                     self._opened[number] = open_stored(path, identity(member.trace))
         return [self._opened.get(number) for number in range(len(self._members))]
 
@@ -65,7 +79,7 @@ class Shelves:
         if len(self._members) == 1:
             return [0]
         with suppress(NotWholeError, StorageError, OSError):
-            says = ArrayFile(self._shelf(self._members[0]) / CLOCKS).says
+            says = ArrayFile(self._place(self._members[0], CLOCKS)).says
             if says.get("identity") == self._identity():
                 return [int(offset) for offset in says["offsets"]]
         return None
@@ -76,7 +90,7 @@ class Shelves:
 
         wanted = [m for m, one in zip(self._members, self.stored(), strict=True) if one is None]
         for done, member in enumerate(wanted):
-            shelf = self._shelf(member)
+            shelf = self._made(member)
             with storage_errors(shelf):
                 store_tracks(
                     member.trace,
@@ -86,7 +100,7 @@ class Shelves:
                 )
         if self.offsets_ns() is None:
             says = {"identity": self._identity(), "offsets": offsets_ns()}
-            shelf = self._shelf(self._members[0])
+            shelf = self._made(self._members[0])
             with storage_errors(shelf):
                 ArrayWriter(shelf / CLOCKS).close(says)
         if wanted:
@@ -105,12 +119,12 @@ class Shelves:
     def explained(self) -> Explained | None:
         """The stored diagnosis with its tracks; None where there is none."""
         with suppress(NotWholeError, StorageError, OSError):
-            return open_explained(self._shelf(self._members[0]) / DIAGNOSIS, self._identity())
+            return open_explained(self._place(self._members[0], DIAGNOSIS), self._identity())
         return None
 
     def store_explained(self, timeline: Timeline, answer: bytes) -> None:
         """Store a diagnosis with its tracks."""
-        shelf = self._shelf(self._members[0])
+        shelf = self._made(self._members[0])
         with storage_errors(shelf):
             store_explained(shelf / DIAGNOSIS, self._identity(), timeline, answer)
 

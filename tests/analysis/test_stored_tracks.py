@@ -452,3 +452,15 @@ def test_a_superseded_tile_stops_after_the_row_it_is_at(tmp_path: Path) -> None:
     assert len(asked) == 4
     made = [t for t in session.timeline.tracks if t._content is not None]
     assert len(made) < len(plain)  # the others were not even built
+
+
+def test_looking_makes_no_entry_of_a_folder_elsewhere(tmp_path: Path) -> None:
+    b = Build()
+    b.kernel(10, 20, call=(1, 2), name="k")
+    folder = b.trace(tmp_path).folder
+    session = Session([folder], cache=Cache(tmp_path / "cache"))
+    assert session.timeline.tile([2], 0, 1 << 10, 10)
+    assert session.diagnosed() is None
+    assert not (tmp_path / "cache").exists()
+    session.store_timeline(lambda _: None)
+    assert len(Cache(tmp_path / "cache").entries()) == 1

@@ -146,11 +146,15 @@ class Cache:
             self.shrink()
         return entry
 
-    def shelf(self, folder: Path) -> Path:
+    def shelf(self, folder: Path, *, make: bool) -> Path | None:
         """Where what was derived from a trace folder is kept: its entry, or one of its own.
 
         The folder that is given back is held as long as this cache; what lies in it is written
         under a temporary name and renamed.
+
+        Args:
+            folder: a trace, in the cache or elsewhere.
+            make: whether an entry is made where there is none; else the answer is None then.
 
         Raises:
             StorageError: the cache cannot be written.
@@ -162,6 +166,8 @@ class Cache:
         entry = self.folder / f"{key}{_SUFFIX}"
         name = folder.name.encode("utf-8", "replace").decode()
         if not self._hold(entry):
+            if not make:
+                return None
             about = Meta(source="derived", input_name=name)
             self._build(entry, lambda made: write_meta(made, about), again=False)
         return entry
