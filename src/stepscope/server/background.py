@@ -92,8 +92,9 @@ def main(arguments: list[str]) -> int:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     what, *paths = arguments
-    with contextlib.suppress(OSError):
-        os.nice(15)  # the page comes first
+    if what == DIAGNOSIS:
+        with contextlib.suppress(OSError):
+            os.nice(15)  # the page, which is there already, comes first
     try:
         session = Session(paths)
         if what == TRACKS:

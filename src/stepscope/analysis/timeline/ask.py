@@ -18,6 +18,9 @@ from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 from stepscope.trace.schema import TABLES
 
 MOST_HITS = 500
+MOST_NAMES = 100
+_RANKS = 64
+"""Of so many ranks, names are put together."""
 MOST_ARROWS = 50
 LONGEST_SEARCHED = 2000
 """A name of this many characters is searched no further: expressions can be slow on long texts."""
@@ -107,41 +110,53 @@ class Asker:
         tracks = [self.timeline.track(t.id) for t in self.timeline.tracks if not t.explained]
         wanted = self._named(text, pattern, regex)
         hits: list[dict[str, Any]] = []
-        tally: dict[str, list[int]] = {}
-        total = 0
+        count = np.zeros(len(wanted), np.int64)
+        total = np.zeros(len(wanted), np.int64)
+        first = np.full(len(wanted), -1, np.int64)  # track that a name is seen in first
         for track in tracks:
             rows = track.slices
             if not len(rows):
                 continue
-            used = rows.names()
-            used = used[wanted[used]]
-            for name in used.tolist():
-                count, ns = rows.tally(name)
-                total += count
-                entry = tally.setdefault(self._text(name), [0, 0, track.id, -1, name])
-                entry[0] += count
-                entry[1] += ns
-            if len(used):
-                hits += [self.place(track, row) for row in _first(rows.name, wanted)]
+            names, counts, totals = rows.tallies()
+            of = wanted[names]
+            used = names[of]
+            if not len(used):
+                continue
+            count[used] += counts[of]
+            total[used] += totals[of]
+            first[used] = np.where(first[used] < 0, track.id, first[used])
+            hits += [self.place(track, row) for row in _first(rows.name, wanted)]
         hits.sort(key=lambda hit: (hit["start"], hit["track"]))
-        names = sorted(tally.items(), key=lambda item: -item[1][1])[:100]
         return {
-            "total": total,
+            "total": int(count.sum()),
             "hits": hits[:MOST_HITS],
-            "names": [
-                {
-                    "name": name,
-                    "count": count,
-                    "total": ns,
-                    "track": track,
-                    "row": _next(self.timeline.track(track).slices.name, -1, 1, wanted=of),
-                }
-                for name, (count, ns, track, _, of) in names
-            ],
+            "names": self._heaviest(count, total, first),
         }
 
-    def _text(self, name: int) -> str:
-        return self.timeline.names.texts[name]
+    def _heaviest(self, count: IntArray, total: IntArray, first: IntArray) -> list[dict[str, Any]]:
+        """Names that occur, the longest total first, with one row of each to fly to."""
+        found = np.flatnonzero(first >= 0)
+        found = found[np.argsort(-total[found], kind="stable")][: _RANKS * MOST_NAMES]
+        tally: dict[str, list[int]] = {}  # each rank has numbers of its own for one name
+        for name in found.tolist():
+            entry = tally.setdefault(self.timeline.names.texts[name], [0, 0, name])
+            entry[0] += int(count[name])
+            entry[1] += int(total[name])
+            entry[2] = min(entry[2], name, key=lambda n: int(first[n]))
+        best = sorted(tally.items(), key=lambda item: -item[1][1])[:MOST_NAMES]
+        return [
+            {
+                "name": text,
+                "count": counted,
+                "total": ns,
+                "track": int(first[name]),
+                "row": _next(self._names_of(int(first[name])), -1, 1, wanted=name),
+            }
+            for text, (counted, ns, name) in best
+        ]
+
+    def _names_of(self, track: int) -> AnyArray:
+        return self.timeline.track(track).slices.name
 
     def _named(self, text: str, pattern: re.Pattern[str], regex: bool) -> BoolArray:
         """Mask of the names that match."""

@@ -29,7 +29,7 @@ from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import Trace
 
-REVISION = 1
+REVISION = 2
 """Of the file's content; raised whenever the same trace gives other arrays."""
 _SMALL = 1 << 16
 _CLASSES = 256
@@ -72,13 +72,10 @@ def write_slices(writer: ArrayWriter, key: str, content: Slices) -> dict[str, An
     for name in ("table", "index", "covered", "dominant", "count", "long"):
         values = getattr(levels, name).ravel()
         writer.add(f"{key}.level.{name}", values, "<i8" if name == "table" else _kind(values))
-    found, first, inverse = np.unique(content.name, return_index=True, return_inverse=True)
-    total = np.zeros(len(found), np.int64)
-    np.add.at(total, inverse, content.end - content.start)
-    writer.add(f"{key}.names", found, "<u4")
-    writer.add(f"{key}.names.count", np.bincount(inverse, minlength=len(found)), "<u4")
+    names, count, total = content.tallies()
+    writer.add(f"{key}.names", names, "<u4")
+    writer.add(f"{key}.names.count", count, "<u4")
     writer.add(f"{key}.names.total", total)
-    writer.add(f"{key}.names.first", first, "<u4")
     ascending = bool((np.diff(content.id) > 0).all())
     if not ascending:
         writer.add(f"{key}.id.order", np.argsort(content.id, kind="stable"), "<u4")
@@ -326,11 +323,10 @@ class StoredSlices(Slices):
             return 0, 0
         return int(file[f"{key}.names.count"][at]), int(file[f"{key}.names.total"][at])
 
-    def first_of(self, name: int) -> int:
-        """The first row of a name; -1 where there is none."""
+    def tallies(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Distinct names, how often each occurs, and for how long in total in ns."""
         file, key, _, _ = self._parts
-        at = self._named(name)
-        return int(file[f"{key}.names.first"][at]) if at >= 0 else -1
+        return self.names(), file[f"{key}.names.count"], file[f"{key}.names.total"]
 
     def _named(self, name: int) -> int:
         names = self.names()

@@ -196,6 +196,13 @@ class Slices:
         same = self.name == name
         return int(np.count_nonzero(same)), int((self.end[same] - self.start[same]).sum())
 
+    def tallies(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Distinct names, how often each occurs, and for how long in total in ns."""
+        names, inverse = np.unique(self.name, return_inverse=True)
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, inverse, self.end - self.start)
+        return names, np.bincount(inverse, minlength=len(names)), total
+
     def row_of(self, id_: int) -> int:
         """The row with an ``id``; -1 where there is none."""
         found = np.flatnonzero(self.id == id_)
