@@ -45,9 +45,11 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {"trace", "analysis", "kernels", "diagnosis", "compare"},
     "export": {"trace", "analysis", "diagnosis"},
+    # What is kept of a timeline beside the cached traces, for the session.
+    "shelves": {"trace", "analysis"},
     "session": {
         *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
-        *("diagnosis", "recipes", "compare", "render", "export", "data"),
+        *("diagnosis", "recipes", "compare", "render", "export", "data", "shelves"),
     },
     # The facade for what looks at several runs.
     "runs": {"session", "compare", "render", "trace"},

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.result import Explanation as KernelExplanation
     from stepscope.kernels.result import KernelTable
     from stepscope.kernels.roofline import Roofline
+    from stepscope.shelves import Shelves
     from stepscope.sql.engine import Engine
     from stepscope.trace.notes import Notes
 
@@ -85,6 +86,8 @@ class Session:
         self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
         if "" in self.paths:
             raise InputError("one of the paths is empty; name a capture")
+        self.given = list(paths)
+        self.explains_elsewhere = False  # set by who lets another process explain
         # kept for as long as the session: the cache holds the locks of the entries that it gave
         self._cache = cache or Cache()
         left_out: list[str] = []
@@ -101,6 +104,11 @@ class Session:
                 f"{len(left_out)} files beside the captures are none that Stepscope can read and "
                 f"were left out: {', '.join(left_out[:4])}" + (", ..." if left_out[4:] else "")
             )
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where imported files are kept."""
+        return self._cache.folder
 
     @property
     def explanations(self) -> list[tuple[int, Explanation]]:
@@ -546,14 +554,73 @@ class Session:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """All tracks of the job on one clock; tracks are built when first shown."""
+        """All tracks of the job on one clock: stored ones, else built when first shown."""
         from stepscope.analysis.timeline.timeline import Timeline
 
-        return Timeline(
+        made = Timeline(
             self.job.members,
-            self._clock_offsets_ns(),
-            lambda: [(member, e) for _, member, e in self._explained],
+            self._shelves.offsets_ns() or self._clock_offsets_ns(),
+            self._explained_here,
+            self._shelves.stored(),
         )
+        made.explained = self._shelves.explained()
+        return made
+
+    def _explained_here(self) -> list[tuple[Member, Explanation]]:
+        if self.explains_elsewhere:
+            raise UsageError("idle time is not explained yet; wait until the diagnosis is shown")
+        return [(member, e) for _, member, e in self._explained]
+
+    @cached_property
+    def _shelves(self) -> Shelves:
+        """What is kept of the timeline beside the cached traces."""
+        from stepscope.shelves import Shelves
+
+        return Shelves(self.job.members, self._cache, self.paths)
+
+    def stored_timeline_is_missing(self) -> bool:
+        """Whether :meth:`store_timeline` has anything to do."""
+        return self._shelves.missing()
+
+    def store_timeline(self, progress: Callable[[float], None]) -> None:
+        """Store the tracks of every trace for which that is not done yet.
+
+        Args:
+            progress: is told the share that is done, 0 to 1.
+
+        Raises:
+            InputError: a table is damaged.
+            StorageError: the cache cannot be written.
+        """
+        self._shelves.store(progress, self._clock_offsets_ns)
+
+    def timeline_is_whole(self) -> bool:
+        """Whether stored tracks are as they were written; removes those that are not."""
+        return self._shelves.whole()
+
+    def events(self) -> int:
+        """Number of rows of all tables of all traces."""
+        return sum(sum(trace.meta.rows.values()) for trace in self.job.traces)
+
+    def diagnosed(self) -> bytes | None:
+        """The stored diagnosis with its places in the timeline, as JSON; None where none is.
+
+        From then on, the timeline shows what belongs to it.
+        """
+        found = self._shelves.explained()
+        if found is None:
+            return None
+        self.timeline.explained = found
+        return found.answer
+
+    def store_diagnosis(self, answer: bytes) -> None:
+        """Keep a diagnosis with the tracks that belong to it, for the next time.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            StorageError: the cache cannot be written.
+        """
+        self._shelves.store_explained(self.timeline, answer)
 
     @cached_property
     def asker(self) -> Asker:
@@ -595,6 +662,7 @@ class Session:
             InputError: a trace holds no GPU work.
         """
         return self.aligned.packed()
+
     @cached_property
     def panels(self) -> Panels:
         """Tables and flame graphs of windows of the timeline."""
@@ -851,7 +919,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     """
     if not stat.S_ISDIR(examined(path)):
         return [path]
-    found = []
+    found: list[Path] = []
     try:
         if is_trace_folder(path) or detect(path) is not None:
             return [path]

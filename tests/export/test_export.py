@@ -19,7 +19,7 @@ from tests.support.build import Build
 
 from stepscope.analysis.timeline.classes import CODE
 from stepscope.analysis.timeline.track import slices
-from stepscope.export.perfetto import varint
+from stepscope.export.perfetto import _packets, message, number, varint
 from stepscope.export.pieces import _crossing, begins_and_ends
 from stepscope.session import Session, bundled_capture
 
@@ -187,6 +187,65 @@ def test_lanes_nest_whatever_overlaps(rows: list[tuple[int, int]]) -> None:
         if not len(left):
             break
     assert not len(left)
+
+
+def naive_crossing(rows: list[tuple[int, int]]) -> list[bool]:
+    """Each slice against those that are open, one by one."""
+    odd, open_ = [], []
+    for begin, stop in rows:
+        while open_ and open_[-1] <= begin:
+            open_.pop()
+        odd.append(bool(open_ and stop > open_[-1]))
+        if not odd[-1]:
+            open_.append(stop)
+    return odd
+
+
+many = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 25)), max_size=80)
+
+
+@given(many, st.booleans())
+def test_crossing_slices_are_those_of_a_loop(rows: list[tuple[int, int]], flat: bool) -> None:
+    """Groups, chains and nests alike; ``flat`` leaves none inside another, as on most streams."""
+    found = sorted(((s, s + n) for s, n in rows), key=lambda r: (r[0], -r[1]))
+    if flat:
+        kept: list[tuple[int, int]] = []
+        for begin, stop in found:
+            if not kept or (stop > kept[-1][1] and begin > kept[-1][0]):
+                kept.append((begin, stop))
+        found = kept
+    table = np.array(found, np.int64).reshape(-1, 2)
+    zero = np.zeros(len(table), np.int64)
+    made = slices(table[:, 0], table[:, 1], zero, zero.astype(np.uint8), np.arange(len(table)))
+    assert _crossing(made, np.arange(len(made))).tolist() == naive_crossing(found)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**40), 2**62),
+            st.booleans(),
+            st.integers(1, 2**32),
+            st.integers(-1, 2**40),
+        ),
+        min_size=1,
+    ),
+    st.integers(1, 2**20),
+)
+def test_packets_made_together_are_those_made_one_by_one(
+    events: list[tuple[int, bool, int, int]], uuid: int
+) -> None:
+    time, begins, name, arrow = (np.array(column) for column in zip(*events, strict=True))
+    expected = b""
+    for at, starts, text, flow in events:
+        event = number(9, 1 if starts else 2) + number(11, uuid)
+        if starts:
+            event += number(10, text)
+            if flow >= 0:
+                event += varint(47 << 3 | 1) + struct.pack("<Q", flow + 1)
+        packet = number(8, at) + message(11, event) + number(13, 2) + number(10, 1)
+        expected += message(1, packet)
+    assert _packets(uuid, time, begins, name, arrow, True) == expected
 
 
 def test_files_are_not_overwritten(tmp_path: Path, stepscope: Stepscope) -> None:

@@ -209,3 +209,92 @@ def test_the_page_asks_nobody_else() -> None:
         assert "eval(" not in text
     assert "<script>" not in asset("index.html").decode()
     assert sum(len(asset(name)) for name in ("index.html", "app.js", "app.css")) < 150_000
+
+
+def test_a_superseded_tile_is_given_up() -> None:
+    """The page aborts a request when the view has moved on: the work for it stops."""
+    import asyncio
+    import threading
+
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    from stepscope.server.app import cancellable
+    from stepscope.trace.errors import GivenUpError
+
+    begun, stopped = threading.Event(), threading.Event()
+
+    def answer(query: object, gone: threading.Event) -> bytes:
+        begun.set()
+        if not gone.wait(30):
+            return b"nobody said that the page has gone"
+        stopped.set()
+        raise GivenUpError
+
+    app = Starlette(routes=[Route("/", cancellable(answer))])
+    sent: list[dict[str, object]] = []
+
+    async def ask() -> None:
+        async def receive() -> dict[str, object]:
+            await asyncio.sleep(0.01)
+            if not begun.is_set():
+                return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+        await app(scope, receive, send)  # type: ignore[arg-type]
+
+    # in a thread of its own: the driver of the browser tests has a loop in this one
+    thread = threading.Thread(target=lambda: asyncio.run(ask()))
+    thread.start()
+    thread.join(60)
+    assert stopped.is_set()
+    assert all(not message.get("body") for message in sent)
+
+
+def test_the_other_process_diagnoses_and_says_why_not(tmp_path: Path) -> None:
+    from tests.support.build import Build
+
+    from stepscope.server.background import DIAGNOSIS, TRACKS, Process
+    from stepscope.trace.cache import Cache
+    from stepscope.trace.errors import InputError
+
+    told: list[float] = []
+    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    Process(session, TRACKS, told.append).wait()
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert not session.stored_timeline_is_missing()
+    Process(session, DIAGNOSIS).wait()
+    answer = session.diagnosed()
+    assert answer is not None
+    assert json.loads(answer)["diagnosis"]["verdict"] == "input_starvation"
+    b = Build()
+    b.range(1, 2, "no GPU work")
+    without = Session([b.trace(tmp_path).folder], cache=Cache(tmp_path / "cache"))
+    with pytest.raises(InputError, match="holds no GPU work"):
+        Process(without, DIAGNOSIS).wait()
+
+
+def test_the_server_of_a_large_trace_lets_another_process_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepscope.server import serve
+    from stepscope.server.app import Desk
+    from stepscope.server.background import DIAGNOSIS, Process
+    from stepscope.trace.cache import Cache
+
+    monkeypatch.setattr(serve, "HERE_EVENTS", 10)
+    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    serve.prepare(session, lambda _: None)
+    assert not session.stored_timeline_is_missing()
+    session.explains_elsewhere = True
+    desk = Desk(session, Process(session, DIAGNOSIS))
+    found = json.loads(desk.diagnosis({}))
+    assert found["diagnosis"]["findings"]
+    assert "_explained" not in session.__dict__  # nothing was explained here
+    steps = next(t.id for t in session.timeline.tracks if t.title == "Steps")
+    assert len(session.timeline.track(steps).slices) > 3

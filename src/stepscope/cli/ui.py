@@ -84,7 +84,10 @@ def command(
             options.write(_place(file=str(static)))
         return
 
-    from stepscope.server.serve import serve
+    from stepscope.server.serve import prepare, serve
+
+    for session in shown.sessions.values() if isinstance(shown, Pair) else [shown]:
+        prepare(session, _progress)
 
     def ready(address: str) -> None:
         options.write(_place(address=address) if format_ == "json" else f"{address}\n")
@@ -93,6 +96,13 @@ def command(
             click.echo("no browser found here; open the address above", err=True)
 
     serve(shown, port, ready)
+
+
+def _progress(share: float) -> None:
+    """Say on a terminal how far the preparation is."""
+    if sys.stderr.isatty():
+        end = "\r\033[K" if share >= 1 else ""
+        click.echo(f"\rpreparing the timeline {share:4.0%}{end}", err=True, nl=False)
 
 
 def _place(address: str | None = None, file: str | None = None) -> str:

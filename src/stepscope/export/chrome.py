@@ -11,26 +11,28 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from stepscope.analysis.timeline.classes import CLASSES
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Samples
-from stepscope.export.pieces import Piece, launches, pieces
+from stepscope.export.pieces import CHUNK, Arrows, Piece, launches, pieces
 
 REFERENCE = "Trace Event Format (Google); JSON object format"
 
 
 def write(timeline: Timeline) -> Iterator[bytes]:
     """The file, in parts."""
-    yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
+    yield b'{"displayTimeUnit":"ns","traceEvents":['
     first = True
-    for event in _events(timeline):
-        text = json.dumps(event, ensure_ascii=True, separators=(",", ":"))
-        yield (b"" if first else b",\n") + text.encode()
+    for text in _events(timeline):
+        yield ("\n" if first else ",\n").encode() + text.encode()
         first = False
     yield b"\n]}\n"
 
 
-def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _events(timeline: Timeline) -> Iterator[str]:
+    """Events as JSON, many at a time."""
     arrows = launches(timeline)
     groups: dict[str, int] = {}
     thread = 0
@@ -42,52 +44,79 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
             yield _sorted("process_sort_index", process, 0, process)
         content = timeline.track(track.id).content
         if isinstance(content, Samples):
-            for at, value in zip(content.time.tolist(), content.value.tolist(), strict=True):
-                yield {
-                    "ph": "C",
-                    "pid": process,
-                    "ts": at / 1000,
-                    "name": track.title,
-                    "args": {track.unit or "value": value},
-                }
+            name, key = _text(track.title), _text(track.unit or "value")
+            head = f'{{"ph":"C","pid":{process},"name":{name},"ts":'
+            for at in range(0, len(content), CHUNK):
+                piece = slice(at, at + CHUNK)
+                yield ",\n".join(
+                    f'{head}{_us(time)},"args":{{{key}:{json.dumps(value)}}}}}'
+                    for time, value in zip(
+                        content.time[piece].tolist(), content.value[piece].tolist(), strict=True
+                    )
+                )
             continue
-        for piece in pieces(timeline, track):
+        for piece_ in pieces(timeline, track):
             thread += 1
-            yield _named("thread_name", process, thread, piece.title)
+            yield _named("thread_name", process, thread, piece_.title)
             yield _sorted("thread_sort_index", process, thread, thread)
-            yield from _slices(timeline, piece, process, thread, arrows.get(track.id, {}))
+            yield from _slices(timeline, piece_, process, thread, arrows.get(track.id))
 
 
 def _slices(
-    timeline: Timeline,
-    piece: Piece,
-    process: int,
-    thread: int,
-    arrows: dict[int, tuple[int, bool]],
-) -> Iterator[dict[str, Any]]:
+    timeline: Timeline, piece: Piece, process: int, thread: int, arrows: Arrows | None
+) -> Iterator[str]:
     content = piece.track.slices
-    keys, texts = list(CLASSES), timeline.names.texts
-    for row in piece.rows.tolist():
-        start, end = int(content.start[row]), int(content.end[row])
-        place = {"pid": process, "tid": thread}
-        yield {
-            "ph": "X",
-            **place,
-            "ts": start / 1000,
-            "dur": (end - start) / 1000,
-            "name": texts[int(content.name[row])],
-            "cat": keys[int(content.code[row])],
-            "args": {"id": int(content.id[row])},
-        }
-        if row in arrows:
-            number, leaves = arrows[row]
-            arrow = {**place, "id": number, "name": "launch", "cat": "launch", "ts": start / 1000}
-            yield {"ph": "s", **arrow} if leaves else {"ph": "f", "bp": "e", **arrow}
+    texts = timeline.names.texts
+    names: dict[int, str] = {}
+    categories = [f',"cat":"{key}","args":{{"id":' for key in CLASSES]
+    place = f'"pid":{process},"tid":{thread}'
+    head = f'{{"ph":"X",{place},"ts":'
+    launch = f',{place},"name":"launch","cat":"launch","id":'
+    if arrows is not None:
+        launch = ',\n{"ph":"s"' + launch if arrows.leaves else ',\n{"ph":"f","bp":"e"' + launch
+    for at in range(0, len(piece.rows), CHUNK):
+        rows = piece.rows[at : at + CHUNK]
+        numbers = content.name[rows]
+        for number in np.unique(numbers).tolist():
+            if number not in names:
+                names[number] = f',"name":{_text(texts[number])}'
+        start = content.start[rows].tolist()
+        made = [
+            f'{head}{_us(s)},"dur":{_us(ns)}{names[n]}{categories[c]}{i}}}}}'
+            for s, ns, n, c, i in zip(
+                start,
+                (content.end[rows] - content.start[rows]).tolist(),
+                numbers.tolist(),
+                content.code[rows].tolist(),
+                content.id[rows].tolist(),
+                strict=True,
+            )
+        ]
+        if arrows is not None:
+            of_rows = arrows.number[rows]
+            for i in np.flatnonzero(of_rows >= 0).tolist():
+                made[i] += f'{launch}{of_rows[i]},"ts":{_us(start[i])}}}'
+        yield ",\n".join(made)
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
+def _us(ns: int) -> str:
+    """Nanoseconds as microseconds, exactly."""
+    return f"{ns // 1000}.{ns % 1000:03}" if ns >= 0 else f"-{_us(-ns)}"
 
 
-def _sorted(what: str, process: int, thread: int, index: int) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"sort_index": index}}
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def _named(what: str, process: int, thread: int, name: str) -> str:
+    return _json({"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}})
+
+
+def _sorted(what: str, process: int, thread: int, index: int) -> str:
+    return _json(
+        {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"sort_index": index}}
+    )

@@ -13,6 +13,8 @@ from stepscope.analysis.timeline.track import Slices, Track
 from stepscope.trace.frame import BoolArray, IntArray
 
 _MOST_LANES = 8
+CHUNK = 1 << 16
+"""Slices that are written together: bounds the memory, however long a track is."""
 
 
 @dataclass(frozen=True)
@@ -51,57 +53,134 @@ def pieces(timeline: Timeline, track: Track) -> Iterator[Piece]:
 
 
 def _crossing(slices: Slices, rows: IntArray) -> BoolArray:
-    """Slices that begin inside another and end behind it."""
-    start, end = slices.start[rows], slices.end[rows]
+    """Slices that begin inside another and end behind it.
+
+    Each is compared with those before it that do not.
+    """
+    start, end = np.asarray(slices.start[rows]), np.asarray(slices.end[rows])
     odd = np.zeros(len(rows), bool)
-    open_: list[int] = []
-    if len(rows) > 1 and (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+    if len(rows) < 2 or bool((start[1:] >= np.maximum.accumulate(end)[:-1]).all()):
         return odd
-    for i, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        while open_ and open_[-1] <= begin:
-            open_.pop()
-        if open_ and stop > open_[-1]:
-            odd[i] = True
-        else:
-            open_.append(stop)
+    if bool((end[1:] > end[:-1]).all()):
+        return ~_one_after_the_other(start, end)
+    for group in _entangled(start, end):
+        open_: list[int] = []
+        for i, begin, stop in zip(
+            group.tolist(), start[group].tolist(), end[group].tolist(), strict=True
+        ):
+            while open_ and open_[-1] <= begin:
+                open_.pop()
+            if open_ and stop > open_[-1]:
+                odd[i] = True
+            else:
+                open_.append(stop)
     return odd
+
+
+def _one_after_the_other(start: IntArray, end: IntArray) -> BoolArray:
+    """Of slices of which none lies in another: the first, the first behind that, and so on."""
+    n = len(start)
+    # the one behind each; then the second behind, the fourth, ... so that few rounds reach all
+    jump = np.append(np.maximum(np.searchsorted(start, end), np.arange(1, n + 1)), n)
+    chosen = np.zeros(n + 1, bool)
+    chosen[0] = True
+    found = np.array([0])
+    for _ in range(n.bit_length()):
+        found = np.concatenate((found, jump[found]))
+        jump = jump[jump]
+        if jump[0] == n:
+            break
+    chosen[found] = True
+    # after the last round, what is behind the last ones may still be missing
+    found = np.flatnonzero(chosen)
+    while True:
+        following = jump[found]
+        new = following[~chosen[following]]
+        if not len(new):
+            break
+        chosen[new] = True
+        found = new
+    return chosen[:n]
+
+
+def _entangled(start: IntArray, end: IntArray) -> Iterator[IntArray]:
+    """Groups of slices that overlap, in which any two cross; groups do not touch one another."""
+    _, begins, row = _sequence(start, end)
+    depth = np.cumsum(np.where(begins, 1, -1))
+    level = np.where(begins, depth, depth + 1)
+    # where all nest, what begins at a depth is what ends there next
+    order = np.argsort(level, kind="stable")
+    crossed = row[order[0::2]] != row[order[1::2]]
+    group = np.cumsum(begins & (depth == 1)) - 1  # of each begin and end
+    wanted = np.unique(group[order[0::2][crossed]])
+    of_row = group[begins]
+    rows = row[begins]
+    low = np.searchsorted(of_row, wanted, side="left")
+    high = np.searchsorted(of_row, wanted, side="right")
+    for first, last in zip(low.tolist(), high.tolist(), strict=True):
+        yield np.sort(rows[first:last])
+
+
+def _sequence(start: IntArray, end: IntArray) -> tuple[IntArray, BoolArray, IntArray]:
+    """(time, whether it begins, position) of each begin and end, in an order in which they nest.
+
+    At one time, what ends comes first, the inner before the outer; an instant begins and ends
+    inside; of what begins, the outer comes first.
+    """
+    instant = np.flatnonzero(end == start)
+    longer = np.flatnonzero(end > start)
+    # a stable sort keeps this order of what is at one time
+    row = np.concatenate((longer[::-1], np.repeat(instant, 2), longer))
+    time = np.concatenate((end[longer[::-1]], np.repeat(start[instant], 2), start[longer]))
+    begins = np.ones(len(row), bool)
+    begins[: len(longer)] = False
+    begins[len(longer) + 1 : len(longer) + 2 * len(instant) : 2] = False
+    order = np.argsort(time, kind="stable")
+    return time[order], begins[order], row[order]
 
 
 def begins_and_ends(slices: Slices, rows: IntArray) -> tuple[IntArray, BoolArray, IntArray]:
     """(time, whether it begins, row) of each begin and end, in an order in which they nest."""
-    start, end = slices.start[rows], slices.end[rows]
-    # at one time: what ends comes first, the inner before the outer; an instant begins and ends
-    # inside; of what begins, the outer comes first
-    n = len(rows)
-    time = np.concatenate((start, end))
-    begins = np.concatenate((np.ones(n, bool), np.zeros(n, bool)))
-    instant = np.concatenate((end == start, end == start))
-    length = np.concatenate((-(end - start), end - start))
-    phase = np.where(instant, 1, np.where(begins, 2, 0))
-    order_of = np.concatenate((np.arange(n), np.arange(n)))
-    inner = np.where(begins, order_of, -order_of)
-    pair = np.where(instant, order_of * 2 + ~begins, 0)
-    order = np.lexsort((inner, pair, length, phase, time))
-    of = np.concatenate((rows, rows))
-    return time[order], begins[order], of[order]
+    start, end = np.asarray(slices.start[rows]), np.asarray(slices.end[rows])
+    if bool((start[1:] >= end[:-1]).all()):  # nothing nests
+        time = np.stack((start, end), 1).ravel()
+        return time, np.tile([True, False], len(rows)), np.repeat(rows, 2)
+    time, begins, at = _sequence(start, end)
+    return time, begins, rows[at]
 
 
-def launches(timeline: Timeline) -> dict[int, dict[int, tuple[int, bool]]]:
-    """Track number to row to (number of the arrow, whether it leaves): launch to kernel."""
-    found: dict[int, dict[int, tuple[int, bool]]] = {}
+@dataclass(frozen=True)
+class Arrows:
+    """Launch arrows of one track.
+
+    Attributes:
+        number: number of the arrow at each row; -1 where there is none.
+        leaves: whether they leave this track, else they arrive.
+    """
+
+    number: IntArray
+    leaves: bool
+
+
+def launches(timeline: Timeline) -> dict[int, Arrows]:
+    """Arrows from launch to kernel, by number of the track."""
+    found: dict[int, Arrows] = {}
     number = 0
     for source in timeline.sources:
         gpu = source.read("gpu_op", "id", "process_id", "correlation_id", "start_ns")
         api = source.read("api_call", "api", "id", "process_id", "correlation_id", "start_ns")
+        calls = len(api)
         api = api.take(api.equals("api", "runtime", "driver"))
         call = launching_calls(gpu, api)
         ops = np.flatnonzero(call >= 0)
         # a call that enqueued several operations has one arrow, to the first
         _, first = np.unique(call[ops], return_index=True)
         ops = ops[first]
-        arrow_of_op = dict(zip(ops.tolist(), range(number, number + len(ops)), strict=True))
-        calls = api["id"][call[ops]].tolist()
-        arrow_of_call = dict(zip(calls, range(number, number + len(ops)), strict=True))
+        numbers = np.arange(number, number + len(ops))
+        of_op = np.full(len(gpu), -1, np.int64)
+        of_op[ops] = numbers
+        of_call = np.full(calls, -1, np.int64)
+        of_call[api["id"][call[ops]]] = numbers
         number += len(ops)
         for track in timeline.tracks:
             if track.member != source.member:
@@ -109,9 +188,6 @@ def launches(timeline: Timeline) -> dict[int, dict[int, tuple[int, bool]]]:
             is_op = track.table == "gpu_op" and track.stream >= 0
             if not is_op and track.table != "api_call":
                 continue
-            arrows = arrow_of_op if is_op else arrow_of_call
-            ids = timeline.track(track.id).slices.id.tolist()
-            found[track.id] = {
-                row: (arrows[id_], not is_op) for row, id_ in enumerate(ids) if id_ in arrows
-            }
+            arrows = of_op if is_op else of_call
+            found[track.id] = Arrows(arrows[timeline.track(track.id).slices.id], not is_op)
     return found

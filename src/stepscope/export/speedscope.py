@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.export.pieces import begins_and_ends, pieces
+from stepscope.export.pieces import CHUNK, begins_and_ends, pieces
 
 REFERENCE = "speedscope's file-format-schema"
 
@@ -23,19 +23,29 @@ def write(timeline: Timeline) -> Iterator[bytes]:
                 continue
             content = track.slices
             time, begins, row = begins_and_ends(content, piece.rows)
-            frames = content.name[row]
-            events = ",".join(
-                f'{{"type":"{"O" if begin else "C"}","frame":{frame},"at":{at}}}'
-                for begin, frame, at in zip(
-                    begins.tolist(), frames.tolist(), time.tolist(), strict=True
-                )
-            )
             name = f"{timeline.group_of(track)} / {piece.title}"
             yield (
                 ("" if first else ",")
                 + f'{{"type":"evented","name":{json.dumps(name)},"unit":"nanoseconds",'
-                + f'"startValue":{int(time[0])},"endValue":{int(time[-1])},"events":[{events}]}}'
+                + f'"startValue":{int(time[0])},"endValue":{int(time[-1])},"events":['
             ).encode()
+            for at in range(0, len(time), CHUNK):
+                part = slice(at, at + CHUNK)
+                events = ",".join(
+                    f'{{"type":"{"O" if begin else "C"}","frame":{frame},"at":{when}}}'
+                    for begin, frame, when in zip(
+                        begins[part].tolist(),
+                        content.name[row[part]].tolist(),
+                        time[part].tolist(),
+                        strict=True,
+                    )
+                )
+                yield ("," if at else "").encode() + events.encode()
+            yield b"]}"
             first = False
-    texts = ",".join(json.dumps({"name": text}) for text in timeline.names.texts)
-    yield f'],"shared":{{"frames":[{texts}]}},"exporter":"stepscope"}}\n'.encode()
+    yield b'],"shared":{"frames":['
+    texts = timeline.names.texts
+    for at in range(0, len(texts), CHUNK):
+        frames = ",".join(json.dumps({"name": text}) for text in texts[at : at + CHUNK])
+        yield ("," if at else "").encode() + frames.encode()
+    yield b']},"exporter":"stepscope"}\n'

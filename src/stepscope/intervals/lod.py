@@ -67,7 +67,7 @@ class Pyramid:
     def prepare(self) -> None:
         """Make what is otherwise made by the first question."""
         self._by_kind  # noqa: B018
-        self.busy  # noqa: B018
+        self._cover  # noqa: B018
 
     @cached_property
     def busy(self) -> Intervals:
@@ -75,11 +75,17 @@ class Pyramid:
         return union(self.start, self.end)
 
     @cached_property
-    def _by_kind(self) -> dict[int, Intervals]:
+    def _cover(self) -> _Cover:
+        return _Cover(self.busy)
+
+    @cached_property
+    def _by_kind(self) -> dict[int, _Cover]:
         kinds = np.unique(self.kind).tolist()
         if len(kinds) == 1:
-            return {kinds[0]: self.busy}
-        return {k: union(self.start[self.kind == k], self.end[self.kind == k]) for k in kinds}
+            return {kinds[0]: self._cover}
+        return {
+            k: _Cover(union(self.start[self.kind == k], self.end[self.kind == k])) for k in kinds
+        }
 
     def between(self, begin: int, end: int) -> tuple[int, int]:
         """First row, and one past the last, of the slices that may touch ``[begin, end)``, ns."""
@@ -115,27 +121,74 @@ class Pyramid:
         """
         edges = begin + bucket * np.arange(count + 1, dtype=np.int64)
         shown = union(self.start[long], self.end[long])
-        short = np.diff(coverage(self.busy, edges)) - np.diff(coverage(shown, edges))
+        short = np.diff(self._cover.before(edges)) - np.diff(coverage(shown, edges))
         begun = np.diff(np.searchsorted(self.start, edges, side="left"))
         begun -= np.diff(np.searchsorted(self.start[long], edges, side="left"))
         index = np.flatnonzero((short > 0) | (begun > 0))
-        low, high = edges[index], edges[index + 1]
-        best = np.full(len(index), -1, np.int64)
-        dominant: Ints = np.zeros(len(index), np.int64)
+        dominant = self._dominant(edges[index], edges[index + 1], long)
+        return Columns(index, short[index], dominant, begun[index])
+
+    def summary(self, power: int, candidates: Ints, long: Ints) -> Columns:
+        """What short slices do in those columns of the whole row that may hold any.
+
+        Args:
+            power: columns are ``2 ** power`` ns wide; column 0 begins at time 0.
+            candidates: numbers of the columns, ascending; all that hold a short slice are in it.
+            long: rows of all slices that take at least one column.
+        """
+        low = candidates << power
+        high = low + (1 << power)
+        shown = _Cover(union(self.start[long], self.end[long]))
+        short = self._cover.inside(low, high) - shown.inside(low, high)
+        starts = self.start[long]
+        begun = np.searchsorted(self.start, high, side="left")
+        begun -= np.searchsorted(self.start, low, side="left")
+        begun -= np.searchsorted(starts, high, side="left")
+        begun += np.searchsorted(starts, low, side="left")
+        kept = np.flatnonzero((short > 0) | (begun > 0))
+        dominant = self._dominant(low[kept], high[kept], long)
+        return Columns(candidates[kept], short[kept], dominant, begun[kept])
+
+    def _dominant(self, low: Ints, high: Ints, long: Ints) -> Ints:
+        """Class whose short slices cover most of each column."""
+        best = np.full(len(low), -1, np.int64)
+        dominant: Ints = np.zeros(len(low), np.int64)
         if len(self):
             last = np.searchsorted(self.start, high, side="left") - 1
             dominant = self.kind[np.maximum(last, 0)].astype(np.int64)
-        if len(index) and len(self._by_kind) > 1:
-            for kind, intervals in self._by_kind.items():
-                covered = overlap_per_window(intervals, low, high)
-                own = long[self.kind[long] == kind]
+        if len(low) and len(self._by_kind) > 1:
+            of_long = self.kind[long]
+            for kind, cover in self._by_kind.items():
+                covered = cover.inside(low, high)
+                own = long[of_long == kind]
                 if len(own):
-                    of_long = union(self.start[own], self.end[own])
-                    covered = covered - overlap_per_window(of_long, low, high)
+                    covered -= overlap_per_window(union(self.start[own], self.end[own]), low, high)
                 better = (covered > best) & (covered > 0)
                 dominant = np.where(better, kind, dominant)
                 best = np.where(better, covered, best)
-        return Columns(index, short[index], dominant, begun[index])
+        return dominant
+
+
+class _Cover:
+    """A disjoint set whose running total is made once."""
+
+    def __init__(self, intervals: Intervals) -> None:
+        self.start, self.end = intervals
+        self._done = np.concatenate(([0], np.cumsum(self.end - self.start)))
+
+    def before(self, at: Ints) -> Ints:
+        """Length that is covered before each time, ns."""
+        if not len(self.start):
+            return np.zeros(len(at), np.int64)
+        index = np.searchsorted(self.start, at, side="right")
+        last = np.maximum(index - 1, 0)
+        rest = np.maximum(self.end[last] - np.maximum(at, self.start[last]), 0)
+        covered: Ints = self._done[index] - np.where(index > 0, rest, 0)
+        return covered
+
+    def inside(self, low: Ints, high: Ints) -> Ints:
+        """Length that is covered in each ``[low, high)``, ns."""
+        return self.before(high) - self.before(low)
 
 
 def levels(start: Ints, end: Ints, most: int = 64) -> npt.NDArray[np.int16]:

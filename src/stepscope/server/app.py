@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -18,16 +20,25 @@ from starlette.routing import Route
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
 from stepscope.server.steps import Lock, Questions, StepDesk
-from stepscope.trace.errors import StepscopeError, UsageError
+from stepscope.trace.errors import GivenUpError, StepscopeError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from stepscope.server.background import Process
     from stepscope.session import Session
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
 _LONGEST_SEARCH = 300
+_BEFORE_CHECKING_S = 5.0
+"""The first pictures come before the check of what is stored, which reads all of it."""
+_DAMAGED = (
+    "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
+    "makes it anew"
+)
+
+
 _BUILDERS = 2
 """Tracks built at a time: numpy lets go of Python's lock, and a laptop has two idle cores."""
 
@@ -37,26 +48,37 @@ class Desk:
 
     Args:
         session: the opened job.
+        explaining: the process that diagnoses, where that is not done in this one.
         lock: a reentrant lock that others hold while they diagnose the same job.
     """
 
-    def __init__(self, session: Session, lock: Lock | None = None) -> None:
+    _damaged = ""
+
+    def __init__(
+        self, session: Session, explaining: Process | None = None, lock: Lock | None = None
+    ) -> None:
         self._session = session
         self._lock: Lock = lock or threading.Lock()
+        # Its own: a page that is loaded again needs no wait.
         self._diagnosing: Lock = lock or threading.Lock()
+        self._explaining = explaining
         self._diagnosis: bytes | None = None
         self.steps = StepDesk(session, self._lock)
         self.panels = PanelDesk(session, self._lock)
 
     def warm(self) -> None:
-        """Build all tracks while the browser starts; the questions that need them wait less."""
+        """Build all tracks while the browser starts, and see whether stored ones are sound."""
         with contextlib.suppress(StepscopeError):  # whoever asks for it is told
             with self._lock:
                 tracks = self._session.timeline.tracks
             wanted = [track.id for track in tracks if not track.explained]
             with ThreadPoolExecutor(_BUILDERS) as builders:
                 list(builders.map(self._built, wanted))
-            self.steps.warm()
+            if not self._session.explains_elsewhere:
+                self.steps.warm()
+            time.sleep(_BEFORE_CHECKING_S)
+            if not self._session.timeline_is_whole():
+                self._damaged = _DAMAGED
 
     def _built(self, track: int) -> None:
         if not self.steps.asked:  # who looks at the steps first needs the cores for them
@@ -74,20 +96,40 @@ class Desk:
         """The diagnosis, and where its findings are seen."""
         with self._diagnosing:
             if self._diagnosis is None:
-                with self._lock:  # the steps need it too, but not the rest of the diagnosis
-                    self._session.explanations  # noqa: B018
-                self._diagnosis = diagnosis_of(self._session)
-                threading.Thread(target=self.panels.warm, daemon=True).start()
+                self._diagnosis = self._session.diagnosed() or self._diagnosed()
+                if not self._session.explains_elsewhere:
+                    threading.Thread(target=self.panels.warm, daemon=True).start()
             return self._diagnosis
 
-    def tile(self, query: Mapping[str, str]) -> bytes:
+    def _diagnosed(self) -> bytes:
+        """A new diagnosis: by the other process where there is one, else here."""
+        if self._explaining is not None:
+            self._explaining.wait()
+            found = self._session.diagnosed()
+            if found is None:
+                raise StorageError(
+                    "the diagnosis could not be kept; check that the cache folder is writable, "
+                    "or run stepscope diagnose"
+                )
+            return found
+        with self._lock:  # the steps need it too, but not the rest of the diagnosis
+            self._session.explanations  # noqa: B018
+        made = diagnosis_of(self._session)
+        with contextlib.suppress(StorageError):  # then it is made again the next time
+            self._session.store_diagnosis(made)
+        return made
+
+    def tile(self, query: Mapping[str, str], gone: threading.Event) -> bytes:
         """Rows of tracks in a window."""
+        if self._damaged:
+            raise StorageError(self._damaged)
         tracks = [_number(text) for text in query.get("tracks", "").split(",") if text]
         return self._session.timeline.tile(
             tracks,
             _number(query.get("begin")),
             _number(query.get("bucket")),
             _number(query.get("columns")),
+            gone.is_set,
         )
 
     def row(self, query: Mapping[str, str]) -> bytes:
@@ -138,15 +180,18 @@ def asset(name: str) -> bytes:
     return resources.files("stepscope.server").joinpath("static", name).read_bytes()
 
 
-def application(session: Session, token: str, port: int) -> Guard:
+def application(
+    session: Session, token: str, port: int, explaining: Process | None = None
+) -> Guard:
     """The server's application.
 
     Args:
         session: the opened job.
         token: first part of every path.
         port: port that it listens on.
+        explaining: the process that diagnoses, where that is not done in this one.
     """
-    desk = Desk(session)
+    desk = Desk(session, explaining)
     threading.Thread(target=desk.warm, daemon=True).start()
     return Guard(Starlette(routes=desk_routes(desk)), token, port)
 
@@ -156,7 +201,6 @@ def desk_routes(desk: Desk) -> list[Route]:
     questions: Questions = {
         "layout": (desk.layout, "application/json"),
         "diagnosis": (desk.diagnosis, "application/json"),
-        "tile": (desk.tile, "application/octet-stream"),
         "row": (desk.row, "application/json"),
         "near": (desk.near, "application/json"),
         "search": (desk.search, "application/json"),
@@ -164,7 +208,8 @@ def desk_routes(desk: Desk) -> list[Route]:
         **desk.steps.questions(),
         **desk.panels.questions(),
     }
-    return page_routes(questions) + desk.panels.routes()
+    tile = Route("/api/tile", cancellable(desk.tile))
+    return [*page_routes(questions), tile, *desk.panels.routes()]
 
 
 def page_routes(questions: Questions) -> list[Route]:
@@ -177,16 +222,49 @@ def page_routes(questions: Questions) -> list[Route]:
 
 def _question(answer: Callable[[Mapping[str, str]], bytes], kind: str) -> Callable[..., Any]:
     async def endpoint(request: Request) -> Response:
-        if await request.is_disconnected():  # the view has moved on while this one waited
-            return Response(status_code=204)
-        try:
-            body = await run_in_threadpool(answer, dict(request.query_params))
-        except StepscopeError as error:
-            status = 400 if isinstance(error, UsageError) else 410
-            return Response(_json({"error": str(error)}), status, media_type="application/json")
-        return Response(body, media_type=kind)
+        return await _answered(lambda: answer(dict(request.query_params)), kind)
 
     return endpoint
+
+
+def cancellable(
+    answer: Callable[[Mapping[str, str], threading.Event], bytes],
+) -> Callable[..., Any]:
+    """A route whose answer is given up when the page no longer waits: it asked for another view.
+
+    Args:
+        answer: gives the answer; its second argument is set once nobody waits.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        gone = threading.Event()
+        watching = asyncio.create_task(_watch(request, gone))
+        try:
+            return await _answered(
+                lambda: answer(dict(request.query_params), gone), "application/octet-stream"
+            )
+        except GivenUpError:
+            return Response(status_code=204)
+        finally:
+            watching.cancel()
+
+    return endpoint
+
+
+async def _watch(request: Request, gone: threading.Event) -> None:
+    """Wait until the other end has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+async def _answered(answer: Callable[[], bytes], kind: str) -> Response:
+    try:
+        body = await run_in_threadpool(answer)
+    except StepscopeError as error:
+        status = 400 if isinstance(error, UsageError) else 410
+        return Response(_json({"error": str(error)}), status, media_type="application/json")
+    return Response(body, media_type=kind)
 
 
 def _file(name: str) -> Callable[..., Any]:

@@ -110,7 +110,7 @@ def pair_application(pair: Pair, token: str, port: int) -> Guard:
         )
     )
     routes += [
-        Mount(f"/{side}", routes=desk_routes(Desk(session, desk.lock)))
+        Mount(f"/{side}", routes=desk_routes(Desk(session, lock=desk.lock)))
         for side, session in pair.sessions.items()
     ]
     return Guard(Starlette(routes=routes), token, port)

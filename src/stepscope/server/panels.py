@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stepscope.server.changes import changing
+from stepscope.server.steps import Lock
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PanelDesk:
         lock: held while the job is being explained.
     """
 
-    def __init__(self, session: Session, lock: threading.Lock) -> None:
+    def __init__(self, session: Session, lock: Lock) -> None:
         self._session = session
         self._lock = lock
 

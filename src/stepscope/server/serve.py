@@ -7,9 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepscope.trace.errors import UsageError
+from stepscope.server.background import DIAGNOSIS, HERE_EVENTS, TRACKS, Process
+from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from stepscope.runs import Pair
     from stepscope.session import Session
 
@@ -56,15 +59,29 @@ def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> Non
     from stepscope.server.app import application
     from stepscope.server.pair import pair_application
 
+    explaining: Process | None = None
+    if (
+        not isinstance(shown, Pair)
+        and shown.events() > HERE_EVENTS
+        and not shown.stored_timeline_is_missing()
+    ):
+        shown.explains_elsewhere = True
+        explaining = Process(shown, DIAGNOSIS)
     sock = listening(port)
     bound = sock.getsockname()[1]
     token = secrets.token_urlsafe(24)
+    app: ASGIApp
     if isinstance(shown, Pair):
         app = pair_application(shown, token, bound)
     else:
-        app = application(shown, token, bound)
+        app = application(shown, token, bound, explaining)
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", server_header=False
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ws="none",  # else its library is imported, which nothing here needs
     )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
@@ -72,4 +89,27 @@ def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> Non
     try:
         server.run(sockets=[sock])
     finally:
+        if explaining is not None:
+            explaining.stop()
         sock.close()
+
+
+def prepare(session: Session, progress: Callable[[float], None]) -> None:
+    """Store the tracks of a job that are not stored yet, in another process if there are many.
+
+    Args:
+        session: the opened job.
+        progress: is told the share that is done, 0 to 1.
+
+    Raises:
+        InputError: a table is damaged.
+    """
+    if not session.stored_timeline_is_missing():
+        return
+    try:
+        if session.events() > HERE_EVENTS:
+            Process(session, TRACKS, progress).wait()
+        else:
+            session.store_timeline(progress)
+    except StorageError:
+        return  # without a cache, tracks are built in memory

@@ -26,7 +26,7 @@ import msgspec
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.meta import Meta
 from stepscope.trace.schema import SCHEMA_VERSION
-from stepscope.trace.store import is_whole, read_meta, storage_errors
+from stepscope.trace.store import is_whole, read_meta, storage_errors, write_meta
 
 DEFAULT_LIMIT_BYTES = 20 * 10**9
 _SUFFIX = ".stepscope"
@@ -144,6 +144,32 @@ class Cache:
         if again or not self._hold(entry):
             self._build(entry, lambda folder: _built(path, before, folder, digest, build), again)
             self.shrink()
+        return entry
+
+    def shelf(self, folder: Path, *, make: bool) -> Path | None:
+        """Where what was derived from a trace folder is kept: its entry, or one of its own.
+
+        The folder that is given back is held as long as this cache; what lies in it is written
+        under a temporary name and renamed.
+
+        Args:
+            folder: a trace, in the cache or elsewhere.
+            make: whether an entry is made where there is none; else the answer is None then.
+
+        Raises:
+            StorageError: the cache cannot be written.
+        """
+        if folder.parent == self.folder:
+            return folder
+        named = ascii(str(folder.resolve())).encode()
+        key = hashlib.blake2b(b"derived " + named, digest_size=16).hexdigest()
+        entry = self.folder / f"{key}{_SUFFIX}"
+        name = folder.name.encode("utf-8", "replace").decode()
+        if not self._hold(entry):
+            if not make:
+                return None
+            about = Meta(source="derived", input_name=name)
+            self._build(entry, lambda made: write_meta(made, about), again=False)
         return entry
 
     def keep(self, name: str, content: bytes) -> Path:

@@ -27,3 +27,7 @@ class ConflictError(UsageError):
 
 class StorageError(StepscopeError):
     """The cache or an output cannot be written (full disk, missing rights)."""
+
+
+class GivenUpError(Exception):
+    """Nobody waits for the answer any more; no error."""

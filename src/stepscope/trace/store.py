@@ -10,8 +10,11 @@ import errno
 import os
 import queue
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +39,7 @@ _MOST_TAKEN = 8
 """Rows of the groups that sorted parts come from, for each row there is. A few streams that are in
 order each need fewer; rows in no order at all would be gathered again and again."""
 _PENDING_BATCHES = 3  # bounds the memory between the reading and the writing thread
+_ROW_BATCH = 1 << 15
 _DELTA_COLUMNS = frozenset(
     {"id", "start_ns", "end_ns", "time_ns", "correlation_id", "external_id", "python_id"}
 )
@@ -469,19 +473,31 @@ def read_row(folder: Path, table: str, row: int) -> dict[str, object]:
     if table not in TABLES or row < 0 or not path.exists():
         raise UsageError(f"there is no row {row} of {table!r}")
     try:
-        file = pq.ParquetFile(path)
-        before = 0
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if row < before + rows:
-                found: dict[str, object] = (
-                    file.read_row_group(group).slice(row - before, 1).to_pylist()[0]
-                )
-                return found
-            before += rows
+        stat = path.stat()
+        metadata, ends = _row_groups(path, stat.st_mtime_ns, stat.st_size)
+        group = bisect_right(ends, row)
+        if group < len(ends):
+            at = row - (ends[group - 1] if group else 0)
+            with pq.ParquetFile(path, metadata=metadata) as file:
+                # in pieces: a group may hold a million rows of all columns
+                for batch in file.iter_batches(_ROW_BATCH, row_groups=[group]):
+                    if at < batch.num_rows:
+                        found: dict[str, object] = batch.slice(at, 1).to_pylist()[0]
+                        return found
+                    at -= batch.num_rows
     except (OSError, KeyError, pa.ArrowException) as error:
         raise damaged(path, " ".join(str(error).split())[:300]) from error
     raise UsageError(f"there is no row {row} of {table!r}")
+
+
+@lru_cache(maxsize=16)
+def _row_groups(path: Path, modified_ns: int, size: int) -> tuple[pq.FileMetaData, list[int]]:
+    """What a file says of itself, and where each of its row groups ends; read once a version."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    return metadata, list(accumulate(rows))
 
 
 def damaged(path: Path, why: str) -> InputError:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS, Reader
+from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS
 from stepscope.analysis.timeline import classes
+from stepscope.analysis.timeline.source import Source
 from stepscope.analysis.timeline.threads import state_tracks
-from stepscope.analysis.timeline.track import Names, Samples, Slices, Track, slices
+from stepscope.analysis.timeline.track import Samples, Slices, Track, slices
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import BoolArray, Frame, IntArray, distinct
@@ -31,41 +31,6 @@ _APIS = {
     "libraries": ("Libraries", ("cublas", "cudnn", "nccl", "mpi")),
     "os": ("OS runtime", ("osrt", "syscall")),
 }
-
-
-@dataclass(frozen=True)
-class Source:
-    """One trace of a job, as its tracks see it.
-
-    Attributes:
-        member: number of the trace.
-        rank: its rank.
-        read: gives its tables.
-        offset_ns: what is added to its times to be on the job's clock, ns.
-        names: numbers of all texts.
-    """
-
-    member: int
-    rank: int
-    read: Reader
-    offset_ns: int
-    names: Names
-
-    def taken(self, table: str, columns: tuple[str, ...], mask: BoolArray) -> Slices:
-        """Slices of some rows of a host table, coloured by name."""
-        frame = self.read(table, *columns).take(mask)
-        return self.sliced(frame, classes.name_codes(frame.texts["name"]))
-
-    def sliced(self, frame: Frame, per_name: classes.Codes) -> Slices:
-        """Slices of a frame, whose class depends on the name."""
-        numbers = self.names.numbers(frame.texts["name"])
-        return slices(
-            frame["start_ns"] + self.offset_ns,
-            frame["end_ns"] + self.offset_ns,
-            numbers[frame["name"]],
-            classes.of_names(frame, per_name),
-            frame["id"],
-        )
 
 
 def device_tracks(source: Source) -> Iterator[Track]:

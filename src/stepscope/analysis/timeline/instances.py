@@ -190,14 +190,16 @@ def _responsible(
     timeline: Timeline = asker.timeline
     for track in tracks:
         rows = timeline.track(track.id).slices
-        overlap = np.minimum(rows.end, end) - np.maximum(rows.start, begin)
+        near = rows.between(begin, end)
+        overlap = np.minimum(rows.end[near], end) - np.maximum(rows.start[near], begin)
         inside = np.flatnonzero(overlap * 2 >= end - begin)
         if not len(inside):
             inside = np.flatnonzero(overlap * 10 >= end - begin)
         # of those that fill it, the innermost says most
-        order = inside[np.lexsort((-overlap[inside], -rows.depth[inside]))]
+        depth = np.array([rows.depth_of(int(row)) for row in near[inside]], np.int64)
+        order = inside[np.lexsort((-overlap[inside], -depth))]
         found += [
-            {**asker.place(track, row), "overlap": int(overlap[row])}
-            for row in order[:_RESPONSIBLE].tolist()
+            {**asker.place(track, int(near[at])), "overlap": int(overlap[at])}
+            for at in order[:_RESPONSIBLE].tolist()
         ]
     return found

@@ -14,7 +14,7 @@ from stepscope.trace.frame import Frame, IntArray
 from stepscope.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from stepscope.analysis.timeline.build import Source
+    from stepscope.analysis.timeline.source import Source
 
 _COLUMNS: Final = {
     "thread_state": ("id", "process_id", "thread_id", "start_ns", "end_ns", "state"),

@@ -10,13 +10,14 @@ nanoseconds on the job's clock: exact up to 104 days.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from stepscope.analysis.timeline.track import Names, Samples, Slices, Track
+from stepscope.trace.errors import GivenUpError
 from stepscope.trace.frame import AnyArray, IntArray
 
 MOST_COLUMNS = 16_384
@@ -49,6 +50,7 @@ class Tile:
 
     window: Window
     names: Names
+    cancelled: Callable[[], bool] = lambda: False
     rows: list[dict[str, Any]] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     depths: dict[int, int] = field(default_factory=dict)
@@ -57,22 +59,23 @@ class Tile:
 
     def add(self, track: Track) -> None:
         """Add all rows of a track."""
+        if self.cancelled():
+            raise GivenUpError
         content = track.content
         if isinstance(content, Samples):
             self.depths[track.id] = 1
             self._samples(track, content)
         else:
-            self.depths[track.id] = len(content.rows)
+            self.depths[track.id] = content.depths
             self._slices(track, content)
 
     def _slices(self, track: Track, content: Slices) -> None:
         w = self.window
-        for depth, (rows, pyramid) in enumerate(content.rows):
-            long = pyramid.long(w.begin, w.end, w.bucket)
-            columns = pyramid.columns(w.begin, w.bucket, w.columns, long)
-            if not len(long) and not len(columns.index):
+        for depth, (of_track, columns) in enumerate(content.window(w.begin, w.bucket, w.columns)):
+            if self.cancelled():
+                raise GivenUpError
+            if not len(of_track) and not len(columns.index):
                 continue
-            of_track = rows[long]
             self.used.update(np.unique(content.name[of_track]).tolist())
             self._row(
                 track,
@@ -110,7 +113,7 @@ class Tile:
             high=("f4", high),
             last=("f4", last),
             before=("f4", np.array([before])),
-            limits=("f4", np.array([np.nanmin(content.value), np.nanmax(content.value)])),
+            limits=("f4", np.array(content.limits)),
         )
 
     def _row(self, track: Track, depth: int, **arrays: tuple[str, AnyArray | IntArray]) -> None:
@@ -138,9 +141,24 @@ class Tile:
         return b"".join((len(text).to_bytes(4, "little"), text, *self._parts))
 
 
-def tile(tracks: Sequence[Track], window: Window, names: Names) -> bytes:
-    """One tile of some tracks."""
-    made = Tile(window, names)
+def tile(
+    tracks: Iterable[Track],
+    window: Window,
+    names: Names,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> bytes:
+    """One tile of some tracks.
+
+    Args:
+        tracks: the tracks, made when their turn comes.
+        window: what is asked for.
+        names: texts of all tracks.
+        cancelled: whether nobody waits for the answer any more; asked before each row.
+
+    Raises:
+        GivenUpError: nobody does.
+    """
+    made = Tile(window, names, cancelled)
     for track in tracks:
         made.add(track)
     return made.encoded()

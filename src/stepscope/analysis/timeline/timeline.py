@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.timeline import classes
-from stepscope.analysis.timeline.build import (
-    Source,
-    counter_tracks,
-    device_tracks,
-    thread_tracks,
-)
+from stepscope.analysis.timeline.explained import Explained as ExplainedTracks
+from stepscope.analysis.timeline.explained import Gap, gap_facts, idle_of, steps_of
+from stepscope.analysis.timeline.source import Source
+from stepscope.analysis.timeline.stored import Stored
 from stepscope.analysis.timeline.tile import MOST_COLUMNS, Window, tile
-from stepscope.analysis.timeline.track import Names, Slices, Track, slices
+from stepscope.analysis.timeline.track import Names, Slices, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.trace import Member
 
-Explained = Callable[[], Sequence[tuple[Member, Explanation]]]
+if TYPE_CHECKING:
+    from stepscope.analysis.explain import Explanation
+
+Explained = Callable[[], "Sequence[tuple[Member, Explanation]]"]
 
 
 class Timeline:
@@ -34,14 +31,31 @@ class Timeline:
         members: the traces, by rank.
         offsets_ns: what is added to the times of each to be on the job's clock, ns.
         explained: gives the explained devices; asked only by tracks that need them.
+        stored: stored tracks of each trace; None where there are none.
+
+    Attributes:
+        explained: stored tracks that need explanations, once there are any.
     """
 
     def __init__(
-        self, members: Sequence[Member], offsets_ns: Sequence[int], explained: Explained
+        self,
+        members: Sequence[Member],
+        offsets_ns: Sequence[int],
+        explained: Explained,
+        stored: Sequence[Stored | None] | None = None,
     ) -> None:
         self.members = list(members)
         self.offsets_ns = list(offsets_ns)
-        self.names = Names()
+        self.stored = list(stored) if stored is not None else [None] * len(self.members)
+        kept = [one for one in self.stored if one is not None]
+        self.names = Names([one.texts for one in kept])
+        self._bases = {
+            id(one): base for one, (base, _) in zip(kept, self.names.stored, strict=True)
+        }
+        for one in kept:
+            base = self._bases[id(one)]
+            self.names.long |= {base + number: texts for number, texts in one.long.items()}
+        self.explained: ExplainedTracks | None = None
         self._explained = explained
         self.sources = [
             Source(i, member.rank, member.trace.frame, offset, self.names)
@@ -58,7 +72,7 @@ class Timeline:
 
     def _of(self, source: Source) -> Iterator[Track]:
         """Tracks of one trace; those of a device begin with what its explanation says."""
-        for track in device_tracks(source):
+        for track in self._plain(source):
             if track.path.endswith("/busy"):
                 stem = track.path.removesuffix("busy")
                 for title, build in (("Steps", self._steps), ("Idle, by cause", self._idle)):
@@ -69,12 +83,24 @@ class Timeline:
                         stem + title,
                         track.member,
                         track.rank,
-                        build=partial(build, track),
+                        build=partial(build, track, stem + title),
                         process_id=track.process_id,
                         device=track.device,
                         explained=True,
                     )
             yield track
+
+    def _plain(self, source: Source) -> Iterator[Track]:
+        """Tracks of one trace that need no explanation."""
+        stored = self.stored[source.member]
+        if stored is not None:
+            offset, base = source.offset_ns, self._bases[id(stored)]
+            yield from stored.tracks(source.member, source.rank, offset, base)
+            return
+        # what reads tables is loaded only where nothing is stored
+        from stepscope.analysis.timeline.build import counter_tracks, device_tracks, thread_tracks
+
+        yield from device_tracks(source)
         yield from counter_tracks(source)
         yield from thread_tracks(source)
 
@@ -92,32 +118,30 @@ class Timeline:
                 return found
         raise UsageError(f"{track.path} is of no device that was explained")
 
-    def _steps(self, track: Track) -> Slices:
-        e = self.explanation(track)
-        start, end = e.bounds_ns[:-1], e.bounds_ns[1:]
-        number = np.arange(len(start))
-        steady = (number >= e.first) & (number <= e.last)
-        codes = [classes.CODE["step_aside"], classes.CODE["step_steady"]]
-        return slices(
-            start + self.offsets_ns[track.member],
-            end + self.offsets_ns[track.member],
-            np.array([self.names.number(f"step {i}") for i in number], np.int64),
-            np.array(codes, np.uint8)[steady.astype(int)],
-            number,
-        )
+    def gap(self, track: Track, row: int) -> Gap:
+        """What is known of a piece of idle time.
 
-    def _idle(self, track: Track) -> Slices:
-        rows = self.explanation(track).gaps.segments
-        offset = self.offsets_ns[track.member]
-        numbers = self.names.numbers([cause.replace("_", " ") for cause in CAUSES])
-        code = np.array([classes.CODE[f"idle_{cause}"] for cause in CAUSES], np.uint8)
-        return slices(
-            rows["start_ns"] + offset,
-            rows["end_ns"] + offset,
-            numbers[rows["cause"]],
-            code[rows["cause"]],
-            np.arange(len(rows), dtype=np.int64),
-        )
+        Raises:
+            InputError: a trace holds no GPU work.
+            UsageError: it is of no device that was explained.
+        """
+        if self.explained is not None:
+            return self.explained.gap(track, row)
+        found = gap_facts(self.explanation(track))
+        values = [int(found[name][row]) for name in Gap._fields]
+        return Gap(values[0], bool(values[1]), *values[2:])
+
+    def _steps(self, busy: Track, path: str) -> Slices:
+        offset = self.offsets_ns[busy.member]
+        if self.explained is not None:
+            return self.explained.slices(path, offset, self.names)
+        return steps_of(self.explanation(busy), offset, self.names)
+
+    def _idle(self, busy: Track, path: str) -> Slices:
+        offset = self.offsets_ns[busy.member]
+        if self.explained is not None:
+            return self.explained.slices(path, offset, self.names)
+        return idle_of(self.explanation(busy), offset, self.names)
 
     def track(self, number: int) -> Track:
         """A track by its number, built.
@@ -125,13 +149,23 @@ class Timeline:
         Raises:
             UsageError: there is no such track.
         """
-        if not 0 <= number < len(self.tracks):
-            raise UsageError(f"there is no track {number}")
-        track = self.tracks[number]
+        track = self._numbered(number)
         track.content  # noqa: B018 - from here on, every part of it is there
         return track
 
-    def tile(self, tracks: Sequence[int], begin: int, bucket: int, columns: int) -> bytes:
+    def _numbered(self, number: int) -> Track:
+        if not 0 <= number < len(self.tracks):
+            raise UsageError(f"there is no track {number}")
+        return self.tracks[number]
+
+    def tile(
+        self,
+        tracks: Sequence[int],
+        begin: int,
+        bucket: int,
+        columns: int,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bytes:
         """What some tracks show in a window, see :mod:`stepscope.analysis.timeline.tile`.
 
         Args:
@@ -139,14 +173,17 @@ class Timeline:
             begin: begin, ns.
             bucket: width of a column, ns.
             columns: number of columns.
+            cancelled: whether nobody waits for the answer any more.
 
         Raises:
             UsageError: the window or a track is impossible.
+            GivenUpError: nobody waits.
         """
         if bucket < 1 or not 1 <= columns <= MOST_COLUMNS or abs(begin) > 1 << 62:
             raise UsageError("the window is impossible")
         window = Window(begin, bucket, columns)
-        return tile([self.track(number) for number in tracks], window, self.names)
+        wanted = [self._numbered(number) for number in tracks]
+        return tile(wanted, window, self.names, cancelled)
 
     def layout(self) -> dict[str, Any]:
         """The tracks without their content, and what the classes mean."""
@@ -211,6 +248,8 @@ class Timeline:
 
     @cache  # noqa: B019 - lives as long as the session
     def _thread_names(self, member: int) -> dict[tuple[int, int], str]:
+        if (stored := self.stored[member]) is not None:
+            return stored.threads
         frame = self.sources[member].read("thread", "process_id", "thread_id", "name")
         return {
             (int(frame["process_id"][row]), int(frame["thread_id"][row])): frame.text("name", row)
@@ -219,5 +258,7 @@ class Timeline:
 
     @cache  # noqa: B019
     def _device_names(self, member: int) -> dict[int, str]:
+        if (stored := self.stored[member]) is not None:
+            return stored.devices
         frame = self.sources[member].read("device", "device", "name")
         return {int(frame["device"][row]): frame.text("name", row) for row in range(len(frame))}

@@ -2,29 +2,107 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.timeline.classes import Codes
-from stepscope.intervals.lod import Pyramid, levels
+from stepscope.intervals.lod import Columns, Pyramid, levels
 from stepscope.trace.frame import IntArray
+
+
+class Texts(Sequence[str]):
+    """Distinct texts as they are stored: one after the other as UTF-8.
+
+    Args:
+        data: the bytes of all, each followed by a line feed.
+        ends: where each ends in ``data``, before its line feed.
+    """
+
+    def __init__(self, data: memoryview, ends: npt.NDArray[np.integer]) -> None:
+        self.data = data
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        begin = int(self.ends[at - 1]) + 1 if at else 0
+        return bytes(self.data[begin : int(self.ends[at])]).decode("utf-8", "replace")
+
+    def holding(self, text: str) -> Iterator[int]:
+        """Numbers of the texts that hold another in any case (of ASCII letters), ascending."""
+        pattern = re.compile(re.escape(text.encode()), re.IGNORECASE)
+        at, behind = 0, int(self.ends[-1]) if len(self) else 0
+        while at < behind and (match := pattern.search(self.data, at)):
+            number = int(np.searchsorted(self.ends, match.start(), side="left"))
+            at = int(self.ends[number]) + 1
+            if match.end() < at:  # else it is the end of one text and the begin of the next
+                yield number
+
+
+class _Joined(Sequence[str]):
+    """Several sequences of texts as one; the last may grow."""
+
+    def __init__(self, parts: Sequence[Sequence[str]]) -> None:
+        self._parts = parts
+        self.bases = [0]
+        for part in parts[:-1]:
+            self.bases.append(self.bases[-1] + len(part))
+
+    def __len__(self) -> int:
+        return self.bases[-1] + len(self._parts[-1])
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        if at < 0:
+            raise IndexError(at)
+        part = bisect_right(self.bases, at) - 1
+        return self._parts[part][at - self.bases[part]]
 
 
 class Names:
     """Distinct texts of all tracks, numbered.
 
+    Args:
+        stored: texts that are not held in memory; their numbers come first, in this order.
+
     Attributes:
         texts: what is drawn.
         long: of a number, the full names that are drawn by that short text.
+        stored: first number and texts of each stored part.
+        base: first number of the texts that are held in memory.
     """
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
+    def __init__(self, stored: Sequence[Texts] = ()) -> None:
+        self._own: list[str] = []
+        self.texts: Sequence[str] = self._own
+        self.stored: list[tuple[int, Texts]] = []
+        self.base = 0
+        if stored:
+            self.texts = joined = _Joined([*stored, self._own])
+            self.stored = list(zip(joined.bases[:-1], stored, strict=True))
+            self.base = joined.bases[-1]
         self.long: dict[int, list[str]] = {}
         self._number: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -32,10 +110,10 @@ class Names:
     def number(self, text: str) -> int:
         """The number of a text, a new one where it is new."""
         with self._lock:
-            found = self._number.setdefault(text, len(self.texts))
-            if found == len(self.texts):
-                self.texts.append(text)
-            return found
+            found = self._number.setdefault(text, len(self._own))
+            if found == len(self._own):
+                self._own.append(text)
+            return self.base + found
 
     def numbers(self, texts: list[str]) -> IntArray:
         """Numbers of distinct texts; the last one, for code -1, is that of the empty text."""
@@ -79,6 +157,61 @@ class Slices:
             found.append((rows, Pyramid(self.start[rows], self.end[rows], self.code[rows])))
         return found
 
+    def prepare(self) -> None:
+        """Make what is otherwise made by the first question."""
+        for _, pyramid in self.rows:
+            pyramid.prepare()
+
+    @property
+    def depths(self) -> int:
+        """Number of depths."""
+        return len(self.rows)
+
+    def depth_of(self, row: int) -> int:
+        """Depth of one slice."""
+        return int(self.depth[row])
+
+    def at_depth(self, depth: int) -> IntArray:
+        """Rows of one depth, ascending; of these the ends ascend as well, but for the deepest."""
+        return self.rows[depth][0]
+
+    def window(self, begin: int, bucket: int, columns: int) -> Iterator[tuple[IntArray, Columns]]:
+        """Of each depth: rows of its slices that take a column or more, and the columns."""
+        for rows, pyramid in self.rows:
+            long = pyramid.long(begin, begin + bucket * columns, bucket)
+            yield rows[long], pyramid.columns(begin, bucket, columns, long)
+
+    def between(self, begin: int, end: int) -> IntArray:
+        """Rows of the slices that overlap ``[begin, end)`` or begin in it, ascending, ns."""
+        found = []
+        for rows, pyramid in self.rows:
+            low, high = pyramid.between(begin, end)
+            # an earlier slice that reaches far may have widened the range
+            mine = np.arange(low, high)
+            found.append(rows[mine[(pyramid.end[mine] > begin) | (pyramid.start[mine] >= begin)]])
+        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def tally(self, name: int) -> tuple[int, int]:
+        """How often a name occurs, and for how long in total, ns."""
+        same = self.name == name
+        return int(np.count_nonzero(same)), int((self.end[same] - self.start[same]).sum())
+
+    def tallies(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Distinct names, how often each occurs, and for how long in total in ns."""
+        names, inverse = np.unique(self.name, return_inverse=True)
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, inverse, self.end - self.start)
+        return names, np.bincount(inverse, minlength=len(names)), total
+
+    def row_of(self, id_: int) -> int:
+        """The row with an ``id``; -1 where there is none."""
+        found = np.flatnonzero(self.id == id_)
+        return int(found[0]) if len(found) else -1
+
+    def names(self) -> IntArray:
+        """Distinct names, ascending."""
+        return np.unique(self.name)
+
 
 def slices(start: IntArray, end: IntArray, name: IntArray, code: Codes, id_: IntArray) -> Slices:
     """Slices in the order that :class:`Slices` wants."""
@@ -97,10 +230,19 @@ class Samples:
     Attributes:
         time: when, on the job's clock, ns.
         value: what was measured, in the counter's own unit.
+        known_limits: least and most, where they are known already.
     """
 
     time: IntArray
     value: npt.NDArray[np.float64]
+    known_limits: tuple[float, float] | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Least and most of all samples."""
+        if self.known_limits is not None:
+            return self.known_limits
+        return float(np.nanmin(self.value)), float(np.nanmax(self.value))
 
     def __len__(self) -> int:
         return len(self.time)
@@ -151,8 +293,7 @@ class Track:
             if self._content is None:
                 made = self.build()
                 if isinstance(made, Slices):
-                    for _, pyramid in made.rows:
-                        pyramid.prepare()
+                    made.prepare()
                 self._content = made
             return self._content
 

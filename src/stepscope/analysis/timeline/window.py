@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from stepscope.analysis.timeline.track import Slices, Track
 from stepscope.trace.frame import IntArray
 
 TOP = 12
+_PIECE = 1 << 18
+"""Rows that are looked at together: bounds the memory of a window of any length."""
 
 
 def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> dict[str, Any]:
@@ -53,20 +56,19 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
     return {"begin": begin, "end": end, "devices": devices}
 
 
-def _cut(slices: Slices, begin: int, end: int) -> tuple[slice, IntArray]:
-    """Rows that may touch the window, and how long each is inside it, ns."""
-    high = int(np.searchsorted(slices.start, end, side="left"))
-    reach = np.maximum.accumulate(slices.end[:high]) if high else slices.end[:0]
-    low = int(np.searchsorted(reach, begin, side="right"))
-    rows = slice(low, high)
-    inside = np.minimum(slices.end[rows], end) - np.maximum(slices.start[rows], begin)
-    return rows, np.maximum(inside, 0)
+def _cut(slices: Slices, begin: int, end: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """(rows that may touch the window, how long each is inside it in ns), in pieces."""
+    rows = slices.between(begin, end)
+    for at in range(0, len(rows), _PIECE):
+        piece = rows[at : at + _PIECE]
+        inside = np.minimum(slices.end[piece], end) - np.maximum(slices.start[piece], begin)
+        yield piece, np.maximum(inside, 0)
 
 
 def _by_class(slices: Slices, begin: int, end: int) -> dict[str, int]:
-    rows, ns = _cut(slices, begin, end)
     sums = np.zeros(len(CLASSES), np.int64)
-    np.add.at(sums, slices.code[rows], ns)
+    for rows, ns in _cut(slices, begin, end):
+        np.add.at(sums, slices.code[rows], ns)
     return {key: int(v) for key, v in zip(CLASSES, sums.tolist(), strict=True) if v}
 
 
@@ -83,18 +85,17 @@ def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[
     tally: dict[int, list[int]] = {}
     for track in tracks:
         slices = track.slices
-        rows, ns = _cut(slices, begin, end)
-        names = slices.name[rows]
-        if not len(names):
-            continue
-        distinct, first, inverse = np.unique(names, return_index=True, return_inverse=True)
-        total = np.zeros(len(distinct), np.int64)
-        np.add.at(total, inverse, ns)
-        count = np.bincount(inverse, weights=ns > 0).astype(int)
-        for i, name in enumerate(distinct.tolist()):
-            entry = tally.setdefault(name, [0, 0, track.id, rows.start + int(first[i])])
-            entry[0] += int(total[i])
-            entry[1] += int(count[i])
+        for rows, ns in _cut(slices, begin, end):
+            distinct, first, inverse = np.unique(
+                slices.name[rows], return_index=True, return_inverse=True
+            )
+            total = np.zeros(len(distinct), np.int64)
+            np.add.at(total, inverse, ns)
+            count = np.bincount(inverse, weights=ns > 0).astype(int)
+            for i, name in enumerate(distinct.tolist()):
+                entry = tally.setdefault(name, [0, 0, track.id, int(rows[first[i]])])
+                entry[0] += int(total[i])
+                entry[1] += int(count[i])
     best = sorted(tally.items(), key=lambda item: -item[1][0])[:TOP]
     return [
         {

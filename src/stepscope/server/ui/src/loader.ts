@@ -8,6 +8,7 @@ import type { View } from "./view";
 
 const MOST_COLUMNS = 16000;
 const PAUSE_MS = 60;
+const MOST_WORK_MS = 5;
 
 export class Loader {
   private running: AbortController | null = null;
@@ -71,9 +72,16 @@ export class Loader {
     try {
       const ids = lanes.map((lane) => lane.info.id);
       const tiles = await this.source.tiles(ids, begin, bucket, columns, control.signal);
+      let since = performance.now();
       for (const lane of lanes) {
         const tile = tiles.get(lane.info.id);
         if (!tile) continue;
+        if (performance.now() - since > MOST_WORK_MS) {
+          // pictures of many tracks take longer than a frame: let the view move in between
+          await new Promise((go) => setTimeout(go));
+          if (control.signal.aborted) return;
+          since = performance.now();
+        }
         lane.tile = tile;
         lane.picture = strip(tile, this.colours());
       }

@@ -1,0 +1,119 @@
+"""Work that takes much memory, in a process of its own: storing tracks, and the diagnosis.
+
+What such work has allocated would stay with the server, which runs for hours. The other process
+writes into the cache, from where the server reads; it says on its standard output how far it is,
+ends when its standard input ends, and so never outlives the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stepscope.trace.errors import InputError, StepscopeError, StorageError
+
+if TYPE_CHECKING:
+    from stepscope.session import Session
+
+TRACKS, DIAGNOSIS = "tracks", "diagnosis"
+HERE_EVENTS = 400_000
+"""Up to so many events the work is done in the server: some 500 bytes an event, 200 MB."""
+
+
+_NOT_KEPT = 3
+
+
+class Process:
+    """A process that works for the server.
+
+    Args:
+        session: the opened job; the process opens the same.
+        what: ``tracks`` or ``diagnosis``.
+        progress: is told the share that is done.
+    """
+
+    def __init__(
+        self, session: Session, what: str, progress: Callable[[float], None] = lambda _: None
+    ) -> None:
+        paths = [os.fspath(path) for path in session.given]
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._session = session
+        self._command = [sys.executable, "-P", "-m", "stepscope.server.background", what, *paths]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: list[str] = []
+
+    def wait(self) -> None:
+        """Start it if it was not started, and wait until it has ended.
+
+        Raises:
+            InputError: it failed; the message is its own.
+            StorageError: what it made cannot be kept.
+        """
+        with self._lock:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "STEPSCOPE_CACHE_DIR": str(self._session.cache_folder)},
+                )
+                assert self._process.stdout
+                for line in self._process.stdout:
+                    word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
+                    if word == "done":
+                        self._progress(float(rest))
+                    elif word == "error":
+                        self._said.append(rest)
+            code = self._process.wait()
+            if code == _NOT_KEPT:
+                raise StorageError(self._said[0])
+            if code != 0:
+                how = "it ran out of memory or was ended"
+                raise InputError(
+                    self._said[0] if self._said else f"the work was not finished: {how}"
+                )
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+
+def main(arguments: list[str]) -> int:
+    """Do some work; called in the process."""
+    from stepscope.session import Session
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    what, *paths = arguments
+    if what == DIAGNOSIS:
+        with contextlib.suppress(OSError):
+            os.nice(15)  # the page, which is there already, comes first
+    try:
+        session = Session(paths)
+        if what == TRACKS:
+            session.store_timeline(lambda share: print("done", share, flush=True))
+        elif session.diagnosed() is None:
+            from stepscope.server.app import diagnosis_of
+
+            session.store_diagnosis(diagnosis_of(session))
+    except StepscopeError as error:
+        print("error", " ".join(str(error).split()), flush=True)
+        return _NOT_KEPT if isinstance(error, StorageError) else 2
+    return 0
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not sys.stdin: a buffered reader cannot be left at the end
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""What is kept of a job's timeline beside its cached traces: the facade's part about that.
+
+Tracks are kept a trace, the diagnosis and what belongs to it with the job's first trace. Every
+file says what it depends on; one that is absent, cut off, damaged or about something else is made
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.analysis.timeline.explained import Explained, open_explained, store_explained
+from stepscope.analysis.timeline.stored import Stored, identity, open_stored
+from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import StorageError
+from stepscope.trace.store import storage_errors
+from stepscope.trace.trace import Member
+
+if TYPE_CHECKING:
+    from stepscope.analysis.timeline.timeline import Timeline
+
+TRACKS = "timeline.arrays"
+DIAGNOSIS = "diagnosis.arrays"
+CLOCKS = "clocks.arrays"
+
+
+class Shelves:
+    """The files of one job.
+
+    Args:
+        members: its traces.
+        cache: where they are.
+        paths: what the user named; the diagnosis repeats it.
+    """
+
+    def __init__(self, members: Sequence[Member], cache: Cache, paths: Sequence[str]) -> None:
+        self._members = list(members)
+        self._cache = cache
+        self._paths = list(paths)
+        self._opened: dict[int, Stored] = {}
+
+    def _place(self, member: Member, name: str) -> Path:
+        """Where a file is read from.
+
+        Raises:
+            NotWholeError: nothing is kept of this trace.
+        """
+        shelf = self._cache.shelf(member.trace.folder, make=False)
+        if shelf is None:
+            raise NotWholeError(f"nothing is kept of {member.trace.folder}")
+        return shelf / name
+
+    def _made(self, member: Member) -> Path:
+        """The folder that files are written to."""
+        shelf = self._cache.shelf(member.trace.folder, make=True)
+        assert shelf is not None
+        return shelf
+
+    def stored(self) -> list[Stored | None]:
+        """The stored tracks of each trace; None where there are none."""
+        for number, member in enumerate(self._members):
+            if number not in self._opened:
+                with suppress(NotWholeError, StorageError, OSError):
+                    path = self._place(member, TRACKS)
+                    self._opened[number] = open_stored(path, identity(member.trace))
+        return [self._opened.get(number) for number in range(len(self._members))]
+
+    def missing(self) -> bool:
+        """Whether a trace has no stored tracks, or the job no stored clock."""
+        return None in self.stored() or self.offsets_ns() is None
+
+    def offsets_ns(self) -> list[int] | None:
+        """What is added to each trace's times to be on the job's clock, ns; None if not stored."""
+        if len(self._members) == 1:
+            return [0]
+        with suppress(NotWholeError, StorageError, OSError):
+            says = ArrayFile(self._place(self._members[0], CLOCKS)).says
+            if says.get("identity") == self._identity():
+                return [int(offset) for offset in says["offsets"]]
+        return None
+
+    def store(self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]) -> None:
+        """Store the tracks of the traces that have none, and the clock of a job that has none."""
+        from stepscope.analysis.timeline.storing import store_tracks
+
+        wanted = [m for m, one in zip(self._members, self.stored(), strict=True) if one is None]
+        for done, member in enumerate(wanted):
+            shelf = self._made(member)
+            with storage_errors(shelf):
+                store_tracks(
+                    member.trace,
+                    shelf / TRACKS,
+                    identity(member.trace),
+                    lambda share, done=done: progress((done + share) / len(wanted)),  # type: ignore[misc]
+                )
+        if self.offsets_ns() is None:
+            says = {"identity": self._identity(), "offsets": offsets_ns()}
+            shelf = self._made(self._members[0])
+            with storage_errors(shelf):
+                ArrayWriter(shelf / CLOCKS).close(says)
+        if wanted:
+            self._cache.shrink()
+
+    def whole(self) -> bool:
+        """Whether all contents are as they were written; removes what is not."""
+        files = [one.file for one in self.stored() if one is not None]
+        explained = self.explained()
+        files += [explained.file] if explained is not None else []
+        damaged = [file for file in files if not file.verify()]
+        for file in damaged:
+            file.path.unlink(missing_ok=True)
+        return not damaged
+
+    def explained(self) -> Explained | None:
+        """The stored diagnosis with its tracks; None where there is none."""
+        with suppress(NotWholeError, StorageError, OSError):
+            return open_explained(self._place(self._members[0], DIAGNOSIS), self._identity())
+        return None
+
+    def store_explained(self, timeline: Timeline, answer: bytes) -> None:
+        """Store a diagnosis with its tracks."""
+        shelf = self._made(self._members[0])
+        with storage_errors(shelf):
+            store_explained(shelf / DIAGNOSIS, self._identity(), timeline, answer)
+
+    def _identity(self) -> str:
+        told = [*self._paths]
+        for member in self._members:
+            told += [identity(member.trace), str(member.rank), member.rank_source]
+        return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
