@@ -25,7 +25,7 @@ from stepscope.compare.result import (
     StepDifference,
     Verdict,
 )
-from stepscope.compare.setup import explained, noise_between, setup_differences
+from stepscope.compare.setup import beyond, noise_between, setup_differences
 from stepscope.compare.statistics import Difference, difference, mean_error
 from stepscope.trace.units import milliseconds
 
@@ -53,8 +53,7 @@ def compare(
         [p.lengths_ns() for p in before], [p.lengths_ns() for p in after], run_noise=run_noise
     )
     setup = setup_differences(a, b)
-    least, most = explained(a, b, setup)
-    low, high = math.log(measured.ratio_low) - most, math.log(measured.ratio_high) - least
+    low, high = beyond(measured, a, b, setup)
     verdict = _verdict(measured, low, high)
     stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
     if stepless:
