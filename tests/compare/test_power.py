@@ -1,4 +1,4 @@
-"""The gate's test on thousands of simulated pairs: the stated rate of false alarms, and its power."""
+"""The gate's test on thousands of simulated pairs: the stated false-alarm rate, and power."""
 
 from __future__ import annotations
 

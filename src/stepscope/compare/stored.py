@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -92,16 +92,22 @@ def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
     write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, beside: str = "") -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Args:
+        path: the file.
+        content: what it shall hold.
+        beside: name in the same folder to write under first; made up by default.
 
     Raises:
         StorageError: it cannot be written.
     """
     partial = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as stream:
-            partial = Path(stream.name)
+        place = path.parent / (beside or f".{path.name}.{uuid.uuid4().hex}")
+        with place.open("xb") as stream:
+            partial = place
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
