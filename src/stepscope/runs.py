@@ -337,9 +337,20 @@ def history_bisect(
         found = suspects(plot.marks, good, bad, plot.entries)
         if found is None:
             return f"No change of level of {figure} is between these runs.\n"
-        pair = [history.profile(entry.id) for entry in (found.previous, found.entry)]
+        sides = [
+            [history.profile(entry.id) for entry in _alike(plot.entries, end)]
+            for end in (found.previous, found.entry)
+        ]
     said = [mark_says(found, figure) + ".", *_next(found, skip)]
-    return "\n".join(said) + "\n\n" + compare_text(compare(pair[:1], pair[1:]))
+    return "\n".join(said) + "\n\n" + compare_text(compare(*sides))
+
+
+def _alike(entries: Sequence[Entry], end: Entry) -> list[Entry]:
+    """Runs of the revision of one, so that their spread is measured; that one alone without any."""
+    from stepscope.compare.stored import KEPT_RUNS
+
+    alike = [e for e in entries if e.revision == end.revision] if end.revision else [end]
+    return alike[-KEPT_RUNS:]
 
 
 def _next(mark: Mark, skip: Sequence[str]) -> list[str]:
