@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,9 @@ def _send(entries: Sequence[Entry], where: str) -> None:
     writers = needed("tensorboardX", "tensorboard", "logging to TensorBoard")
     for name, runs in by_name(entries).items():
         folder = Path(where or "runs") / (re.sub(r"[^\w.-]+", "_", name).strip(".") or "run")
-        with writers.SummaryWriter(str(folder)) as writer:
+        # files are named by the second and the host: a second one would replace the first
+        suffix = f".{uuid.uuid4().hex[:12]}"
+        with writers.SummaryWriter(str(folder), filename_suffix=suffix) as writer:
             for entry in runs:
                 moment = entry.added_ns / 1e9
                 for figure, value in entry.figures.items():
