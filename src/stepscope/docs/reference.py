@@ -67,6 +67,7 @@ ENVIRONMENT = {
         "folders"
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
+    "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
     "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
     "STEPSCOPE_CAPTURE": (
         "set by `stepscope run` for the program: the collector's configuration. Not for users"
