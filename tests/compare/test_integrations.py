@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,10 +10,12 @@ import stat
 import subprocess
 import sys
 import types
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.captures import DATA, unpack
 
 from stepscope import pytest_plugin
 from stepscope.cli.gate import command
@@ -169,15 +172,30 @@ def test_templates_use_options_that_exist(name: str) -> None:
     assert "://" not in text
 
 
+def action_script() -> str:
+    text = (ROOT / "integrations/github/action.yml").read_text(encoding="utf-8")
+    return "\n".join(line[8:] for line in text.split("run: |\n")[1].splitlines())
+
+
+def template_script() -> str:
+    """The commands of the template but for the one that installs Stepscope."""
+    text = (ROOT / "integrations/gitlab/stepscope-gate.yml").read_text(encoding="utf-8")
+    folded = text.split("- >-\n")[1].split("  artifacts:")[0]
+    return " ".join(line.strip() for line in folded.splitlines())
+
+
+def program(folder: Path, content: str) -> dict[str, str]:
+    """An environment in which ``stepscope`` is a script."""
+    (folder / "bin").mkdir()
+    stand_in = folder / "bin" / "stepscope"
+    stand_in.write_text(f"#!/bin/bash\n{content}\n")
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
+    return os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
 def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
     """The script of the action, run with a stand-in for stepscope that shows its arguments."""
-    text = (ROOT / "integrations/github/action.yml").read_text(encoding="utf-8")
-    script = "\n".join(line[8:] for line in text.split("run: |\n")[1].splitlines())
-    stand_in = tmp_path / "stepscope"
-    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
-    environment = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    environment = program(tmp_path, 'printf "%s\\n" "$@"') | {
         "CAPTURES": "a b.sqlite\n$(touch evil)\n",
         "BASELINE": "base.json\n",
         "BUDGETS": "step_ms=25\nidle_share=0.1",
@@ -186,7 +204,7 @@ def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
         "GITHUB_STEP_SUMMARY": "s.md",
     }
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        ["bash", "-euo", "pipefail", "-c", action_script()],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
@@ -196,3 +214,45 @@ def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
         "$(touch evil)",
     ]
     assert not (tmp_path / "evil").exists()
+
+
+def test_the_template_passes_its_variables_untouched(tmp_path: Path) -> None:
+    environment = program(tmp_path, 'printf "%s\\n" "$@"')
+    for baseline, given in (("", []), ("b c.json", ["--baseline", "b c.json"])):
+        variables = {"STEPSCOPE_CAPTURES": "$(touch evil) --x", "STEPSCOPE_BASELINE": baseline}
+        done = subprocess.run(
+            ["sh", "-e", "-c", template_script()],
+            cwd=tmp_path, env=environment | variables, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == [
+            "gate", *given, "--junit", "stepscope-junit.xml",
+            "--gitlab", "gl-code-quality-report.json", "--", "$(touch evil) --x",
+        ]  # fmt: skip
+    assert not (tmp_path / "evil").exists()
+
+
+def test_both_judge_real_captures(tmp_path: Path) -> None:
+    """As a CI system runs them, on a healthy capture and on one that starves."""
+    good, bad = (
+        unpack(DATA / "nsys" / f"{n}.sqlite.xz", tmp_path) for n in ("cnn_small", "cnn_disk")
+    )
+    environment = program(tmp_path, f'exec {shlex.quote(sys.executable)} -m stepscope "$@"')
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    shells = {"bash": action_script(), "sh": template_script()}
+    for capture, code in ((good, 0), (bad, 1)):
+        names = {"CAPTURES": str(capture), "BASELINE": str(good), "BUDGETS": "", "CONFIG": "",
+                 "JUNIT": "stepscope-junit.xml", "GITHUB_STEP_SUMMARY": "summary.md"}  # fmt: skip
+        names |= {"STEPSCOPE_CAPTURES": str(capture), "STEPSCOPE_BASELINE": str(good)}
+        for shell, script in shells.items():
+            done = subprocess.run(
+                [shell, "-e", "-c", script],
+                cwd=tmp_path, env=environment | names, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == code, done.stdout + done.stderr
+            assert ("input_starvation" in done.stdout) == bool(code)
+            root = ET.parse(tmp_path / "stepscope-junit.xml").getroot()
+            assert root.attrib["failures"] == str(code)
+            (tmp_path / "stepscope-junit.xml").unlink()
+            assert ("::error " in done.stdout) == (code == 1 and shell == "bash")
+        assert len(json.loads((tmp_path / "gl-code-quality-report.json").read_text())) == code
+    assert (tmp_path / "summary.md").read_text().count("### ") == 2
