@@ -58,7 +58,7 @@ def failing(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=4000)
     pairs = parser.parse_args().pairs
     slowdowns = (0.0, 0.03, 0.05, 0.1)
     print("| baseline | under test | spread of runs | " + " | ".join(

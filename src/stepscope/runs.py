@@ -96,7 +96,7 @@ def gate_runs(
     from stepscope import __version__
     from stepscope.compare.budgets import Rules, read_rules, with_limits
     from stepscope.compare.gate import gate
-    from stepscope.compare.stored import read_baseline, write_baseline
+    from stepscope.compare.stored import add_to_baseline
 
     usual = Path("stepscope.toml")
     file = Path(config) if config else usual if usual.is_file() else None
@@ -113,9 +113,7 @@ def gate_runs(
     asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
     result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
     if save_baseline:
-        target = Path(save_baseline)
-        kept = read_baseline(target).runs if target.exists() else []
-        write_baseline(target, [*kept, *runs], __version__)
+        add_to_baseline(Path(save_baseline), runs, __version__)
     return result
 
 

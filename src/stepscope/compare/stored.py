@@ -8,9 +8,10 @@ there, so that an interrupted write leaves the old one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,6 +91,37 @@ def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
     """
     kept = [msgspec.structs.replace(run, timeline=[], marks=[]) for run in runs[-KEPT_RUNS:]]
     write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
+
+
+def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
+    """Add runs to a baseline, which is made if need be; a second writer waits.
+
+    Args:
+        path: the file.
+        runs: profiles, the latest last.
+        version: version of Stepscope.
+
+    Raises:
+        InputError: what is there is no baseline.
+        StorageError: the file cannot be written.
+    """
+    with _alone(path.parent):
+        kept = read_baseline(path).runs if path.exists() else []
+        write_baseline(path, [*kept, *runs], version)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other writers, where the file system knows locks."""
+    opened = None
+    try:
+        with contextlib.suppress(OSError):  # said better when the file is written
+            opened = os.open(folder, os.O_RDONLY)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        if opened is not None:
+            os.close(opened)
 
 
 def write_whole(path: Path, content: bytes, beside: str = "") -> None:
