@@ -302,6 +302,13 @@ def test_passwords_are_not_shown() -> None:
     assert shown("postgresql://me:secret@db/x?password=secret") == "postgresql://me@db/x"
     assert shown("s3://key:secret@bucket/h") == "s3://key@bucket/h"
     assert shown("a b.sqlite") == "a b.sqlite"
+    assert shown("postgresql://me:se@cret@db") == "postgresql://me@db"
+    assert shown("postgresql://[x") == "postgresql://[x"
+    pytest.importorskip("psycopg")
+    for place in ("postgresql://me:hidden@[x/d", "postgresql://me:hidden@a:b/d"):
+        with pytest.raises((UsageError, StorageError)) as caught:
+            opened(place, create=True)
+        assert "hidden" not in str(caught.value)
 
 
 # --- upgrades ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stepscope.compare.history.model import Entry, Record
-from stepscope.compare.history.remote import RemoteFiles, shown
+from stepscope.compare.history.remote import RemoteFiles, shown, without_password
 from stepscope.compare.stored import write_whole
 from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
 
@@ -69,15 +69,12 @@ class FolderStore:
     """
 
     def __init__(self, place: str, *, create: bool = False) -> None:
-        self.where = shown(place)
+        self.where, self._place = shown(place), place
         scheme, _, rest = place.partition("://")
         self.remote = bool(rest) and scheme not in ("file", "local")
         self._files: _Files
-        if self.remote:
-            self._files = RemoteFiles(place)
-        else:
-            self._files = LocalFiles(Path(rest or place))
         with self._told():
+            self._files = RemoteFiles(place) if self.remote else LocalFiles(Path(rest or place))
             if create:
                 self._files.make()
             self._names()
@@ -177,7 +174,8 @@ class FolderStore:
                 f"{self.where} does not exist; make it with stepscope history add"
             ) from error
         except Exception as error:
-            said = " ".join(str(error).split())[:200] or type(error).__name__
+            said = without_password(" ".join(str(error).split())[:200], self._place)
+            said = said or type(error).__name__
             raise StorageError(
                 f"cannot use {self.where} ({said}); check the path, your rights to it and the "
                 "connection; what was recorded before is untouched"

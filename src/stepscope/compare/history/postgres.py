@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from stepscope.compare.history.model import Entry, Record
-from stepscope.compare.history.remote import shown
+from stepscope.compare.history.remote import shown, without_password
 from stepscope.compare.history.store import needed
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
@@ -238,7 +238,7 @@ class PostgresStore:
     def _failed(self, error: Exception) -> Exception:
         """One sentence for what psycopg raised."""
         errors = self._psycopg.errors
-        said = " ".join(str(error).split())[:300]
+        said = without_password(" ".join(str(error).split())[:300], self._place)
         if isinstance(error, errors.LockNotAvailable):
             return StorageError(
                 f"another process has been writing {self.where} for {WAIT_S} s; nothing was "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from stepscope.compare.history.store import needed
 from stepscope.trace.errors import UsageError
@@ -29,8 +28,9 @@ class RemoteFiles:
         except ImportError as error:  # fsspec names the package that it wants
             raise UsageError(f"{shown(place)} cannot be reached: {error}") from error
         except ValueError as error:
-            raise UsageError(f"{shown(place)} cannot be reached: {error}; name another place"
-                             ) from error  # fmt: skip
+            raise UsageError(
+                f"{shown(place)} cannot be reached: {error}; name another place"
+            ) from error
         self._folder = folder.rstrip("/")
         self._made = False
 
@@ -93,10 +93,15 @@ def shown(place: str) -> str:
     """A place for messages: a password in it is left out."""
     if "://" not in place:
         return place
-    parts = urlsplit(place)
-    host = parts.netloc.rpartition("@")
-    if host[1]:
-        user = host[0].partition(":")[0]
-        parts = parts._replace(netloc=f"{user}@{host[2]}")
+    scheme, _, rest = place.partition("://")
     # options behind the question mark may hold one, too
-    return urlunsplit(parts._replace(query="", fragment=""))
+    authority, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{path}"
+
+
+def without_password(said: str, place: str) -> str:
+    """What a library says of a place, its password left out."""
+    user, _, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
+    secret = user.partition(":")[2]
+    return said.replace(secret, "***") if secret else said

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol, Self
-from urllib.parse import urlsplit
 
 from stepscope.compare.history.model import Entry, Plot, Record, record_of, series, unpacked
 from stepscope.compare.profile import Profile
@@ -142,7 +141,7 @@ class History:
 
 def opened(place: str, *, create: bool) -> Store:
     """Open the history at a place, as :class:`History` does."""
-    scheme = urlsplit(place).scheme if "://" in place else ""
+    scheme = place.partition("://")[0].lower() if "://" in place else ""
     if scheme in SERVERS:
         from stepscope.compare.history.postgres import PostgresStore
 
