@@ -18,7 +18,7 @@ import pytest
 
 _COPY = re.compile(r"^(Memcpy|Memset|\[CUDA mem)")
 _LAUNCH = re.compile(r"^(cuda|cu|hip)\w*(LaunchKernel|GraphLaunch|LaunchCooperative)")
-_UNMEASURED = pytest.StashKey[list[str]]()
+_NOTHING = "stepscope_step measured nothing"
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,19 @@ class StepMeasurement:
         step_ms: median length of a step by CUDA events, ms.
         steps_ms: length of each step, ms.
         peak_memory_bytes: most memory that PyTorch had allocated on the device meanwhile.
-        kernels_per_step: kernels that one step runs.
-        launches_per_step: calls that launch kernels or graphs, in one step.
+        kernels_per_step: kernels that one step runs; None where PyTorch's profiler saw none, as
+            when another profiler is attached.
+        launches_per_step: calls that launch kernels or graphs, in one step; None likewise.
     """
 
     step_ms: float
     steps_ms: list[float] = field(repr=False)
     peak_memory_bytes: int
-    kernels_per_step: int
-    launches_per_step: int
+    kernels_per_step: int | None
+    launches_per_step: int | None
 
     def check(self, **limits: float) -> None:
-        """Fail the test when a figure is over its limit.
+        """Fail the test when a figure is over its limit, or was not measured.
 
         Args:
             limits: figure to the largest value allowed, as in ``step_ms=25``.
@@ -54,39 +55,34 @@ class StepMeasurement:
             if name not in known:
                 raise ValueError(f"no figure {name!r}; known: {', '.join(known)}")
             value = getattr(self, name)
-            if value > limit:
+            if value is None:
+                over.append(f"{name} was not measured: PyTorch's profiler saw no kernel")
+            elif value > limit:
                 over.append(f"{name} is {value:.6g}, over {limit:.6g}")
         if over:
             pytest.fail("; ".join(over), pytrace=False)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the list of tests that measured nothing."""
-    config.stash[_UNMEASURED] = []
-
-
 @pytest.fixture
-def stepscope_step(
-    request: pytest.FixtureRequest,
-) -> Callable[..., StepMeasurement]:
+def stepscope_step() -> Callable[..., StepMeasurement]:
     """Measure a callable that does one training step: ``stepscope_step(step, steps=20, warmup=5)``.
 
     Skips the test where PyTorch finds no CUDA device.
     """
     why = _no_device()
     if why:
-        request.config.stash[_UNMEASURED].append(request.node.nodeid)
-        pytest.skip(f"stepscope_step measured nothing: {why}")
+        pytest.skip(f"{_NOTHING}: {why}")
     return measure
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say loudly which tests measured nothing."""
-    unmeasured = config.stash.get(_UNMEASURED, [])
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say loudly which tests measured nothing, whichever worker process skipped them."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    unmeasured = [report for report in skipped if _NOTHING in str(report.longrepr)]
     if unmeasured:
         terminalreporter.section("stepscope: steps that were NOT measured", yellow=True)
-        for name in unmeasured:
-            terminalreporter.line(name)
+        for report in unmeasured:
+            terminalreporter.line(report.nodeid)
 
 
 def measure(step: Callable[[], object], *, steps: int = 20, warmup: int = 5) -> StepMeasurement:
@@ -120,27 +116,30 @@ def measure(step: Callable[[], object], *, steps: int = 20, warmup: int = 5) -> 
     return StepMeasurement(statistics.median(lengths), lengths, peak, kernels, launches)
 
 
-def _counted(torch: Any, step: Callable[[], object]) -> tuple[int, int]:
-    """Kernels and launching calls of one step."""
+def _counted(torch: Any, step: Callable[[], object]) -> tuple[int | None, int | None]:
+    """Kernels and launching calls of one step; None where nothing of the device was recorded."""
     profiler = torch.profiler
     activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
     with profiler.profile(activities=activities) as recorded:
         step()
         torch.cuda.synchronize()
-    kernels = launches = 0
+    kernels = launches = recorded_work = 0
     for event in recorded.events():
         on_device = "CPU" not in str(event.device_type)
         if on_device and not getattr(event, "is_user_annotation", False):
+            recorded_work += 1
             kernels += not _COPY.match(event.name)
         elif not on_device:
             launches += bool(_LAUNCH.match(event.name))
-    return kernels, launches
+    return (kernels, launches) if recorded_work else (None, None)
 
 
 def _no_device() -> str:
     """Why nothing can be measured here; empty where it can."""
     try:
         torch = importlib.import_module("torch")
-    except ImportError:
+    except ModuleNotFoundError:
         return "PyTorch is not installed"
+    except (ImportError, OSError) as error:  # one of its libraries is missing
+        return f"PyTorch cannot be imported ({error})"
     return "" if torch.cuda.is_available() else "PyTorch finds no CUDA device"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stepscope.compare.budgets import CellLimit, SqlLimit
     from stepscope.compare.gate import GateResult as GateResult  # noqa: PLC0414 - for the doors
-    from stepscope.compare.history import Entry, Plot
+    from stepscope.compare.history import Entry, Mark, Plot
     from stepscope.compare.profile import Profile
     from stepscope.compare.result import Comparison as Comparison  # noqa: PLC0414 - for the doors
     from stepscope.compare.step_rows import Matched
@@ -174,7 +174,7 @@ def gate_runs(
     from stepscope import __version__
     from stepscope.compare.budgets import Rules, read_rules, with_limits
     from stepscope.compare.gate import gate
-    from stepscope.compare.stored import read_baseline, write_baseline
+    from stepscope.compare.stored import add_to_baseline
 
     usual = Path("stepscope.toml")
     file = Path(config) if config else usual if usual.is_file() else None
@@ -191,9 +191,7 @@ def gate_runs(
     asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
     result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
     if save_baseline:
-        target = Path(save_baseline)
-        kept = read_baseline(target).runs if target.exists() else []
-        write_baseline(target, [*kept, *runs], __version__)
+        add_to_baseline(Path(save_baseline), runs, __version__)
     return result
 
 
@@ -206,13 +204,24 @@ def nothing_asked(runs: Sequence[Profile]) -> GateResult:
     return GateResult(SCHEMA, True, [run.paths for run in runs], step, [], [], [], [], "")
 
 
+UNSENT = "stepscope-history-unsent"
+"""Folder of the working directory that keeps runs which a remote history did not take."""
+
+
 def history_add(
-    file: str, paths: Sequence[str], *, name: str = "", revision: str | None = None, label: str = ""
+    place: str,
+    paths: Sequence[str],
+    *,
+    name: str = "",
+    revision: str | None = None,
+    label: str = "",
 ) -> Iterator[Entry]:
     """Record captures in a history, each path being one run.
 
+    What a remote history does not take is kept in the folder ``UNSENT``, so that nothing is lost.
+
     Args:
-        file: the history; it is made if need be.
+        place: the history: file, folder or URL; it is made if need be.
         paths: captures, or folders with the ranks of one.
         name: what was run; by default the capture's name.
         revision: the code's revision; by default that of the Git repository of the working
@@ -222,18 +231,83 @@ def history_add(
     Raises:
         InputError: a capture or the history cannot be read.
         StorageError: the history cannot be written.
+        UsageError: a package that reaches the history is missing.
+    """
+    from stepscope.compare.history import History, record_of
+    from stepscope.compare.history.git import head
+
+    made_from = head() if revision is None else revision
+    records = [
+        record_of(
+            Session([path]).profile(),
+            name=name or Path(path).name.split(".")[0],
+            revision=made_from,
+            label=label,
+        )
+        for path in paths
+    ]
+    left = list(records)
+    try:
+        with History(place, create=True) as history:
+            for record in records:
+                entry = history.store.write(record)
+                left.remove(record)
+                yield entry
+    except StorageError as error:
+        if "://" not in place or place.startswith("file://"):
+            raise
+        with History(f"{UNSENT}/", create=True) as kept:
+            for record in left:
+                kept.store.write(record)
+        raise StorageError(
+            f"{error}. {len(left)} of {len(records)} runs are kept in {UNSENT}; send them later "
+            f"with stepscope history copy --file {UNSENT}/ --to URL"
+        ) from error
+
+
+def history_copy(source: str, target: str) -> tuple[int, int]:
+    """Copy every run of a history that another one does not have yet.
+
+    Returns:
+        How many there are, and how many were new to the other one.
+
+    Raises:
+        InputError: a history cannot be read.
+        StorageError: the other one cannot be written; what was copied until then is there.
     """
     from stepscope.compare.history import History
 
-    found = _git("rev-parse", "HEAD") if revision is None else [revision]
-    profiles = [(Session([path]).profile(), Path(path)) for path in paths]
-    with History(Path(file), create=True) as history:
-        for profile, path in profiles:
-            called = name or path.name.split(".")[0]
-            yield history.add(profile, name=called, revision=found[0] if found else "", label=label)
+    with History(source) as ours, History(target, create=True) as theirs:
+        records = ours.store.records()
+        there = {record.key for record in theirs.store.records()}
+        missing = [record for record in records if record.key not in there]
+        for record in missing:
+            theirs.store.write(record)
+        return len(records), len(missing)
 
 
-def history_entries(file: str, name: str = "") -> list[Entry]:
+def history_log(place: str, name: str, trackers: Sequence[str], latest: int | None = None) -> int:
+    """Send recorded runs, all or the latest, to experiment trackers; returns how many.
+
+    Raises:
+        InputError: the history cannot be read.
+        StorageError: a tracker does not take them.
+        UsageError: there is no such tracker, or its package is not installed.
+    """
+    entries = history_entries(place, name)[-(latest or 0) :]
+    send_to(trackers, entries)
+    return len(entries)
+
+
+def send_to(trackers: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Send entries to experiment trackers, each written ``NAME`` or ``NAME=WHERE``."""
+    from stepscope.compare.sinks.base import send
+
+    for tracker in trackers:
+        send(tracker, entries)
+
+
+def history_entries(place: str, name: str = "") -> list[Entry]:
     """Recorded runs, the earliest first.
 
     Raises:
@@ -241,24 +315,31 @@ def history_entries(file: str, name: str = "") -> list[Entry]:
     """
     from stepscope.compare.history import History
 
-    with History(Path(file)) as history:
+    with History(place) as history:
         return history.entries(name)
 
 
-def history_plot(file: str, name: str, figure: str) -> Plot:
+def history_plot(place: str, name: str, figure: str, *, added: bool = False) -> Plot:
     """A figure over the recorded runs, with its changes of level.
+
+    Args:
+        place: the history.
+        name: what was run; may be empty where there is only one name.
+        figure: a figure of the budgets.
+        added: in the order of adding, even where Git knows that of the commits.
 
     Raises:
         InputError: the history cannot be read.
         UsageError: no run has that figure.
     """
     from stepscope.compare.history import History
+    from stepscope.compare.history.git import by_commit
 
-    with History(Path(file)) as history:
-        return history.plot(name, figure)
+    with History(place) as history:
+        return history.plot(name, figure, None if added else by_commit)
 
 
-def history_keep(file: str, latest: int, name: str = "") -> int:
+def history_keep(place: str, latest: int, name: str = "") -> int:
     """Remove all but the latest runs of each name; returns how many.
 
     Raises:
@@ -267,7 +348,7 @@ def history_keep(file: str, latest: int, name: str = "") -> int:
     """
     from stepscope.compare.history import History
 
-    with History(Path(file)) as history:
+    with History(place) as history:
         return history.keep(latest, name)
 
 
@@ -299,8 +380,23 @@ def history_parquet(entries: Sequence[Entry], output: str | None) -> None:
         raise StorageError(f"cannot write {output}: {reason}; name another file") from error
 
 
-def history_bisect(file: str, name: str, figure: str, good: str = "", bad: str = "") -> str:
+def history_bisect(
+    place: str,
+    name: str,
+    figure: str,
+    good: str = "",
+    bad: str = "",
+    skip: Sequence[str] = (),
+) -> str:
     """Between which recorded runs a figure changed, what moved, and what to measure next, in words.
+
+    Args:
+        place: the history.
+        name: what was run; may be empty where there is only one name.
+        figure: a figure of the budgets.
+        good: revision of the earlier end; the first run where empty.
+        bad: revision of the later end; the last run where empty.
+        skip: revisions that cannot be measured.
 
     Raises:
         InputError: the history cannot be read.
@@ -308,39 +404,59 @@ def history_bisect(file: str, name: str, figure: str, good: str = "", bad: str =
     """
     from stepscope.compare.comparison import compare
     from stepscope.compare.history import History, suspects
+    from stepscope.compare.history.git import by_commit
     from stepscope.render.compare import compare_text
     from stepscope.render.history import mark_says
 
-    with History(Path(file)) as history:
-        plot = history.plot(name, figure)
+    with History(place) as history:
+        plot = history.plot(name, figure, by_commit)
         found = suspects(plot.marks, good, bad, plot.entries)
         if found is None:
             return f"No change of level of {figure} is between these runs.\n"
-        pair = [history.profile(entry.id) for entry in (found.previous, found.entry)]
-    said = mark_says(found, figure) + ".\n"
-    between = []
-    if found.previous.revision and found.entry.revision:
-        span = f"{found.previous.revision}..{found.entry.revision}"
-        between = _git("rev-list", "--first-parent", "--end-of-options", span)[1:]
-    if between:
-        said += f"Measure {between[len(between) // 2]} next: it halves the "
-        said += f"{len(between)} revisions between them.\n"
-    elif found.entry.revision != found.previous.revision:
-        said += "No revision between them is known here.\n"
-    return said + "\n" + compare_text(compare(pair[:1], pair[1:]))
+        sides = [
+            [history.profile(entry.id) for entry in _alike(plot.entries, end)]
+            for end in (found.previous, found.entry)
+        ]
+    said = [mark_says(found, figure) + ".", *_next(found, skip)]
+    return "\n".join(said) + "\n\n" + compare_text(compare(*sides))
 
 
-def _git(*arguments: str) -> list[str]:
-    """Lines that Git answers in the working directory; none where it cannot."""
-    import subprocess
+def _alike(entries: Sequence[Entry], end: Entry) -> list[Entry]:
+    """Runs of the revision of one, so that their spread is measured; that one alone without any."""
+    from stepscope.compare.stored import KEPT_RUNS
 
-    try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=False, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    alike = [e for e in entries if e.revision == end.revision] if end.revision else [end]
+    return alike[-KEPT_RUNS:]
+
+
+def _next(mark: Mark, skip: Sequence[str]) -> list[str]:
+    """Which revision made the change, or which to measure to find it."""
+    from stepscope.compare.history import git
+    from stepscope.render.text import clean
+
+    def named(commit: str) -> str:
+        return clean(f"{commit[:12]} ({git.subject(commit)})", 120)
+
+    old, new = mark.previous.revision, mark.entry.revision
+    if not old or not new or old == new:
+        return ["The runs name no two revisions, so nothing lies between them to be measured."]
+    commits = git.between(old, new)
+    if not commits:
+        return [f"Git, in this directory, knows nothing between {clean(old)} and {clean(new)}."]
+    unknown = git.known(skip)
+    left = [commit for commit in commits[:-1] if commit not in unknown]
+    if left:
+        # the one nearest the middle of all that lie between: skipped ones may be the culprit, too
+        middle = (len(commits) - 2) / 2
+        nearest = min(left, key=lambda commit: abs(commits.index(commit) - middle))
+        count = len(commits) - 1
+        said = f"Measure {named(nearest)} next: it halves the {count} revisions between them."
+        return [said, f"Where it cannot be measured: --skip {nearest[:12]}."]
+    if len(commits) == 1:
+        return [f"It came with {named(commits[0])}."]
+    return ["It came with one of these, of which only the last was measured:", *(
+        f"  {named(commit)}" for commit in commits
+    )]  # fmt: skip
 
 
 def trend_of_runs(

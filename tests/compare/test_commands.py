@@ -99,7 +99,9 @@ def test_a_gate_writes_what_it_is_asked_for(captures: tuple[str, str], tmp_path:
         run(gate, good, "--config", "none.toml")
 
 
-def test_a_history_is_kept(captures: tuple[str, str], tmp_path: Path) -> None:
+def test_a_history_is_kept(
+    captures: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, text = run(history, "add", *captures, "--name", "cnn", "--revision", "abc")
     assert code == 0
     assert text.splitlines()[0].startswith("entry 1: cnn, step 10.0")
@@ -113,7 +115,17 @@ def test_a_history_is_kept(captures: tuple[str, str], tmp_path: Path) -> None:
     assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
     assert run(history, "keep", "--latest", "1")[1] == "1 runs removed\n"
-    for wrong in (["add"], ["list", "x"], ["keep"], ["list", "-f", "parquet"]):
+    assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 runs copied\n"
+    assert "the others were there" in run(history, "copy", "--to", "folder/")[1]
+    assert "cnn" in run(history, "list", "--file", "folder")[1]
+    monkeypatch.setenv("STEPSCOPE_HISTORY", "folder")
+    assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 runs")
+    pytest.importorskip("tensorboardX", reason="needs tensorboardX, which the lock holds")
+    assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 runs sent\n"
+    run(history, "add", captures[0], "--name", "b", "--log", "tensorboard=tb")
+    assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["b", "cnn"]
+    wrongs = (["add"], ["list", "x"], ["keep"], ["list", "-f", "parquet"], ["copy"], ["log"])
+    for wrong in (*wrongs, ["log", "--log", "x"]):
         with pytest.raises(UsageError):
             run(history, *wrong)
 

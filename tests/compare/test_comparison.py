@@ -90,11 +90,23 @@ def test_a_slower_host_is_not_called_a_slower_program() -> None:
         return shifted(ms, "launch_bound", figures=figures)
 
     assert compare([run(0.5, 4000)], [run(8, 4100)]).verdict == "slower"
-    found = compare([run(0.5, 4000)], [run(8, 5600)])
+    found = compare([run(0.5, 4000)], [run(6, 5600)])
     assert found.verdict == "not_comparable"
     assert "host_pace" in found.says
     # a host that is 1.4 times slower does not make the step four times as long
     assert compare([run(0.5, 4000)], [run(32, 5600)]).verdict == "slower"
+
+
+def test_counts_have_no_noise() -> None:
+    def run(launches: float, source: str = "nsys") -> Profile:
+        figures = {"kernels_per_step": 600.0, "launches_per_step": launches}
+        return shifted(3, "launch_bound", figures=figures, setup={"source": source})
+
+    found = compare([run(600)], [run(660)])
+    assert found.verdict == "no_difference"
+    assert found.says.endswith("; yet a step has 660 launches instead of 600")
+    assert "yet" not in compare([run(600)], [run(605)]).says
+    assert "launches instead" not in compare([run(600)], [run(660, "kineto")]).says
 
 
 def test_another_tool_is_said_and_bounds_the_claim() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -330,6 +331,24 @@ def test_an_interrupted_write_leaves_the_old_file(
     assert [f.name for f in tmp_path.iterdir()] == ["base.json"]
     with pytest.raises(StorageError):
         write_baseline(tmp_path / "no" / "such.json", [run(10)], "0.1")
+
+
+def add_some(file: Path, first: int) -> None:
+    for ms in range(first, first + 8):
+        stored.add_to_baseline(file, [run(ms)], "0.1")
+
+
+def test_two_writers_of_a_baseline_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "base.json"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=add_some, args=(file, first)) for first in (10, 20)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+        assert writer.exitcode == 0
+    found = sorted(round(r.step_ns / 1e6) for r in read_baseline(file).runs)
+    assert found == [*range(10, 18), *range(20, 28)]
 
 
 def test_only_the_latest_runs_are_kept(tmp_path: Path) -> None:

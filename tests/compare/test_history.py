@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.compare.profiles import profile
 
-from stepscope.compare import history as module
 from stepscope.compare.changepoints import change_points
 from stepscope.compare.history import History, suspects
+from stepscope.compare.history import sqlite as module
 from stepscope.render import history as render
 from stepscope.runs import history_bisect, history_entries, history_parquet, history_plot
 from stepscope.trace.errors import InputError, StorageError, UsageError
@@ -201,7 +201,7 @@ def test_plot_and_bisect_name_the_change(tmp_path: Path, monkeypatch: pytest.Mon
     assert "No change" in history_bisect(path, "", "step_ms", bad="c003")
     with pytest.raises(UsageError, match="no run of revision"):
         history_bisect(path, "", "step_ms", good="zzz")
-    with pytest.raises(UsageError, match="was not recorded before"):
+    with pytest.raises(UsageError, match="does not come before"):
         suspects(plot.marks, "c009", "c001", plot.entries)
     with pytest.raises(UsageError, match="no figure"):
         history_plot(path, "", "foo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,10 +10,12 @@ import stat
 import subprocess
 import sys
 import types
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.captures import DATA, unpack
 
 from stepscope import pytest_plugin
 from stepscope.cli.gate import command
@@ -102,13 +105,42 @@ def test_a_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(found, StepMeasurement)
 
 
+def test_a_figure_that_was_not_measured_fails_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = fake_torch()
+    monkeypatch.setattr(Recorded, "events", lambda _: [])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    found = measure(lambda: None, steps=3)
+    assert found.kernels_per_step is None
+    found.check(step_ms=1)
+    with pytest.raises(pytest.fail.Exception, match="kernels_per_step was not measured"):
+        found.check(kernels_per_step=10**9)
+
+
+def test_the_plugin_loads_nothing_heavy() -> None:
+    """Every pytest run of a project that has Stepscope installed loads it."""
+    program = (
+        "import sys, pytest; before = set(sys.modules); import stepscope.pytest_plugin; "
+        "print(*(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded <= {"stepscope", "statistics", *sys.stdlib_module_names}
+    assert [name for name in done.stdout.split() if name.startswith("stepscope.")] == [
+        "stepscope.pytest_plugin"
+    ]
+
+
 @pytest.mark.parametrize("torch", [None, fake_torch(available=False)], ids=["none", "no device"])
 def test_without_a_device_there_is_a_reason(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert pytest_plugin._no_device()
 
 
-def test_a_test_without_a_gpu_is_skipped_loudly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "xdist"])
+def test_a_test_without_a_gpu_is_skipped_loudly(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not here')")
     (tmp_path / "test_it.py").write_text(
         "def test_speed(stepscope_step):\n    stepscope_step(lambda: None).check(step_ms=1)\n"
@@ -116,7 +148,7 @@ def test_a_test_without_a_gpu_is_skipped_loudly(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "stepscope.pytest_plugin", "-p",
-         "no:cacheprovider", "--rootdir", str(tmp_path), "test_it.py"],
+         "no:cacheprovider", *workers, "--rootdir", str(tmp_path), "test_it.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
@@ -124,18 +156,6 @@ def test_a_test_without_a_gpu_is_skipped_loudly(tmp_path: Path) -> None:
     assert "1 skipped" in done.stdout
     assert "NOT measured" in done.stdout
     assert "test_it.py::test_speed" in done.stdout
-
-
-@pytest.mark.gpu
-def test_a_real_step_is_measured() -> None:
-    import torch
-
-    weight = torch.randn(1024, 1024, device="cuda")
-    found = measure(lambda: weight @ weight, steps=5)
-    assert found.step_ms > 0
-    assert found.kernels_per_step >= 1
-    assert found.launches_per_step >= 1
-    assert found.peak_memory_bytes >= weight.numel() * 4
 
 
 # --- templates -----------------------------------------------------------------------------------
@@ -152,15 +172,30 @@ def test_templates_use_options_that_exist(name: str) -> None:
     assert "://" not in text
 
 
+def action_script() -> str:
+    text = (ROOT / "integrations/github/action.yml").read_text(encoding="utf-8")
+    return "\n".join(line[8:] for line in text.split("run: |\n")[1].splitlines())
+
+
+def template_script() -> str:
+    """The commands of the template but for the one that installs Stepscope."""
+    text = (ROOT / "integrations/gitlab/stepscope-gate.yml").read_text(encoding="utf-8")
+    folded = text.split("- >-\n")[1].split("  artifacts:")[0]
+    return " ".join(line.strip() for line in folded.splitlines())
+
+
+def program(folder: Path, content: str) -> dict[str, str]:
+    """An environment in which ``stepscope`` is a script."""
+    (folder / "bin").mkdir()
+    stand_in = folder / "bin" / "stepscope"
+    stand_in.write_text(f"#!/bin/bash\n{content}\n")
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
+    return os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
 def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
     """The script of the action, run with a stand-in for stepscope that shows its arguments."""
-    text = (ROOT / "integrations/github/action.yml").read_text(encoding="utf-8")
-    script = "\n".join(line[8:] for line in text.split("run: |\n")[1].splitlines())
-    stand_in = tmp_path / "stepscope"
-    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
-    environment = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    environment = program(tmp_path, 'printf "%s\\n" "$@"') | {
         "CAPTURES": "a b.sqlite\n$(touch evil)\n",
         "BASELINE": "base.json\n",
         "BUDGETS": "step_ms=25\nidle_share=0.1",
@@ -169,7 +204,7 @@ def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
         "GITHUB_STEP_SUMMARY": "s.md",
     }
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        ["bash", "-euo", "pipefail", "-c", action_script()],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
@@ -179,3 +214,45 @@ def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
         "$(touch evil)",
     ]
     assert not (tmp_path / "evil").exists()
+
+
+def test_the_template_passes_its_variables_untouched(tmp_path: Path) -> None:
+    environment = program(tmp_path, 'printf "%s\\n" "$@"')
+    for baseline, given in (("", []), ("b c.json", ["--baseline", "b c.json"])):
+        variables = {"STEPSCOPE_CAPTURES": "$(touch evil) --x", "STEPSCOPE_BASELINE": baseline}
+        done = subprocess.run(
+            ["sh", "-e", "-c", template_script()],
+            cwd=tmp_path, env=environment | variables, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == [
+            "gate", *given, "--junit", "stepscope-junit.xml",
+            "--gitlab", "gl-code-quality-report.json", "--", "$(touch evil) --x",
+        ]  # fmt: skip
+    assert not (tmp_path / "evil").exists()
+
+
+def test_both_judge_real_captures(tmp_path: Path) -> None:
+    """As a CI system runs them, on a healthy capture and on one that starves."""
+    good, bad = (
+        unpack(DATA / "nsys" / f"{n}.sqlite.xz", tmp_path) for n in ("cnn_small", "cnn_disk")
+    )
+    environment = program(tmp_path, f'exec {shlex.quote(sys.executable)} -m stepscope "$@"')
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    shells = {"bash": action_script(), "sh": template_script()}
+    for capture, code in ((good, 0), (bad, 1)):
+        names = {"CAPTURES": str(capture), "BASELINE": str(good), "BUDGETS": "", "CONFIG": "",
+                 "JUNIT": "stepscope-junit.xml", "GITHUB_STEP_SUMMARY": "summary.md"}  # fmt: skip
+        names |= {"STEPSCOPE_CAPTURES": str(capture), "STEPSCOPE_BASELINE": str(good)}
+        for shell, script in shells.items():
+            done = subprocess.run(
+                [shell, "-e", "-c", script],
+                cwd=tmp_path, env=environment | names, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == code, done.stdout + done.stderr
+            assert ("input_starvation" in done.stdout) == bool(code)
+            root = ET.parse(tmp_path / "stepscope-junit.xml").getroot()
+            assert root.attrib["failures"] == str(code)
+            (tmp_path / "stepscope-junit.xml").unlink()
+            assert ("::error " in done.stdout) == (code == 1 and shell == "bash")
+        assert len(json.loads((tmp_path / "gl-code-quality-report.json").read_text())) == code
+    assert (tmp_path / "summary.md").read_text().count("### ") == 2

@@ -16,6 +16,10 @@ from stepscope.compare.statistics import (
     bootstrap_means,
     difference,
     mean_error,
+    missed,
+    settled,
+    slow_waves,
+    wave_count,
 )
 
 
@@ -45,6 +49,61 @@ def test_steps_that_follow_one_another_are_less_certain() -> None:
     assert naive < 0.65 * truth
     assert drawn > 1.25 * naive
     assert mean_error(walk).mean() > 1.25 * naive
+
+
+def test_the_slowest_waves_by_hand() -> None:
+    assert slow_waves([5.0]) == (0.0, 0)
+    assert slow_waves([7.0] * 9) == (pytest.approx(0, abs=1e-12), 3)
+    # two steps have one wave: cos(pi/4) and cos(3 pi/4), so the usual error of a mean of two
+    error, degrees = slow_waves([10.0, 14.0])
+    assert (error, degrees) == (pytest.approx(2.0), 1)
+    # as many waves as there are degrees make the usual error for any series (Parseval)
+    assert wave_count(3) == 2
+    values = np.array([3.0, 8.0, 4.0])
+    assert slow_waves(values)[0] == pytest.approx(values.std(ddof=1) / math.sqrt(3))
+    # what repeats within the run does not move its mean; what drifts does
+    spikes, drift = np.tile([1.0, 1.0, 1.0, 9.0], 16), np.linspace(1, 9, 64)
+    assert slow_waves(spikes)[0] < 0.3 * spikes.std() / 8
+    assert slow_waves(drift)[0] > 2 * drift.std() / 8
+
+
+@pytest.mark.parametrize("follows", [0.0, 0.5])
+@pytest.mark.parametrize("n", [12, 20, 60])
+def test_the_error_and_its_degrees_make_a_test_of_its_size(n: int, follows: float) -> None:
+    """Means of 4000 series without a level are called one in 5 of 100, two-sided."""
+    rng = np.random.default_rng(n)
+    shocks = rng.normal(size=(n + 30, 4000))
+    for i in range(1, n + 30):
+        shocks[i] = follows * shocks[i - 1] + shocks[i]
+    series = shocks[30:].T
+    told = [slow_waves(row) for row in series]
+    factor = _quantile(0.975, wave_count(n)) * math.sqrt(missed(n))
+    called = np.mean([abs(r.mean()) > factor * e for r, (e, _) in zip(series, told, strict=True)])
+    assert called <= 0.06  # three standard deviations of 4000 series
+    assert called >= (0.03 if follows else 0.01)
+
+
+def test_what_the_waves_of_a_short_run_miss() -> None:
+    # by hand: 4 steps have 2 waves; 0.25 / (1.25 - cos) at pi/4 and pi/2 is 0.4605 and 0.2
+    assert missed(4) == pytest.approx(2 / (0.4605 + 0.2), rel=1e-3)
+    assert missed(4) > missed(20) > missed(400) > 1
+    assert missed(400) < 1.05
+
+
+def test_the_start_of_a_capture_is_no_noise() -> None:
+    steady = [40.2, 32.93, 32.93, 32.92, 32.82, 32.89, 33.03, 32.9, 32.95, 33.05]
+    assert settled(steady).tolist() == [32.93, *steady[1:]]
+    for other in (
+        [30.0, *steady[1:]],  # shorter
+        [32.93, 40.2, *steady[2:]],  # not the first
+        [40.8, 35.81, 38.08, 36.67, 36.34, 38.83, 38.18, 35.46],  # longest, but like the others
+        steady[:5],  # too few to tell
+    ):
+        assert settled(other).tolist() == other
+    quiet = [32.9, *steady[1:]]
+    found = difference([[v * 1e6 for v in steady]], [[v * 1.1e6 for v in quiet]])
+    assert found.ratio == pytest.approx(1.1 * np.mean(quiet) / np.mean(steady))
+    assert found.ratio_low > 1  # the mean keeps the first step, the doubt does not
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))

@@ -6,7 +6,7 @@ import click
 
 from stepscope.cli import options
 
-_ACTIONS = ("add", "list", "plot", "bisect", "keep")
+_ACTIONS = ("add", "list", "plot", "bisect", "keep", "copy", "log")
 
 
 @click.command()
@@ -14,10 +14,12 @@ _ACTIONS = ("add", "list", "plot", "bisect", "keep")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
     "--file",
-    type=click.Path(),
+    metavar="FILE|FOLDER|URL",
+    envvar="STEPSCOPE_HISTORY",
     default="stepscope-history.sqlite",
     show_default=True,
-    help="The history.",
+    help="The history: an SQLite file, a folder (or an fsspec URL) of Parquet files, or "
+    "postgresql://USER@HOST/DATABASE. $STEPSCOPE_HISTORY is another default.",
 )
 @click.option("--name", default="", help="What was run; runs of one name form a series.")
 @click.option(
@@ -27,7 +29,27 @@ _ACTIONS = ("add", "list", "plot", "bisect", "keep")
 @click.option("--figure", default="step_ms", show_default=True, help="Figure to plot: a budget.")
 @click.option("--good", default="", help="Earlier end for bisect; the first run by default.")
 @click.option("--bad", default="", help="Later end for bisect; the last run by default.")
-@click.option("--latest", type=click.IntRange(min=1), help="How many runs of each name to keep.")
+@click.option("--skip", multiple=True, help="Revision that bisect cannot measure; repeatable.")
+@click.option(
+    "--by",
+    type=click.Choice(("commits", "added")),
+    default="commits",
+    show_default=True,
+    help="Order of plot: the commits where Git knows them, or the order of adding.",
+)
+@click.option("--to", "target", default="", help="History that copy writes to, as for --file.")
+@click.option(
+    "--log",
+    "trackers",
+    multiple=True,
+    metavar="NAME[=WHERE]",
+    help="Send the figures to tensorboard (=FOLDER), mlflow (=URI) or wandb (=PROJECT), too.",
+)
+@click.option(
+    "--latest",
+    type=click.IntRange(min=1),
+    help="How many runs of each name to keep; how many to log, all by default.",
+)
 @options.formats("terminal", "json", "csv", "html", "parquet")
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")
 def command(
@@ -40,6 +62,10 @@ def command(
     figure: str,
     good: str,
     bad: str,
+    skip: tuple[str, ...],
+    by: str,
+    target: str,
+    trackers: tuple[str, ...],
     latest: int | None,
     format_: str,
     output: str | None,
@@ -49,7 +75,8 @@ def command(
     "add" records captures, each PATH being one run (a folder holds its ranks). "list" shows what
     was recorded; with --format csv, json or parquet it exports it. "plot" draws a figure over the
     runs with its changes of level. "bisect" names the two runs between which it changed, what
-    moved, and the revision to measure next. "keep" removes all but the latest runs.
+    moved, and the revision to measure next. "keep" removes all but the latest runs. "copy" adds to
+    another history what it does not have, "log" sends recorded runs to an experiment tracker.
     """
     from stepscope import runs as offered
     from stepscope.render import history as render
@@ -60,24 +87,46 @@ def command(
             "history add needs captures" if action == "add" else f"history {action} takes no PATH"
         )
     if action == "add":
-        for entry in offered.history_add(file, paths, name=name, revision=revision, label=label):
+        added = []
+        entries = offered.history_add(file, paths, name=name, revision=revision, label=label)
+        for entry in entries:
             step = entry.figures["step_ms"]
             options.write(f"entry {entry.id}: {options.plain(entry.name)}, step {step:.3f} ms\n")
+            added.append(entry)
+        offered.send_to(trackers, added)  # only then: a tracker that fails costs no entry
     elif action == "list":
         _list(file, name, format_, output)
     elif action == "plot":
-        plot = offered.history_plot(file, name, figure)
+        plot = offered.history_plot(file, name, figure, added=by == "added")
         if format_ == "json":
             options.write_to(options.as_json(plot), output)
         else:
             shown = render.plot_html if format_ == "html" else render.plot_text
             options.write_to(shown(plot), output)
     elif action == "bisect":
-        options.write(offered.history_bisect(file, name, figure, good, bad))
+        options.write(offered.history_bisect(file, name, figure, good, bad, skip))
     else:
-        if latest is None:
-            raise UsageError("history keep needs --latest, as in --latest 200")
-        options.write(f"{offered.history_keep(file, latest, name)} runs removed\n")
+        options.write(_manage(action, file, name, target, trackers, latest) + "\n")
+
+
+def _manage(
+    action: str, file: str, name: str, target: str, trackers: tuple[str, ...], latest: int | None
+) -> str:
+    from stepscope import runs as offered
+    from stepscope.trace.errors import UsageError
+
+    if action == "copy":
+        if not target:
+            raise UsageError("history copy needs --to, as in --to postgresql://HOST/DATABASE")
+        count, new = offered.history_copy(file, target)
+        return f"{new} of {count} runs copied" + ("" if new == count else "; the others were there")
+    if action == "log":
+        if not trackers:
+            raise UsageError("history log needs --log, as in --log tensorboard=runs")
+        return f"{offered.history_log(file, name, trackers, latest)} runs sent"
+    if latest is None:
+        raise UsageError("history keep needs --latest, as in --latest 200")
+    return f"{offered.history_keep(file, latest, name)} runs removed"
 
 
 def _list(file: str, name: str, format_: str, output: str | None) -> None:

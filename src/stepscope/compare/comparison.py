@@ -25,7 +25,7 @@ from stepscope.compare.result import (
     StepDifference,
     Verdict,
 )
-from stepscope.compare.setup import explained, noise_between, setup_differences
+from stepscope.compare.setup import beyond, noise_between, setup_differences
 from stepscope.compare.statistics import Difference, difference, mean_error
 from stepscope.trace.units import milliseconds
 
@@ -53,8 +53,7 @@ def compare(
         [p.lengths_ns() for p in before], [p.lengths_ns() for p in after], run_noise=run_noise
     )
     setup = setup_differences(a, b)
-    least, most = explained(a, b, setup)
-    low, high = math.log(measured.ratio_low) - most, math.log(measured.ratio_high) - least
+    low, high = beyond(measured, a, b, setup)
     verdict = _verdict(measured, low, high)
     stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
     if stepless:
@@ -77,15 +76,12 @@ def compare(
     parts = part_differences(a, b)
     kernels, floor, shift = kernel_differences(a, b)
     findings = _findings(a, b)
+    certain = _certain(a, b, kernels, findings)
     causes = causes_moved(step, parts, findings)
     return Comparison(
         schema=SCHEMA,
         verdict=verdict,
-        says=(
-            _stepless(stepless)
-            if stepless
-            else _says(verdict, step, causes, kernels, findings, setup)
-        ),
+        says=(_stepless(stepless) if stepless else _says(verdict, step, causes, certain, setup)),
         before=[p.paths for p in before],
         after=[p.paths for p in after],
         step=step,
@@ -194,8 +190,7 @@ def _says(
     verdict: Verdict,
     step: StepDifference,
     causes: list[CauseMoved],
-    kernels: list[KernelDifference],
-    findings: list[FindingDifference],
+    certain: str,
     setup: list[SetupDifference],
 ) -> str:
     times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
@@ -205,10 +200,10 @@ def _says(
             f"Not comparable: the steps take {times}, but what differs beside the code "
             f"({confounding}) may explain that alone"
         )
-        return said + _certain(kernels, findings)
+        return said + certain
     if verdict == "no_difference":
         said = f"No difference that these runs can show: the steps take {times}"
-        return said + _certain(kernels, findings)
+        return said + certain
     if step.ratio < 0.5:
         amount = f"{1 / step.ratio:.1f} times as fast"
     elif step.ratio > 2:
@@ -224,9 +219,12 @@ def _says(
     return said
 
 
-def _certain(kernels: list[KernelDifference], findings: list[FindingDifference]) -> str:
+def _certain(
+    a: Profile, b: Profile, kernels: list[KernelDifference], findings: list[FindingDifference]
+) -> str:
     """What did change although the steps cannot show a difference; empty for nothing."""
-    said = [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
+    said = _counts(a, b)
+    said += [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
     said += [
         f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
         f"({signed((f.after_ns or 0) - (f.before_ns or 0))})"
@@ -234,6 +232,23 @@ def _certain(kernels: list[KernelDifference], findings: list[FindingDifference])
         if f.fate in ("new", "gone") and f.cause not in _OF_THE_MACHINE
     ][:1]
     return f"; yet {' and '.join(said)}" if said else ""
+
+
+def _counts(a: Profile, b: Profile) -> list[str]:
+    """The count that moved most, in a sentence without end: counts have no noise.
+
+    Launches only where one tool recorded both sides: tools do not record the same calls.
+    """
+    names = {"kernels_per_step": "kernels"}
+    if a.setup.get("source") == b.setup.get("source"):
+        names["launches_per_step"] = "launches"
+    moved = []
+    for figure, name in names.items():
+        before, after = (p.figures.get(figure, 0.0) for p in (a, b))
+        if before and after and abs(after - before) >= max(_MATTERS * before, 1.0):
+            says = f"a step has {after:.0f} {name} instead of {before:.0f}"
+            moved.append((abs(math.log(after / before)), says))
+    return [says for _, says in sorted(moved, reverse=True)[:1]]
 
 
 def kernel_says(kernel: KernelDifference) -> str:
@@ -393,8 +408,8 @@ def _remarks(
     else:
         found.append(
             f"one capture cannot show how much runs of the same code vary: it is assumed that two "
-            f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; "
-            "several captures of each side measure it"
+            f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; five "
+            "captures of both sides together measure it (--repeat-before, --repeat-after)"
         )
     few = min(len(p.wall_ns) for p in (*before, *after))
     if few < _FEW_STEPS:

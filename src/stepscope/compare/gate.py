@@ -8,7 +8,6 @@ explain (:mod:`stepscope.compare.setup`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -18,7 +17,7 @@ from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
 from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
-from stepscope.compare.setup import explained, noise_between
+from stepscope.compare.setup import beyond, noise_between
 from stepscope.compare.statistics import difference
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds
@@ -164,8 +163,7 @@ def _against(
         return Check(BASELINE, "cannot_tell", None, None, compared.says)
     slower = found.ratio - 1
     # what the set-up may explain by itself is not held against the code
-    most = explained(merged(baseline), merged(runs), compared.setup)[1]
-    least = found.ratio_low * math.exp(-most) - 1
+    least, _ = beyond(found, merged(baseline), merged(runs), compared.setup)
     times = f"{milliseconds(found.before_ns)} to {milliseconds(found.after_ns)}"
     says = f"the step went from {times} ({100 * slower:+.1f} %)"
     value, limit = round(found.ratio, 4), 1 + rules.min_effect

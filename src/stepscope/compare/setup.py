@@ -7,7 +7,7 @@ from typing import Final
 
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import SetupDifference
-from stepscope.compare.statistics import HOST_NOISE, assumed_noise
+from stepscope.compare.statistics import HOST_NOISE, Difference, assumed_noise
 
 HOST_PACE: Final = 1.25
 """Ratio of the lengths of the shortest launching calls (lower decile) from which on the hosts
@@ -134,6 +134,20 @@ def host_pace(before: Profile, after: Profile) -> float:
     """Time of a launching call, after over before; 1 where either is not known."""
     times = [p.figures.get("launch_ns", 0.0) for p in (before, after)]
     return times[1] / times[0] if min(times) > 0 else 1.0
+
+
+def beyond(
+    measured: Difference, before: Profile, after: Profile, setup: list[SetupDifference]
+) -> tuple[float, float]:
+    """Interval of the logarithm of the ratio, noise and what the set-up may explain taken away.
+
+    Noise and set-up are independent, so their bounds add as the sides of a right angle do.
+    """
+    least, most = explained(before, after, setup)
+    shift = math.log(measured.ratio)
+    low = shift - math.hypot(shift - math.log(measured.ratio_low), most)
+    high = shift + math.hypot(math.log(measured.ratio_high) - shift, least)
+    return low, high
 
 
 def explained(before: Profile, after: Profile, setup: list[SetupDifference]) -> tuple[float, float]:

@@ -8,9 +8,10 @@ there, so that an interrupted write leaves the old one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,16 +95,53 @@ def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
     write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
+    """Add runs to a baseline, which is made if need be; a second writer waits.
+
+    Args:
+        path: the file.
+        runs: profiles, the latest last.
+        version: version of Stepscope.
+
+    Raises:
+        InputError: what is there is no baseline.
+        StorageError: the file cannot be written.
+    """
+    with _alone(path.parent):
+        kept = read_baseline(path).runs if path.exists() else []
+        write_baseline(path, [*kept, *runs], version)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other writers, where the file system knows locks."""
+    opened = None
+    try:
+        with contextlib.suppress(OSError):  # said better when the file is written
+            opened = os.open(folder, os.O_RDONLY)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def write_whole(path: Path, content: bytes, beside: str = "") -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Args:
+        path: the file.
+        content: what it shall hold.
+        beside: name in the same folder to write under first; made up by default.
 
     Raises:
         StorageError: it cannot be written.
     """
     partial = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as stream:
-            partial = Path(stream.name)
+        place = path.parent / (beside or f".{path.name}.{uuid.uuid4().hex}")
+        with place.open("xb") as stream:
+            partial = place
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -10,7 +10,6 @@ from stepscope.compare import (
     budgets,
     changepoints,
     gate,
-    history,
     kernels,
     matching,
     profile,
@@ -20,6 +19,7 @@ from stepscope.compare import (
     stored,
     trend,
 )
+from stepscope.compare.history import folder, model, postgres, sqlite
 from stepscope.docs.markdown import code, constants, prose, table
 
 Structs = list[type[msgspec.Struct]]
@@ -65,8 +65,8 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
     "history": (
         "a series of runs",
         "`history plot`",
-        history.SCHEMA,
-        [history.Plot, history.Entry, history.Mark],
+        model.SCHEMA,
+        [model.Plot, model.Entry, model.Mark],
     ),
 }
 """File -> what it is, command, version and structs."""
@@ -84,7 +84,10 @@ def comparison_parts() -> list[str]:
     ]
     rows = [
         (code(name), f"{value:,}" if isinstance(value, int) else f"{value:g}", prose(doc))
-        for module in (statistics, setup, kernels, changepoints, stored, history)
+        for module in (
+            *(statistics, setup, kernels, changepoints, stored),
+            *(sqlite, folder, postgres),
+        )
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

@@ -72,6 +72,7 @@ ENVIRONMENT = {
         "folders"
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
+    "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
     "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
     "STEPSCOPE_CUBLASLT": (
         "the `libcublasLt` that `stepscope ceilings` shall use; that of PyTorch's packages or of "

@@ -1,0 +1,1 @@
+"""Experiment trackers that recorded runs can be sent to, imported only when asked for."""
