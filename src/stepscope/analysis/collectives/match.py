@@ -16,6 +16,7 @@ from stepscope.analysis.collectives.pairs import (
     pair_line,
     pairs_by_number,
 )
+from stepscope.analysis.collectives.payloads import with_payloads
 from stepscope.analysis.collectives.quality import expected_size, missing_ranks, remarks
 from stepscope.analysis.collectives.result import Instances, Matched, RankOps
 from stepscope.analysis.collectives.streams import Channel, channels
@@ -29,7 +30,7 @@ def match(participants: Sequence[Participant]) -> Matched | None:
         None when none of them communicates. A single one is matched with nobody: its operations
         are instances with one member, whose waiting cannot be told from transferring.
     """
-    job = job_calls(participants)
+    job = with_payloads(job_calls(participants))
     if not any(len(calls) for calls in job.calls):
         return None
     found = channels(job)

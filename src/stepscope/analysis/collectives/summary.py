@@ -148,8 +148,8 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
         )
     if inside.any() and (instances.bytes[inside] < 0).all():
         remarks.append(
-            "the capture does not tell message sizes, so there is no bandwidth; torch.profiler "
-            "records them"
+            "the capture does not tell message sizes, so there is no bandwidth; stepscope run and "
+            "torch.profiler record them"
         )
     keys = {guess.channel: names[guess.channel] for guess in c.groups}
     return Communication(
