@@ -141,9 +141,7 @@ def _completed(
         calls,
         bytes=np.where(empty & (s.bytes >= 0), whole, calls.bytes),
         size=np.where((calls.size < 0) & (ranks > 0), ranks, calls.size),
-        group=np.where(
-            (calls.group < 0) & ~calls.point_to_point, codes[s.communicator], calls.group
-        ),
+        group=np.where(grouped, codes[s.communicator], calls.group),
     )
 
 
