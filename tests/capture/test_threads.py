@@ -126,10 +126,10 @@ def test_threads_of_a_recorded_program(program: Program) -> None:
     on = mine & frame.equals("state", "running")
     wanted = mine & (frame.equals("state", "running") | frame.equals("state", "runnable"))
     assert 0.05e9 < length[on].sum() <= length[wanted].sum()
-    assert length[wanted].sum() > 0.3e9
+    assert length[wanted].sum() > 0.1e9
     # sleepers are seen asleep, and the child without CUDA or NVTX belongs here
     others = frame.equals("state", "sleeping") & (frame["process_id"] == main) & ~mine
-    assert length[others].sum() > 0.3e9
+    assert length[others].sum() > 0.05e9
     assert len(set(frame["process_id"].tolist())) == 2
     assert trace.rows("process") == 2
     assert "thread_state" not in {a.table for a in trace.meta.absent}
