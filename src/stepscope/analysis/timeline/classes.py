@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.kernels.families import FAMILIES, classify
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.frame import Frame
 
 Codes = npt.NDArray[np.uint8]
 
@@ -119,10 +119,3 @@ def name_codes(names: list[str]) -> Codes:
 def of_names(frame: Frame, per_name: Codes) -> Codes:
     """Class of each row from that of each distinct name."""
     return per_name[frame["name"]]
-
-
-def totals(code: Codes, ns: IntArray) -> dict[str, int]:
-    """Ns by class; classes without any are left out."""
-    sums = np.zeros(len(CLASSES), np.int64)
-    np.add.at(sums, code, ns)
-    return {key: int(value) for key, value in zip(CLASSES, sums.tolist(), strict=True) if value}

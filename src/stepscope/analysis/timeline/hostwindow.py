@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.build import CUDA_CALLS
-from stepscope.analysis.timeline.classes import totals
 from stepscope.analysis.timeline.timeline import Timeline
 
+_PIECE = 1 << 18
 MOST_THREADS = 4
 """Threads that are told: a program launches from two, seldom from more."""
 
@@ -33,12 +34,17 @@ def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
         slices = timeline.track(track.id).slices
         # a call that waits may have begun long before the window
         stop = int(np.searchsorted(slices.start, end, side="left"))
-        start, last = slices.start[:stop], slices.end[:stop]
-        rows = np.flatnonzero(last > begin)
-        inside = np.minimum(last[rows], end) - np.maximum(start[rows], begin)
-        kinds = totals(slices.code[:stop][rows], inside)
-        if kinds:
-            calls = int(np.count_nonzero(start[rows] >= begin))
-            found.append({"title": timeline.group_of(track), "calls": calls, "kinds": kinds})
+        kinds = np.zeros(len(classes.CLASSES), np.int64)
+        calls = 0
+        for at in range(0, stop, _PIECE):  # bounds the memory of a window over everything
+            part = slice(at, min(at + _PIECE, stop))
+            start, last = slices.start[part], slices.end[part]
+            inside = np.maximum(np.minimum(last, end) - np.maximum(start, begin), 0)
+            np.add.at(kinds, slices.code[part], inside)
+            calls += int(np.count_nonzero(start >= begin))
+        if kinds.any():
+            by_class = zip(classes.CLASSES, kinds.tolist(), strict=True)
+            told = {key: ns for key, ns in by_class if ns}
+            found.append({"title": timeline.group_of(track), "calls": calls, "kinds": told})
     found.sort(key=lambda thread: -sum(thread["kinds"].values()))
     return found[:MOST_THREADS]
