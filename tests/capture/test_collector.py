@@ -137,6 +137,24 @@ def test_driver_calls_and_waits_are_recorded_in_every_range(program: Program) ->
     assert trace.rows("sync") == 2
 
 
+def test_calls_in_a_forked_child_harm_nobody(program: Program) -> None:
+    """The parent's callbacks still stand there, the collector's CUPTI does not."""
+    trace = program.trace(
+        """
+        launch(1); cuda.fake_stream_sync(5, 10)
+        child = os.fork()
+        if child == 0:
+            for _ in range(3):
+                cuda.fake_stream_sync(5, 10); cuda.fake_record(0x8000, 3); cuda.fake_driver_launch()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        cuda.fake_stream_sync(5, 10)
+        """,
+        record=("event",),
+    )
+    assert trace.rows("sync") == 2
+
+
 def test_nvtx_of_every_flavour(program: Program) -> None:
     trace = program.trace(
         """

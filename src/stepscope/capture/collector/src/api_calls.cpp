@@ -197,7 +197,8 @@ void enable(bool on) {
 
 void on_call(int domain, uint32_t number, const void* data) {
   bool driver = domain == cupti::kDomainDriver;
-  if (!data || number >= kMostIds || !g_ids[driver][number].what) return;
+  // Without CUPTI: a forked child, where the callbacks of its parent still stand.
+  if (!g_cupti || !data || number >= kMostIds || !g_ids[driver][number].what) return;
   const Id& id = g_ids[driver][number];
   cupti::CallbackData call;
   memcpy(&call, data, sizeof call);
