@@ -78,7 +78,7 @@ void record(const char* what) {
   static CUpti_SubscriberHandle subscriber;
   auto ignore = [](void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {};
   if (cuptiSubscribe(&subscriber, ignore, nullptr) != CUPTI_SUCCESS) {
-    fprintf(stderr, "another tool uses CUPTI\n");
+    fprintf(stderr, "CUPTI cannot be used: there is no driver, or another tool uses it\n");
     exit(1);
   }
   cuptiActivityRegisterTimestampCallback(now);
