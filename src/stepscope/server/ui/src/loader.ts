@@ -8,7 +8,8 @@ import type { View } from "./view";
 
 const MOST_COLUMNS = 16000;
 const PAUSE_MS = 60;
-const MOST_WORK_MS = 5;
+const MOST_WORK_MS = 4;
+const HIDDEN_MS = 50; // a page that is not shown gets no frames
 
 export class Loader {
   private running: AbortController | null = null;
@@ -77,8 +78,9 @@ export class Loader {
         const tile = tiles.get(lane.info.id);
         if (!tile) continue;
         if (performance.now() - since > MOST_WORK_MS) {
-          // pictures of many tracks take longer than a frame: let the view move in between
-          await new Promise((go) => setTimeout(go));
+          // pictures of many tracks take longer than a frame: one piece a frame, so that the view
+          // moves in between
+          await nextFrame();
           if (control.signal.aborted) return;
           since = performance.now();
         }
@@ -95,4 +97,15 @@ export class Loader {
       this.arrived();
     }
   }
+}
+
+/** After the next frame was drawn. */
+function nextFrame(): Promise<void> {
+  return new Promise((go) => {
+    const late = setTimeout(go, HIDDEN_MS);
+    requestAnimationFrame(() => {
+      clearTimeout(late);
+      setTimeout(go);
+    });
+  });
 }
