@@ -1,6 +1,6 @@
 /** The page: holds the state, answers pointer and keys, asks the source, draws once a frame. */
 
-import { Painter, hint, lowerBound, themeOf, type Marks } from "./canvas";
+import { Painter, hint, lowerBound, type Marks } from "./canvas";
 import { Colours } from "./colours";
 import { Drawer } from "./drawer";
 import { element, fill } from "./dom";
@@ -10,10 +10,10 @@ import { MOUSE, keys, type Commands, type Key } from "./keys";
 import { readLink, writeLink } from "./link";
 import { Loader } from "./loader";
 import { Overlay } from "./overlay";
-import { remember, remembered } from "./storage";
 import { StepsView } from "./steps";
 import { stepSource } from "./stepsource";
 import { showDetails, showDiagnosis, showHits, showStatistics } from "./panel";
+import { startTheme, toggleTheme } from "./theme";
 import { Tracks, depths, type Group, type Lane } from "./tracks";
 import type { Details, Diagnosed, Hits, Layout, Place, Row, Source } from "./types";
 import { View } from "./view";
@@ -110,8 +110,7 @@ export class App {
     this.view = new View(layout.begin, layout.end);
     this.view.fit();
     this.tracks = new Tracks(layout);
-    const theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    document.documentElement.dataset.theme = remembered("theme") ?? theme;
+    startTheme();
     this.painter = new Painter(this.axis, this.rows, source, new Colours(layout.classes));
     this.loader = new Loader(
       source,
@@ -223,11 +222,7 @@ export class App {
     }
     const width = this.stage.clientWidth;
     const height = Math.max(1, this.scroller.clientHeight);
-    const key = `${width} ${height} ${window.devicePixelRatio}`;
-    if (key !== this.rows.dataset.size) {
-      this.painter.resize(width, height);
-      this.rows.dataset.size = key;
-    }
+    this.painter.resize(width, height);
     const before = this.tracks.height;
     this.tracks.room = height;
     this.tracks.arrange();
@@ -842,10 +837,7 @@ export class App {
   }
 
   private toggleTheme(): void {
-    const root = document.documentElement;
-    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-    remember("theme", root.dataset.theme);
-    this.painter.theme = themeOf(root);
+    this.painter.theme = toggleTheme();
     this.steps.themed();
     this.changed();
   }

@@ -1,14 +1,14 @@
 /** Two runs side by side: one step of each on one scale, and what differs. */
 
-import { themeOf } from "./canvas";
 import { Colours } from "./colours";
 import { element, fill } from "./dom";
 import { clean, time, words } from "./format";
 import type { Key } from "./keys";
 import { about, keyOfPart, kernelName, showDifferences } from "./pairpanel";
-import { AXIS_PX, LEFT_PX, PairPainter, TIMES_PX, belongs, lines, rowOf, streamOf, times, type Chosen, type Kind, type Line } from "./pairpaint";
+import { LEFT_PX, PairPainter, TIMES_PX, belongs, lines, rowOf, streamOf, times, type Chosen, type Kind, type Line } from "./pairpaint";
 import { NO_ROW, SIDES, type Compared, type PairDevice, type PairLayout, type PairSource, type PairStep, type Side } from "./pairsource";
-import { remembered, remember } from "./storage";
+import { AXIS_PX } from "./sheet";
+import { startTheme, themeNow, toggleTheme } from "./theme";
 import { View } from "./view";
 
 const MOST_ALIGNMENTS = 40;
@@ -61,10 +61,9 @@ export class CompareApp {
     private readonly source: PairSource,
     private readonly layout: PairLayout,
   ) {
-    const theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    document.documentElement.dataset.theme = remembered("theme") ?? theme;
+    startTheme();
     this.colours = new Colours(layout.classes);
-    this.painter = new PairPainter(this.canvas, themeOf(document.documentElement), this.colours);
+    this.painter = new PairPainter(this.canvas, themeNow(), this.colours);
     this.keys = this.ownKeys();
     this.build(root);
     this.listen();
@@ -200,11 +199,7 @@ export class CompareApp {
       this.rows = lines(this.steps, Math.min(MOST_GROWN, Math.max(1, (room - AXIS_PX) / Math.max(1, needed))));
       const width = this.scroller.clientWidth;
       const height = Math.max(bottom(this.rows), room);
-      const size = `${width} ${height} ${window.devicePixelRatio}`;
-      if (size !== this.canvas.dataset.size) {
-        this.painter.resize(width, height);
-        this.canvas.dataset.size = size;
-      }
+      this.painter.resize(width, height);
       // whole nanoseconds, as the link tells them: it then gives the same picture
       const shown = new View(this.view.first, this.view.last, Math.round(this.view.begin), Math.round(this.view.end));
       this.painter.paint(shown, this.rows, this.steps, this.zero, this.compared, this.chosen, this.causeCode());
@@ -420,10 +415,7 @@ export class CompareApp {
   }
 
   private theme(): void {
-    const root = document.documentElement;
-    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-    remember("theme", root.dataset.theme);
-    this.painter.theme = themeOf(root);
+    this.painter.theme = toggleTheme();
     this.changed();
   }
 

@@ -4,7 +4,9 @@ import { colourOf } from "./colours";
 import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, count, percent, time } from "./format";
+import { FONT, fit, scaled } from "./sheet";
 import { choice } from "./tables";
+import { themeNow } from "./theme";
 import type { FlameAnswer } from "./types";
 
 const ROW = 18;
@@ -315,19 +317,13 @@ export class Flame implements Panel {
     const rows = this.tree ? this.tree.deepest + 1 : 0;
     // browsers refuse canvases of any height; deeper stacks than this are shown by zooming in
     const height = Math.max(this.scrolled.clientHeight - 4, Math.min(rows * ROW, 12_000), ROW);
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d")!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fit(this.canvas, width, height);
+    const { context } = scaled(this.canvas);
     context.clearRect(0, 0, width, height);
     if (!this.tree) return;
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
-    const style = getComputedStyle(document.documentElement);
-    const strong = style.getPropertyValue("--strong").trim();
+    const { strong } = themeNow();
     for (const [node, x, wide] of this.boxes(width)) {
       const y = this.tree.depth[node] * ROW;
       const faded = this.found.size > 0 && !this.found.has(node);

@@ -1,13 +1,14 @@
 /** The step view: all steps side by side. Holds its state, answers pointer and keys. */
 
-import { themeOf } from "./canvas";
 import { Colours } from "./colours";
 import { element, fill } from "./dom";
 import { clean, count, percent, time } from "./format";
 import type { Key } from "./keys";
-import { AXIS_PX, LEFT_PX, RIGHT_PX, StepPainter, histogram, picture } from "./steppaint";
+import { AXIS_PX } from "./sheet";
+import { LEFT_PX, RIGHT_PX, StepPainter, histogram, picture } from "./steppaint";
 import { legend, partsOf, showFigures, showStep } from "./steppanel";
 import { COLOURINGS, NOTHING, SORTS, order, type Colouring, type Figures, type Grid, type Sort, type StepSource } from "./stepsource";
+import { themeNow } from "./theme";
 import { View } from "./view";
 
 const MOST_ROW_PX = 40;
@@ -59,7 +60,7 @@ export class StepsView {
   private readonly aside = element("aside", { "aria-label": "Step figures" });
   private readonly chosen = element("section", { "aria-label": "Selected step" });
   private readonly bars = element("canvas", { class: "histogram", role: "img", tabindex: -1 });
-  private readonly painter = new StepPainter(this.canvas, themeOf(document.documentElement));
+  private readonly painter = new StepPainter(this.canvas, themeNow());
   private readonly colours: Colours;
   private figures: Figures | null = null;
   private order: Uint32Array = new Uint32Array();
@@ -114,7 +115,7 @@ export class StepsView {
   }
 
   themed(): void {
-    this.painter.theme = themeOf(document.documentElement);
+    this.painter.theme = themeNow();
     this.changed();
     this.histogram();
   }
@@ -301,11 +302,7 @@ export class StepsView {
       const rows = Math.ceil(this.order.length / group);
       this.spacer.style.height = `${Math.max(0, rows * rowPx + AXIS_PX - height)}px`;
       const width = this.stage.clientWidth - this.scrollbar;
-      const size = `${width} ${height} ${window.devicePixelRatio}`;
-      if (size !== this.canvas.dataset.size) {
-        this.painter.resize(width, height);
-        this.canvas.dataset.size = size;
-      }
+      this.painter.resize(width, height);
       this.want();
       const longest = this.order.reduce((most, s) => Math.max(most, f.end[s] - f.begin[s]), 1);
       this.painter.paint(this.view, this.shown, {
