@@ -4,7 +4,7 @@ import type { Colours } from "./colours";
 import { element, fill, swatch } from "./dom";
 import { clean, percent, time, words } from "./format";
 import type { Chosen, Kind } from "./pairpaint";
-import type { Comparison, KernelDifference } from "./pairsource";
+import type { Comparison, KernelDifference, Side } from "./pairsource";
 
 const MOST_ROWS = 400;
 
@@ -54,6 +54,26 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
     element("p", {}, all),
     ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),
     ...(operators.length ? [section("By operator", "operator", operators, "device time a step")] : []),
+  );
+}
+
+/**
+ * What is highlighted.
+ *
+ * @param counted of each run: its step, how often it is in it, how long in all in ns
+ */
+export function showHighlighted(parent: HTMLElement, c: Comparison, { kind, row }: Chosen, counted: ([Side, number, number, number] | [Side])[]): void {
+  const name =
+    kind === "kernel" ? kernelName(c.kernels[row])
+    : kind === "cause" ? words(c.parts[row].part.replace("idle:", "idle: "))
+    : c[kind === "range" ? "ranges" : "operators"][row].name; // prettier-ignore
+  const said = counted.map(([side, step, n, ns]) => (step === undefined ? side : `${side}, step ${step}: ${n} ×, ${time(ns!)}`));
+  fill(
+    parent,
+    element("h2", {}, "Highlighted"),
+    element("p", { class: "name" }, clean(name, 400)),
+    ...(kind === "kernel" ? [element("p", { class: "note" }, clean(about(c.kernels[row]), 300))] : []),
+    element("ul", { class: "plain" }, ...said.map((text) => element("li", {}, text))),
   );
 }
 
