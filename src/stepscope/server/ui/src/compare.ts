@@ -1,14 +1,15 @@
 /** Two runs side by side: one step of each on one scale, and what differs. */
 
 import { Colours } from "./colours";
-import { element, fill } from "./dom";
+import { element } from "./dom";
 import { clean, time } from "./format";
 import { Frame, said, wrong } from "./frame";
 import type { Key } from "./keys";
+import { PairAside, causeCode } from "./pairaside";
 import { alignments, showPairChoices } from "./pairbar";
 import { pairKeys } from "./pairkeys";
-import { keyOfPart, showDifferences, showHighlighted } from "./pairpanel";
-import { LEFT_PX, PairPainter, TIMES_PX, belongs, lines, rowOf, times, type Chosen, type Kind, type Line } from "./pairpaint";
+import { hasRow, keyOfPart } from "./pairpanel";
+import { LEFT_PX, PairPainter, TIMES_PX, lines, rowOf, times, type Chosen, type Line } from "./pairpaint";
 import { SIDES, type Compared, type PairDevice, type PairLayout, type PairSource, type PairStep, type Side } from "./pairsource";
 import { readPair, writePair } from "./pairstate";
 import { boxAt, boxSays, type UnderPair } from "./pairtip";
@@ -33,9 +34,7 @@ export class CompareApp {
   private readonly stage = element("div", { class: "stage" }, this.scroller, this.tip);
   private readonly times = element("canvas", { class: "times", role: "img", "aria-label": "Step times of both runs" });
   private readonly tools = element("div", { class: "tools" });
-  private readonly aside = element("aside", { "aria-label": "Comparison" });
-  private readonly chosenPanel = element("section", { "aria-label": "Highlighted" });
-  private readonly tables = element("section", { "aria-label": "Differences" });
+  private readonly aside: PairAside;
   private readonly around = new Frame({ theme: () => this.theme(), help: () => this.help() });
   private readonly colours: Colours;
   private readonly painter: PairPainter;
@@ -59,7 +58,6 @@ export class CompareApp {
     changed: () => this.changed(),
     clicked: (event) => this.clicked(event),
   });
-  private allKernels = false;
 
   constructor(
     root: HTMLElement,
@@ -69,6 +67,7 @@ export class CompareApp {
     startTheme();
     this.colours = new Colours(layout.classes);
     this.painter = new PairPainter(this.canvas, themeNow(), this.colours);
+    this.aside = new PairAside(this.colours, (chosen) => this.choose(chosen));
     this.keys = this.ownKeys();
     this.build(root);
     this.listen();
@@ -86,10 +85,9 @@ export class CompareApp {
       "div",
       { class: "steps compare" },
       element("div", { class: "stepsmain" }, this.tools, element("p", { class: "note" }), this.stage, this.times),
-      this.aside,
+      this.aside.root,
     );
     this.around.build(root, `${name("before")} and ${name("after")}`, files, [], body);
-    fill(this.aside, element("p", { class: "note", role: "status" }, "Comparing …"));
   }
 
   // --- asking ------------------------------------------------------------------------------------
@@ -105,12 +103,11 @@ export class CompareApp {
         const device = devices[this.now.device[side]];
         if (this.now.number[side] < 0 || this.now.number[side] >= device.count) this.now.number[side] = device.median;
       }
-      if (this.now.chosen && !this.exists(this.now.chosen)) this.now.chosen = null;
-      this.panel();
+      if (this.now.chosen && !hasRow(this.compared.comparison, this.now.chosen)) this.now.chosen = null;
+      this.aside.show(this.compared, this.now.chosen, this.steps);
       await this.fetch();
     } catch (error) {
-      const says = clean(wrong(error), 800);
-      fill(this.aside, element("h2", {}, "No comparison"), element("p", { role: "alert" }, says));
+      this.aside.fail(wrong(error));
     } finally {
       this.asking--;
       this.changed();
@@ -131,7 +128,7 @@ export class CompareApp {
       this.around.fail("");
       this.toolbar();
       this.scale(first);
-      this.highlighted();
+      this.aside.count(this.steps);
     } catch (error) {
       this.around.fail(wrong(error));
     } finally {
@@ -183,7 +180,8 @@ export class CompareApp {
       this.painter.resize(width, height);
       // whole nanoseconds, as the link tells them: it then gives the same picture
       const shown = new View(this.view.first, this.view.last, Math.round(this.view.begin), Math.round(this.view.end));
-      this.painter.paint(shown, this.rows, this.steps, this.zero, this.compared, this.now.chosen, this.causeCode());
+      const cause = causeCode(this.colours, this.compared.comparison, this.now.chosen);
+      this.painter.paint(shown, this.rows, this.steps, this.zero, this.compared, this.now.chosen, cause);
       const devices = { before: this.shownDevice("before"), after: this.shownDevice("after") };
       times(this.times, width, devices, this.now.number, this.painter.theme);
       this.around.where.textContent = `${time(this.view.span)} shown`;
@@ -194,12 +192,6 @@ export class CompareApp {
 
   private shownDevice(side: Side): PairDevice {
     return this.compared!.devices[side][this.now.device[side]];
-  }
-
-  private causeCode(): number {
-    if (this.now.chosen?.kind !== "cause") return -1;
-    const part = this.compared!.comparison.parts[this.now.chosen.row]?.part ?? "";
-    return this.colours.classes.findIndex((c) => c.key === keyOfPart(part));
   }
 
   // --- panels ------------------------------------------------------------------------------------
@@ -217,80 +209,12 @@ export class CompareApp {
     });
   }
 
-  private panel(): void {
-    const { comparison, facts, notes } = this.compared!;
-    fill(
-      this.aside,
-      element("section", { "aria-label": "Verdict", class: `verdict ${comparison.verdict}` }, element("h2", {}, `${clean(comparison.says, 800)}.`), ...facts.map((line) => element("p", { class: "note" }, clean(line, 600)))),
-      this.chosenPanel,
-      this.tables,
-      element("details", {}, element("summary", {}, `Notes (${notes.length})`), element("ul", { class: "plain" }, ...notes.map((n) => element("li", {}, clean(n, 600))))),
-    );
-    this.differences();
-    this.highlighted();
-  }
-
-  private differences(): void {
-    showDifferences(this.tables, this.compared!.comparison, this.colours, {
-      all: this.allKernels,
-      choose: (chosen) => this.choose(chosen),
-      toggle: () => {
-        this.allKernels = !this.allKernels;
-        this.differences();
-      },
-    });
-    this.mark();
-  }
-
-  private mark(): void {
-    for (const row of this.tables.querySelectorAll<HTMLElement>("tr[data-kind]")) {
-      const own = this.now.chosen !== null && row.dataset.kind === this.now.chosen.kind && Number(row.dataset.row) === this.now.chosen.row;
-      row.classList.toggle("chosen", own);
-      if (own) row.scrollIntoView({ block: "nearest" });
-    }
-  }
-
-  /** What is highlighted, and how often and how long it is in the two steps shown. */
-  private highlighted(): void {
-    const c = this.compared?.comparison;
-    if (!c || !this.now.chosen) {
-      fill(this.chosenPanel);
-      return;
-    }
-    const chosen = this.now.chosen;
-    const counted = SIDES.map((side): [Side, number, number, number] | [Side] => {
-      const step = this.steps[side];
-      if (!step) return [side];
-      const what = chosen.kind === "cause" ? "pieces" : "operations";
-      let [n, ns] = [0, 0];
-      for (let i = 0; i < step[what].start.length; i++)
-        if (belongs(step, what, i, chosen, this.causeCode())) {
-          n++;
-          ns += step[what].end[i] - step[what].start[i];
-        }
-      return [side, step.step, n, ns];
-    });
-    showHighlighted(this.chosenPanel, c, chosen, counted);
-  }
-
   // --- doing -------------------------------------------------------------------------------------
-
-  private exists({ kind, row }: Chosen): boolean {
-    const c = this.compared!.comparison;
-    const lists = { kernel: c.kernels, range: c.ranges, operator: c.operators, cause: c.parts };
-    return row >= 0 && row < lists[kind].length;
-  }
 
   private choose(chosen: Chosen | null): void {
     const again = chosen && this.now.chosen?.kind === chosen.kind && this.now.chosen.row === chosen.row;
     this.now.chosen = again ? null : chosen;
-    if (this.now.chosen?.kind === "kernel" && !this.tables.querySelector(`tr[data-kind=kernel][data-row="${this.now.chosen.row}"]`)) {
-      this.allKernels = true;
-      this.differences();
-    }
-    this.mark();
-    this.highlighted();
-    this.around.status.textContent = this.now.chosen ? (this.chosenPanel.querySelector(".name")?.textContent ?? "") : "";
+    this.around.says(this.aside.highlight(this.now.chosen, this.steps));
     this.changed();
   }
 
@@ -329,16 +253,6 @@ export class CompareApp {
     this.changed();
   }
 
-  /** The next row of the tables, in the order in which they stand. */
-  private stepRow(by: number): void {
-    const rows = [...this.tables.querySelectorAll<HTMLElement>("tr[data-kind]")];
-    if (!rows.length) return;
-    const at = rows.findIndex((r) => r.classList.contains("chosen"));
-    const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(Math.max(at + by, 0), rows.length - 1);
-    if (next === at) return;
-    this.choose({ kind: rows[next].dataset.kind as Kind, row: Number(rows[next].dataset.row) });
-  }
-
   private theme(): void {
     this.painter.theme = toggleTheme();
     this.changed();
@@ -354,7 +268,10 @@ export class CompareApp {
       this.changed();
     };
     return pairKeys({
-      row: (by) => this.stepRow(by),
+      row: (by) => {
+        const next = this.aside.next(by);
+        if (next) this.choose(next);
+      },
       pair: (by, only) => this.pair(by, only),
       medians: () => this.medians(),
       align: () => this.nextAlign(),
@@ -445,7 +362,7 @@ export class CompareApp {
   private restore(): void {
     const { state, window } = readPair(location.hash);
     this.now = state;
-    this.allKernels = state.chosen?.kind === "kernel";
+    this.aside.all = state.chosen?.kind === "kernel";
     this.wanted = window;
   }
 }

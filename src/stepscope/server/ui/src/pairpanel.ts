@@ -102,6 +102,12 @@ export function kernelName(k: KernelDifference): string {
   return before ? `${before} → ${after}` : after;
 }
 
+/** Whether the comparison has such a row: a link may tell of another one. */
+export function hasRow(c: Comparison, { kind, row }: Chosen): boolean {
+  const lists = { kernel: c.kernels, range: c.ranges, operator: c.operators, cause: c.parts };
+  return row >= 0 && row < lists[kind].length;
+}
+
 /** What became of a kernel. */
 export function about(k: KernelDifference): string {
   const each = k.each_ratio === null ? "" : `, ${k.each_ratio >= 1 ? "+" : "−"}${percent(Math.abs(k.each_ratio - 1))} a call`;

@@ -7,13 +7,14 @@ import { wrong } from "./frame";
 import type { Key } from "./keys";
 import { ChartPointer, showTip } from "./pointer";
 import { AXIS_PX } from "./sheet";
+import { StepAside } from "./stepaside";
 import { remark, showChoices } from "./stepbar";
 import { StepGrids } from "./stepgrid";
 import { stepKeys } from "./stepkeys";
-import { LEFT_PX, RIGHT_PX, StepPainter, histogram } from "./steppaint";
-import { legend, showFigures, showStep } from "./steppanel";
+import { LEFT_PX, StepPainter } from "./steppaint";
 import { COLOURINGS, SORTS, order, type Colouring, type Figures, type Sort, type StepSource } from "./stepsource";
 import { MOST_ROW_PX, readSteps, writeSteps } from "./stepstate";
+import { StepStage, type Rows } from "./stepstage";
 import { cellSays, rowSays } from "./steptip";
 import { themeNow } from "./theme";
 import { View } from "./view";
@@ -33,23 +34,11 @@ export interface StepActions {
 export class StepsView {
   readonly root = element("section", { class: "steps", hidden: true, "aria-label": "Steps" });
   readonly keys: Key[];
-  private readonly canvas = element("canvas", {
-    class: "steprows",
-    tabindex: 0,
-    role: "application",
-    "aria-label":
-      "Steps side by side. Up and down choose a step, Enter opens it in the timeline, W and S zoom, question mark shows all keys.",
-  });
-  private readonly spacer = element("div", {});
-  private readonly scroller = element("div", { class: "scroll" }, this.canvas, this.spacer);
-  private readonly tip = element("div", { class: "tip", hidden: true });
-  private readonly stage = element("div", { class: "stage" }, this.scroller, this.tip);
+  private readonly stage = new StepStage(() => this.changed());
   private readonly tools = element("div", { class: "tools" });
   private readonly note = element("p", { class: "note", role: "status" });
-  private readonly aside = element("aside", { "aria-label": "Step figures" });
-  private readonly chosen = element("section", { "aria-label": "Selected step" });
-  private readonly bars = element("canvas", { class: "histogram", role: "img", tabindex: -1 });
-  private readonly painter = new StepPainter(this.canvas, themeNow());
+  private readonly aside: StepAside;
+  private readonly painter = new StepPainter(this.stage.canvas, themeNow());
   private readonly colours: Colours;
   private figures: Figures | null = null;
   private order: Uint32Array = new Uint32Array();
@@ -62,11 +51,10 @@ export class StepsView {
   private asking = 0;
   private failed = false;
   private wanted: [number, number] | null = null;
-  private bins: number[][] = [];
   private readonly pointer = new ChartPointer({
-    canvas: this.canvas,
+    canvas: this.stage.canvas,
     left: LEFT_PX,
-    width: () => this.chart,
+    width: () => this.stage.chart,
     view: () => this.view,
     ready: () => this.figures !== null,
     changed: () => this.changed(),
@@ -80,8 +68,9 @@ export class StepsView {
   ) {
     this.colours = new Colours(classes);
     this.grids = new StepGrids(source, this.colours, () => this.changed(), (text) => actions.fail(text));
+    this.aside = new StepAside(this.colours, { select: (step) => this.select(step), open: (step) => this.open(step) });
     this.keys = this.ownKeys();
-    fill(this.root, element("div", { class: "stepsmain" }, this.tools, this.note, this.stage), this.aside);
+    fill(this.root, element("div", { class: "stepsmain" }, this.tools, this.note, this.stage.root), this.aside.root);
     this.listen();
   }
 
@@ -98,14 +87,14 @@ export class StepsView {
     this.root.hidden = !visible;
     if (!visible) return;
     if (!this.figures && !this.failed) void this.load();
-    this.canvas.focus({ preventScroll: true });
+    this.stage.canvas.focus({ preventScroll: true });
     this.changed();
   }
 
   themed(): void {
     this.painter.theme = themeNow();
     this.changed();
-    this.histogram();
+    if (this.figures) this.aside.draw(this.figures, this.odd);
   }
 
   // --- link --------------------------------------------------------------------------------------
@@ -143,7 +132,7 @@ export class StepsView {
       const says = wrong(error);
       this.note.textContent = clean(says, 800);
       fill(this.tools);
-      fill(this.aside, element("h2", {}, "No steps"), element("p", {}, clean(says, 800)));
+      this.aside.fail(says);
     } finally {
       this.asking--;
       this.changed();
@@ -168,7 +157,7 @@ export class StepsView {
     this.wanted = null;
     this.grids.forget();
     this.toolbar();
-    this.panel();
+    this.aside.show(this.figures!, this.now, this.odd);
   }
 
   /** Shows the steps whole, but no more than some medians. */
@@ -180,33 +169,21 @@ export class StepsView {
     this.view.set(this.view.first - room, last + room);
   }
 
-  private get chart(): number {
-    return Math.max(50, this.stage.clientWidth - this.scrollbar - LEFT_PX - RIGHT_PX);
-  }
-
-  private get scrollbar(): number {
-    return this.scroller.offsetWidth - this.scroller.clientWidth;
-  }
-
-  /** Steps in a row, and pixels of a row. */
-  private get layout(): { group: number; rowPx: number } {
-    const n = Math.max(1, this.order.length);
-    const fits = Math.max(1, this.stage.clientHeight - AXIS_PX - 2) / n;
-    const px = Math.min(MOST_ROW_PX, this.now.stepPx ? Math.max(this.now.stepPx, Math.min(fits, MOST_ROW_PX)) : fits);
-    return px < 1 ? { group: Math.ceil(1 / px), rowPx: 1 } : { group: 1, rowPx: Math.floor(px) };
+  private get rows(): Rows {
+    return this.stage.rows(this.order.length, this.now.stepPx);
   }
 
   private want(): void {
     if (!this.figures || !this.visible) return;
-    const { group, rowPx } = this.layout;
-    const visible = Math.ceil((this.stage.clientHeight - AXIS_PX) / rowPx) + 2;
+    const { group, rowPx } = this.rows;
+    const visible = Math.ceil((this.stage.height - AXIS_PX) / rowPx) + 2;
     // rows to spare, so that scrolling a little asks nothing
     const spare = Math.ceil(visible / 2);
     const block = Math.max(1, spare);
-    const top = Math.floor(this.scroller.scrollTop / rowPx);
+    const top = Math.floor(this.stage.scroll / rowPx);
     const firstRow = Math.max(0, Math.floor((top - spare) / block) * block);
     const rows = visible + 2 * spare + block;
-    const columns = Math.min(MOST_COLUMNS, Math.round(this.chart));
+    const columns = Math.min(MOST_COLUMNS, Math.round(this.stage.chart));
     const bucket = Math.max(1, Math.ceil(this.view.span / columns));
     const ask = {
       device: this.now.device,
@@ -238,12 +215,9 @@ export class StepsView {
     if (!this.visible) return;
     const f = this.figures;
     if (f) {
-      const { group, rowPx } = this.layout;
-      const height = this.stage.clientHeight;
-      const rows = Math.ceil(this.order.length / group);
-      this.spacer.style.height = `${Math.max(0, rows * rowPx + AXIS_PX - height)}px`;
-      const width = this.stage.clientWidth - this.scrollbar;
-      this.painter.resize(width, height);
+      const { group, rowPx } = this.rows;
+      this.stage.stretch(this.order.length, { group, rowPx });
+      this.painter.resize(this.stage.width, this.stage.height);
       this.want();
       const longest = this.order.reduce((most, s) => Math.max(most, f.end[s] - f.begin[s]), 1);
       this.painter.paint(this.view, this.grids.shown, {
@@ -252,7 +226,7 @@ export class StepsView {
         odd: this.odd,
         group,
         rowPx,
-        scroll: this.scroller.scrollTop,
+        scroll: this.stage.scroll,
         selected: this.now.selected,
         hovered: this.hovered,
         longest,
@@ -272,28 +246,6 @@ export class StepsView {
       colour: (colour) => this.setColour(colour),
     });
     this.note.textContent = remark(this.figures!);
-  }
-
-  private panel(): void {
-    showFigures(this.aside, this.figures!, {
-      title: this.figures!.titles[this.now.device],
-      parts: [this.bars, this.chosen],
-      legend: legend(this.figures!, this.now.colour, this.colours),
-      select: (step) => this.select(step),
-    });
-    this.histogram();
-    this.detail();
-  }
-
-  private histogram(): void {
-    const f = this.figures;
-    if (!f) return;
-    this.bins = histogram(this.bars, f, this.painter.theme, this.odd, this.now.selected).bins;
-    this.bars.setAttribute("aria-label", `histogram of ${f.last - f.first + 1} step times in ${this.bins.length} bins`);
-  }
-
-  private detail(): void {
-    showStep(this.chosen, this.figures!, this.now.selected, this.colours, (step) => this.open(step));
   }
 
   // --- doing -------------------------------------------------------------------------------------
@@ -322,14 +274,13 @@ export class StepsView {
   private setColour(colour: Colouring): void {
     this.now.colour = colour;
     this.toolbar();
-    this.panel();
+    this.aside.show(this.figures!, this.now, this.odd);
     this.changed();
   }
 
   private select(step: number, reveal = true): void {
     this.now.selected = step;
-    this.detail();
-    this.histogram();
+    this.aside.select(this.figures!, step, this.odd);
     if (reveal) this.reveal();
     const f = this.figures!;
     this.actions.says(`step ${step}, ${time(f.end[step] - f.begin[step])}`);
@@ -338,18 +289,15 @@ export class StepsView {
 
   private reveal(): void {
     if (this.now.selected < 0) return;
-    const { group, rowPx } = this.layout;
-    const y = Math.floor(this.order.indexOf(this.now.selected) / group) * rowPx;
-    const room = this.stage.clientHeight - AXIS_PX;
-    if (y < this.scroller.scrollTop) this.scroller.scrollTop = y;
-    else if (y + rowPx > this.scroller.scrollTop + room) this.scroller.scrollTop = y + rowPx - room;
+    const { group, rowPx } = this.rows;
+    this.stage.reveal(Math.floor(this.order.indexOf(this.now.selected) / group), rowPx);
   }
 
   private step(by: number): void {
     if (!this.figures || !this.order.length) return;
     const at = this.order.indexOf(this.now.selected);
     const last = this.order.length - 1;
-    const next = at < 0 ? (by > 0 ? 0 : last) : at + by * this.layout.group;
+    const next = at < 0 ? (by > 0 ? 0 : last) : at + by * this.rows.group;
     this.select(this.order[Math.min(Math.max(next, 0), last)]);
   }
 
@@ -373,10 +321,9 @@ export class StepsView {
   }
 
   private higher(factor: number): void {
-    const { group, rowPx } = this.layout;
+    const { group, rowPx } = this.rows;
     const next = (rowPx / group) * factor;
-    const fits = (this.stage.clientHeight - AXIS_PX - 2) / Math.max(1, this.order.length);
-    this.now.stepPx = next <= fits ? 0 : Math.min(MOST_ROW_PX, next);
+    this.now.stepPx = next <= this.stage.fits(this.order.length) ? 0 : Math.min(MOST_ROW_PX, next);
     this.grids.forget();
     requestAnimationFrame(() => this.reveal());
     this.changed();
@@ -418,33 +365,25 @@ export class StepsView {
   // --- pointer -----------------------------------------------------------------------------------
 
   private listen(): void {
-    new ResizeObserver(() => this.changed()).observe(this.stage);
-    this.scroller.addEventListener("scroll", () => this.changed());
-    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
-    this.canvas.addEventListener("pointerleave", () => {
-      this.tip.hidden = true;
+    const { canvas } = this.stage;
+    canvas.addEventListener("pointermove", (event) => this.hover(event));
+    canvas.addEventListener("pointerleave", () => {
+      this.stage.tip.hidden = true;
       this.hovered = -1;
       this.changed();
-    });
-    this.bars.addEventListener("click", (event) => {
-      const box = this.bars.getBoundingClientRect();
-      const bin = Math.floor(((event.clientX - box.left) / box.width) * this.bins.length);
-      const steps = this.bins[bin] ?? [];
-      if (steps.length) this.select(steps[(steps.indexOf(this.now.selected) + 1) % steps.length]);
     });
   }
 
   /** Row under the pointer; -1 for none. */
   private rowAt(event: MouseEvent): number {
-    const { group, rowPx } = this.layout;
-    const y = event.clientY - this.stage.getBoundingClientRect().top - AXIS_PX;
-    const row = Math.floor((y + this.scroller.scrollTop) / rowPx);
-    return y < 0 || row < 0 || row * group >= this.order.length ? -1 : row;
+    const { group, rowPx } = this.rows;
+    const row = this.stage.row(event, rowPx);
+    return row * group >= this.order.length ? -1 : row;
   }
 
   private at(event: MouseEvent): number {
     const row = this.rowAt(event);
-    return row < 0 ? -1 : this.order[row * this.layout.group];
+    return row < 0 ? -1 : this.order[row * this.rows.group];
   }
 
   private clicked(event: PointerEvent): void {
@@ -458,15 +397,15 @@ export class StepsView {
     const x = this.pointer.at(event);
     const row = this.rowAt(event);
     this.hovered = row < 0 ? -1 : this.at(event);
-    showTip(this.tip, this.stage, event, row < 0 ? "" : this.hint(row, x));
+    showTip(this.stage.tip, this.stage.root, event, row < 0 ? "" : this.hint(row, x));
     this.changed();
   }
 
   private hint(row: number, x: number): string {
-    const { group } = this.layout;
+    const { group } = this.rows;
     const steps = this.order.subarray(row * group, (row + 1) * group);
-    if (x < 0 || x >= this.chart) return rowSays(this.figures!, steps, this.odd, null);
-    const at = this.view.time(x, this.chart);
+    if (x < 0 || x >= this.stage.chart) return rowSays(this.figures!, steps, this.odd, null);
+    const at = this.view.time(x, this.stage.chart);
     const { grid, first } = this.grids.shown ?? { grid: null, first: 0 };
     const cell = grid ? cellSays(grid, row - first / grid.group, at, this.colours) : "";
     return rowSays(this.figures!, steps, this.odd, `at ${time(at)}: ${cell || "nothing"}`);
