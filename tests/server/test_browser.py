@@ -193,6 +193,19 @@ def test_search_goes_through_the_hits(shown: Shown) -> None:
     assert shown.window() != first or "2 of" in page.locator("aside").inner_text()
 
 
+def test_a_search_that_was_cleared_can_be_made_again(shown: Shown) -> None:
+    page = shown.page
+    results = page.locator("section[aria-label='Search results']")
+    for _ in range(2):
+        shown.press("/")
+        page.keyboard.type("nvjet")
+        shown.press("Enter")
+        assert "found" in results.inner_text()
+        page.locator("input[aria-label='Search names']").press("Escape")
+        shown.settle()
+        assert results.inner_text() == ""
+
+
 def test_a_finding_flies_to_its_worst_gap(shown: Shown, worst: dict[str, Any]) -> None:
     page = shown.page
     page.locator("button.finding[data-cause=input_starvation]").click()

@@ -2,13 +2,14 @@
 
 import { colourOf, type Colours } from "./colours";
 import { bytes, clean, percent, tick, time } from "./format";
+import { FONT, fit, scaled, ticks } from "./sheet";
 import { LABELLED, ROW_PX } from "./strip";
+import { themeNow, type Theme } from "./theme";
 import { COUNTER_PX, GROUP_PX, depths, type Lane, type Tracks } from "./tracks";
 import type { Place, Row, Source } from "./types";
 import type { View } from "./view";
 
 export const AXIS_PX = 44;
-const FONT = "11px system-ui, sans-serif";
 const LEAST_LABEL_PX = 28;
 /** Desynchronized: the picture goes to the screen without waiting for the page's own layers, which
  * halves what a frame costs the main thread where no graphics card draws. */
@@ -28,28 +29,6 @@ export interface Marks {
   cursor: number | null;
 }
 
-export interface Theme {
-  back: string;
-  band: string;
-  line: string;
-  text: string;
-  faint: string;
-  strong: string;
-}
-
-export function themeOf(root: Element): Theme {
-  const style = getComputedStyle(root);
-  const of = (name: string): string => style.getPropertyValue(name).trim();
-  return {
-    back: of("--back"),
-    band: of("--band"),
-    line: of("--line"),
-    text: of("--text"),
-    faint: of("--faint"),
-    strong: of("--strong"),
-  };
-}
-
 export class Painter {
   theme: Theme;
 
@@ -59,29 +38,17 @@ export class Painter {
     private readonly source: Source,
     readonly colours: Colours,
   ) {
-    this.theme = themeOf(document.documentElement);
+    this.theme = themeNow();
   }
 
   resize(width: number, height: number): void {
-    const ratio = window.devicePixelRatio || 1;
-    for (const [canvas, high] of [
-      [this.axis, AXIS_PX],
-      [this.rows, height],
-    ] as const) {
-      canvas.width = Math.max(1, Math.round(width * ratio));
-      canvas.height = Math.max(1, Math.round(high * ratio));
-      canvas.style.width = `${width}px`;
-      canvas.style.height = `${high}px`;
-    }
+    fit(this.axis, width, AXIS_PX);
+    fit(this.rows, width, height);
   }
 
   paint(view: View, tracks: Tracks, scroll: number, marks: Marks): void {
     this.paintAxis(view, tracks, marks);
-    const canvas = this.rows;
-    const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [canvas.width / ratio, canvas.height / ratio];
-    const context = canvas.getContext("2d", CONTEXT)!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const { context, width, height } = scaled(this.rows, CONTEXT);
     context.fillStyle = this.theme.back;
     context.fillRect(0, 0, width, height);
     this.grid(context, view, width, height);
@@ -291,11 +258,7 @@ export class Painter {
   }
 
   private paintAxis(view: View, tracks: Tracks, marks: Marks): void {
-    const canvas = this.axis;
-    const ratio = window.devicePixelRatio || 1;
-    const width = canvas.width / ratio;
-    const context = canvas.getContext("2d", CONTEXT)!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const { context, width } = scaled(this.axis, CONTEXT);
     context.fillStyle = this.theme.band;
     context.fillRect(0, 0, width, AXIS_PX);
     context.font = FONT;
@@ -383,15 +346,6 @@ export function lowerBound(values: Float64Array, wanted: number): number {
     else high = middle;
   }
   return low;
-}
-
-export function ticks(view: View, width: number): { times: number[]; step: number } {
-  const rough = view.span / Math.max(1, width / 110);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? power * 10;
-  const times: number[] = [];
-  for (let at = Math.ceil(view.begin / step) * step; at <= view.end; at += step) times.push(at);
-  return { times, step };
 }
 
 function arrow(

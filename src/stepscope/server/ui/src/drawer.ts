@@ -3,6 +3,7 @@
 import { element, fill } from "./dom";
 import { Flame } from "./flame";
 import { Notes } from "./notes";
+import { follow } from "./pointer";
 import { Tables } from "./tables";
 import type { Instances, Layout, Note, Place, Source } from "./types";
 
@@ -157,16 +158,8 @@ export class Drawer {
   }
 
   private resize(event: PointerEvent): void {
-    const handle = event.currentTarget as HTMLElement;
-    handle.setPointerCapture(event.pointerId);
     const from = event.clientY + this.root.clientHeight;
-    const move = (next: PointerEvent): void => this.setHeight(from - next.clientY);
-    const stop = (): void => {
-      handle.removeEventListener("pointermove", move);
-      handle.removeEventListener("pointerup", stop);
-    };
-    handle.addEventListener("pointermove", move);
-    handle.addEventListener("pointerup", stop);
+    follow(event, (next) => this.setHeight(from - next.clientY), () => undefined);
   }
 
   private resizeByKey(event: KeyboardEvent): void {

@@ -4,8 +4,10 @@ import { colourOf } from "./colours";
 import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, count, percent, time } from "./format";
-import { choice } from "./tables";
-import type { FlameAnswer } from "./types";
+import { laid, matching, type Laid } from "./flametree";
+import { choice, windowOf } from "./panelbase";
+import { FONT, fit, scaled } from "./sheet";
+import { themeNow } from "./theme";
 
 const ROW = 18;
 const LEAST_PX = 0.6;
@@ -26,62 +28,6 @@ const SCOPES: [string, string][] = [
   ["auto", "Range, else steady steps"],
   ["all", "Whole capture"],
 ];
-
-/** A tree ready to draw: where each node begins, in the unit of the weights. */
-export interface Laid {
-  answer: FlameAnswer;
-  depth: Int32Array;
-  left: Float64Array;
-  children: number[][];
-  roots: number[];
-  deepest: number;
-}
-
-/** Places nodes beneath their parents, the heaviest first. */
-export function laid(answer: FlameAnswer): Laid {
-  const { parent, total } = answer.nodes;
-  const size = parent.length;
-  const depth = new Int32Array(size);
-  const left = new Float64Array(size);
-  const children: number[][] = Array.from({ length: size }, () => []);
-  const roots: number[] = [];
-  let deepest = 0;
-  for (let i = 0; i < size; i++) {
-    if (parent[i] < 0) roots.push(i);
-    else {
-      children[parent[i]].push(i);
-      depth[i] = depth[parent[i]] + 1;
-      deepest = Math.max(deepest, depth[i]);
-    }
-  }
-  const place = (nodes: number[], from: number): void => {
-    nodes.sort((a, b) => total[b] - total[a] || a - b);
-    for (const node of nodes) {
-      left[node] = from;
-      from += total[node];
-    }
-  };
-  place(roots, 0);
-  for (let i = 0; i < size; i++) place(children[i], left[i]);
-  return { answer, depth, left, children, roots, deepest };
-}
-
-/** Weight under nodes whose name matches; what is nested in a match counts once. */
-export function matching(tree: Laid, pattern: RegExp): { nodes: Set<number>; total: number } {
-  const { answer } = tree;
-  const hit = answer.names.map((name) => pattern.test(name));
-  const nodes = new Set<number>();
-  const inside = new Uint8Array(answer.nodes.parent.length);
-  let total = 0;
-  answer.nodes.name.forEach((name, i) => {
-    const up = answer.nodes.parent[i];
-    const above = up >= 0 && inside[up];
-    if (hit[name]) nodes.add(i);
-    if (hit[name] && !above) total += answer.nodes.total[i];
-    inside[i] = hit[name] || above ? 1 : 0;
-  });
-  return { nodes, total };
-}
 
 export class Flame implements Panel {
   readonly title = "Flame graph";
@@ -211,15 +157,8 @@ export class Flame implements Panel {
   }
 
   private window(): Span | null {
-    const { layout } = this.host;
-    const range = this.scope === "auto" ? this.host.range() : null;
-    if (range) {
-      const begin = Math.round(range.begin);
-      return { begin, end: Math.max(begin + 1, Math.round(range.end)) };
-    }
     // without steps the whole capture is what there is
-    const all = this.scope === "all" || !this.host.explained();
-    return all ? { begin: layout.begin, end: layout.end } : null;
+    return windowOf(this.host, this.scope, this.scope === "all" || !this.host.explained());
   }
 
   private async ask(): Promise<void> {
@@ -315,19 +254,13 @@ export class Flame implements Panel {
     const rows = this.tree ? this.tree.deepest + 1 : 0;
     // browsers refuse canvases of any height; deeper stacks than this are shown by zooming in
     const height = Math.max(this.scrolled.clientHeight - 4, Math.min(rows * ROW, 12_000), ROW);
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d")!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fit(this.canvas, width, height);
+    const { context } = scaled(this.canvas);
     context.clearRect(0, 0, width, height);
     if (!this.tree) return;
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
-    const style = getComputedStyle(document.documentElement);
-    const strong = style.getPropertyValue("--strong").trim();
+    const { strong } = themeNow();
     for (const [node, x, wide] of this.boxes(width)) {
       const y = this.tree.depth[node] * ROW;
       const faded = this.found.size > 0 && !this.found.has(node);

@@ -34,11 +34,13 @@ export interface Commands {
   nearNote(step: number): void;
 }
 
-const code =
+/** Physical keys, without Ctrl, Alt and the like. */
+export const code =
   (...codes: string[]) =>
   (event: KeyboardEvent): boolean =>
     codes.includes(event.code) && !event.ctrlKey && !event.metaKey && !event.altKey;
-const typed =
+/** Characters, wherever they are on the keyboard. */
+export const typed =
   (...characters: string[]) =>
   (event: KeyboardEvent): boolean =>
     characters.includes(event.key) && !event.ctrlKey && !event.metaKey && !event.altKey;

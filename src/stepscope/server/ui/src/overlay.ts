@@ -2,6 +2,8 @@
 
 import { linkPairs } from "./arrows";
 import { clean } from "./format";
+import { lowerBound } from "./canvas";
+import { FONT, fit, scaled } from "./sheet";
 import { depths, type Tracks } from "./tracks";
 import type { Details, Instances, Note, Place } from "./types";
 import type { View } from "./view";
@@ -47,16 +49,8 @@ export class Overlay {
   }
 
   paint(view: View, tracks: Tracks, scroll: number, width: number, height: number): void {
-    const ratio = window.devicePixelRatio || 1;
-    const [wide, high] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
-    if (this.canvas.width !== wide || this.canvas.height !== high) {
-      this.canvas.width = wide;
-      this.canvas.height = high;
-      this.canvas.style.width = `${width}px`;
-      this.canvas.style.height = `${height}px`;
-    }
-    const context = this.canvas.getContext("2d")!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    fit(this.canvas, width, height);
+    const { context } = scaled(this.canvas);
     context.clearRect(0, 0, width, height);
     const shown = new Set([...tracks.open()].map((lane) => lane.info.id));
     const top = (track: number, depth: number): number | null => {
@@ -81,7 +75,7 @@ export class Overlay {
     for (const run of this.runs) {
       const y = top(run.track, run.depth);
       if (y === null) continue;
-      for (let i = after(run.end, view.begin); i < run.start.length && run.start[i] < view.end; ) {
+      for (let i = lowerBound(run.end, view.begin); i < run.start.length && run.start[i] < view.end; ) {
         const x = view.x(run.start[i], width);
         const wide = view.x(run.end[i], width) - x;
         context.strokeStyle = "#10141a";
@@ -100,7 +94,7 @@ export class Overlay {
           context.fillStyle = HIGHLIGHT;
           context.fillRect(x, y, Math.max(2, wide), 3);
           // the next that begins in another pixel
-          i = Math.max(i + 1, after(run.start, run.start[i] + pixel));
+          i = Math.max(i + 1, lowerBound(run.start, run.start[i] + pixel));
         }
       }
     }
@@ -144,7 +138,7 @@ export class Overlay {
   }
 
   private flags(context: CanvasRenderingContext2D, view: View, width: number, height: number): void {
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
     let taken = -Infinity; // labels that would cover each other are left out
     for (const note of this.notes) {
@@ -169,16 +163,4 @@ export class Overlay {
       context.fillText(label, left + 4, FLAG_PX / 2, 252);
     }
   }
-}
-
-/** First position whose value lies behind a time. */
-function after(values: Float64Array, time: number): number {
-  let low = 0;
-  let high = values.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] < time) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

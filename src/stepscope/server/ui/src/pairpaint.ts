@@ -1,14 +1,14 @@
 /** Draws one step of each run on one time scale, row above row. */
 
-import type { Theme } from "./canvas";
 import type { Colours } from "./colours";
-import { clean, tick } from "./format";
+import { clean } from "./format";
 import { NO_ROW, SIDES, type Boxes, type Compared, type PairStep, type Side } from "./pairsource";
+import { AXIS_PX, FONT, drawAxis, fit, scaled } from "./sheet";
 import { picture } from "./steppaint";
 import { cells } from "./stepsource";
+import type { Theme } from "./theme";
 import type { View } from "./view";
 
-export const AXIS_PX = 24;
 export const LEFT_PX = 150;
 const MOST_STREAMS = 6;
 const GAP_PX = 10;
@@ -80,11 +80,7 @@ export class PairPainter {
   ) {}
 
   resize(width: number, height: number): void {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.max(1, Math.round(width * ratio));
-    this.canvas.height = Math.max(1, Math.round(height * ratio));
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
+    fit(this.canvas, width, height);
   }
 
   paint(
@@ -96,13 +92,10 @@ export class PairPainter {
     chosen: Chosen | null,
     cause: number,
   ): void {
-    const ratio = window.devicePixelRatio || 1;
-    const context = this.canvas.getContext("2d")!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const [width, height] = [this.canvas.width / ratio, this.canvas.height / ratio];
+    const { context, width, height } = scaled(this.canvas);
     context.fillStyle = this.theme.back;
     context.fillRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
     const chart = Math.max(1, width - LEFT_PX);
     for (const line of rows) {
@@ -118,7 +111,7 @@ export class PairPainter {
       context.restore();
     }
     this.ends(context, view, chart, rows, steps, zero);
-    this.axis(context, view, chart, width);
+    drawAxis(context, this.theme, view, LEFT_PX, chart, width);
   }
 
   private line(
@@ -235,22 +228,6 @@ export class PairPainter {
       }
     }
   }
-
-  private axis(context: CanvasRenderingContext2D, view: View, chart: number, width: number): void {
-    context.fillStyle = this.theme.band;
-    context.fillRect(0, 0, width, AXIS_PX);
-    context.fillStyle = this.theme.text;
-    const rough = view.span / Math.max(2, chart / 110);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough)!;
-    for (let at = Math.ceil(view.begin / step) * step; at <= view.end; at += step) {
-      const x = LEFT_PX + view.x(at, chart);
-      context.fillRect(Math.round(x), AXIS_PX - 5, 1, 5);
-      context.fillText(tick(at, step), x + 3, AXIS_PX / 2);
-    }
-    context.fillStyle = this.theme.band;
-    context.fillRect(0, 0, LEFT_PX, AXIS_PX);
-  }
 }
 
 export function rowOf(step: PairStep, what: Line["what"], i: number): Chosen | null {
@@ -269,15 +246,10 @@ export function times(
   chosen: Record<Side, number>,
   theme: Theme,
 ): void {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = TIMES_PX * ratio;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${TIMES_PX}px`;
-  const context = canvas.getContext("2d")!;
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  fit(canvas, width, TIMES_PX);
+  const { context } = scaled(canvas);
   context.clearRect(0, 0, width, TIMES_PX);
-  context.font = "11px system-ui, sans-serif";
+  context.font = FONT;
   const counted = SIDES.flatMap((side) => devices[side].lengths.slice(devices[side].first, devices[side].last + 1));
   const most = counted.reduce((a, b) => Math.max(a, b), 1);
   SIDES.forEach((side, i) => {

@@ -4,7 +4,7 @@ import type { Colours } from "./colours";
 import { element, fill, swatch } from "./dom";
 import { clean, percent, time, words } from "./format";
 import type { Chosen, Kind } from "./pairpaint";
-import type { Comparison, KernelDifference } from "./pairsource";
+import type { Comparison, KernelDifference, Side } from "./pairsource";
 
 const MOST_ROWS = 400;
 
@@ -57,6 +57,26 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
   );
 }
 
+/**
+ * What is highlighted.
+ *
+ * @param counted of each run: its step, how often it is in it, how long in all in ns
+ */
+export function showHighlighted(parent: HTMLElement, c: Comparison, { kind, row }: Chosen, counted: ([Side, number, number, number] | [Side])[]): void {
+  const name =
+    kind === "kernel" ? kernelName(c.kernels[row])
+    : kind === "cause" ? words(c.parts[row].part.replace("idle:", "idle: "))
+    : c[kind === "range" ? "ranges" : "operators"][row].name; // prettier-ignore
+  const said = counted.map(([side, step, n, ns]) => (step === undefined ? side : `${side}, step ${step}: ${n} ×, ${time(ns!)}`));
+  fill(
+    parent,
+    element("h2", {}, "Highlighted"),
+    element("p", { class: "name" }, clean(name, 400)),
+    ...(kind === "kernel" ? [element("p", { class: "note" }, clean(about(c.kernels[row]), 300))] : []),
+    element("ul", { class: "plain" }, ...said.map((text) => element("li", {}, text))),
+  );
+}
+
 function square(part: string, colours: Colours): HTMLElement {
   const key = keyOfPart(part);
   const made = swatch(colours.css[colours.classes.findIndex((c) => c.key === key)] ?? "transparent");
@@ -80,6 +100,12 @@ export function kernelName(k: KernelDifference): string {
   const [before, after] = [side(k.before), side(k.after)];
   if (before === after || !after) return before;
   return before ? `${before} → ${after}` : after;
+}
+
+/** Whether the comparison has such a row: a link may tell of another one. */
+export function hasRow(c: Comparison, { kind, row }: Chosen): boolean {
+  const lists = { kernel: c.kernels, range: c.ranges, operator: c.operators, cause: c.parts };
+  return row >= 0 && row < lists[kind].length;
 }
 
 /** What became of a kernel. */

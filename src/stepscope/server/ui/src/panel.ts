@@ -48,15 +48,21 @@ export function budgetParts(accounting: Accounting): Part[] {
   return parts.filter((part) => part.ns > 0);
 }
 
-function bar(parts: Part[], whole: number, says: string, width = 1): HTMLElement {
+function bar(parts: Part[], whole: number, says: string): HTMLElement {
   const made = element("div", { class: "bar", role: "img", "aria-label": says });
-  made.style.width = `${100 * width}%`;
   for (const part of parts) {
     const piece = element("span", { title: `${part.says}: ${time(part.ns)}` });
     piece.style.width = `${(100 * part.ns) / whole}%`;
     piece.style.background = part.colour;
     made.append(piece);
   }
+  return made;
+}
+
+/** How long a bar would be, as a share of the one above it: nothing that was measured, so not filled. */
+function outline(says: string, share: number): HTMLElement {
+  const made = element("div", { class: "bar predicted", role: "img", "aria-label": says, title: says });
+  made.style.width = `${100 * share}%`;
   return made;
 }
 
@@ -96,9 +102,8 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, actions: Ac
     const own = best && (!best.ranks.length || best.ranks.includes(accounting.rank));
     if (own && best.predicted_step_ns < step) {
       const share = best.predicted_step_ns / step;
-      const predicted = `predicted ${time(best.predicted_step_ns)} without ${words(best.cause)}`;
-      const part = { says: predicted, ns: 1, colour: "var(--strong)" };
-      budgets.append(bar([part], 1, predicted, share), element("p", { class: "note" }, predicted));
+      const predicted = `predicted ${time(best.predicted_step_ns)} a step without ${words(best.cause)}`;
+      budgets.append(outline(predicted, share), element("p", { class: "note" }, `Outlined: ${predicted}`));
     }
     if (diagnosis.accounting.length <= 2)
       budgets.append(legend(parts, accounting.wall_ns, (ns) => time(ns / steps)));

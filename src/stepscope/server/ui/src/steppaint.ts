@@ -4,13 +4,12 @@
  * too thin for that show whichever takes more of the cell.
  */
 
-import type { Theme } from "./canvas";
 import type { Colours } from "./colours";
-import { tick } from "./format";
+import { AXIS_PX, FONT, drawAxis, fit, scaled } from "./sheet";
 import { NOTHING, type Figures, type Grid } from "./stepsource";
+import type { Theme } from "./theme";
 import type { View } from "./view";
 
-export const AXIS_PX = 24;
 export const LEFT_PX = 74;
 export const RIGHT_PX = 130;
 const STACKED_PX = 5;
@@ -93,22 +92,14 @@ export class StepPainter {
   }
 
   resize(width: number, height: number): void {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.max(1, Math.round(width * ratio));
-    this.canvas.height = Math.max(1, Math.round(height * ratio));
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
+    fit(this.canvas, width, height);
   }
 
   paint(view: View, shown: { grid: Grid; image: HTMLCanvasElement; first: number; rowPx: number } | null, over: Overlay): void {
-    const ratio = window.devicePixelRatio || 1;
-    const context = this.canvas.getContext("2d")!;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const width = this.canvas.width / ratio;
-    const height = this.canvas.height / ratio;
+    const { context, width, height } = scaled(this.canvas);
     context.fillStyle = this.theme.back;
     context.fillRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
     const chart = Math.max(1, width - LEFT_PX - RIGHT_PX);
     context.save();
@@ -220,20 +211,7 @@ export class StepPainter {
   }
 
   private axis(context: CanvasRenderingContext2D, view: View, chart: number, width: number): void {
-    context.fillStyle = this.theme.band;
-    context.fillRect(0, 0, width, AXIS_PX);
-    context.fillStyle = this.theme.text;
-    const rough = view.span / Math.max(2, chart / 110);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough)!;
-    for (let at = Math.ceil(view.begin / step) * step; at <= view.end; at += step) {
-      const x = LEFT_PX + view.x(at, chart);
-      context.fillRect(Math.round(x), AXIS_PX - 5, 1, 5);
-      context.fillText(tick(at, step), x + 3, AXIS_PX / 2);
-    }
-    context.fillStyle = this.theme.band;
-    context.fillRect(0, 0, LEFT_PX, AXIS_PX);
-    context.fillRect(LEFT_PX + chart, 0, RIGHT_PX, AXIS_PX);
+    drawAxis(context, this.theme, view, LEFT_PX, chart, width);
     context.fillStyle = this.theme.faint;
     context.fillText("step", 8, AXIS_PX / 2);
     context.fillText("step time", LEFT_PX + chart + 8, AXIS_PX / 2);
@@ -242,13 +220,8 @@ export class StepPainter {
 
 /** Step times of the counted steps in bins; returns what the bins are, for clicks. */
 export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Theme, odd: Set<number>, selected: number): { low: number; width: number; bins: number[][] } {
-  const ratio = window.devicePixelRatio || 1;
-  const width = 330;
-  const height = 90;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
+  const [width, height] = [330, 90];
+  fit(canvas, width, height);
   const lengths: [number, number][] = [];
   for (let s = figures.first; s <= figures.last; s++) lengths.push([s, figures.end[s] - figures.begin[s]]);
   const low = lengths.reduce((least, [, ns]) => Math.min(least, ns), Infinity);
@@ -258,8 +231,7 @@ export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Th
   const bins: number[][] = Array.from({ length: count }, () => []);
   for (const [step, ns] of lengths) bins[Math.min(count - 1, Math.floor((ns - low) / bin))].push(step);
   const most = bins.reduce((m, b) => Math.max(m, b.length), 1);
-  const context = canvas.getContext("2d")!;
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  const { context } = scaled(canvas);
   context.clearRect(0, 0, width, height);
   bins.forEach((steps, i) => {
     if (!steps.length) return;

@@ -3,6 +3,7 @@
 import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, count, percent, time, words } from "./format";
+import { choice, windowOf } from "./panelbase";
 import type { GroupRow, Instances, TableAnswer } from "./types";
 
 const FIRST_ROWS = 200;
@@ -168,13 +169,7 @@ export class Tables implements Panel {
   }
 
   private window(): Span | null {
-    const { layout } = this.host;
-    const range = this.scope === "auto" ? this.host.range() : null;
-    if (range) {
-      const begin = Math.round(range.begin);
-      return { begin, end: Math.max(begin + 1, Math.round(range.end)) };
-    }
-    return this.scope === "all" ? { begin: layout.begin, end: layout.end } : null;
+    return windowOf(this.host, this.scope, this.scope === "all");
   }
 
   private async ask(): Promise<void> {
@@ -393,12 +388,4 @@ function compare(a: number | string, b: number | string): number {
   if (typeof a === "string" || typeof b === "string") return a < b ? -1 : a > b ? 1 : 0;
   if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) ? (Number.isNaN(b) ? 0 : -1) : 1;
   return a - b;
-}
-
-export function choice(says: string, options: [string, string][], change: () => void): HTMLSelectElement {
-  return element(
-    "select",
-    { "aria-label": says, change },
-    ...options.map(([value, text]) => element("option", { value }, text)),
-  );
 }

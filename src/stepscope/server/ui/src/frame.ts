@@ -1,0 +1,77 @@
+/** What stands around every view: the header, the footer, and the help with all keys. */
+
+import { element, fill } from "./dom";
+import { clean } from "./format";
+import type { Key } from "./keys";
+
+const LONGEST = 400;
+
+export interface FrameActions {
+  theme(): void;
+  help(): void;
+}
+
+export class Frame {
+  /** What has just been done; screen readers speak it. */
+  readonly status = element("span", { role: "status", "aria-live": "polite" });
+  /** Which part of the time is shown. */
+  readonly where = element("span", {});
+  private readonly failure = element("span", { class: "error", role: "alert" });
+  private readonly helpBox = element("dialog", { "aria-label": "Keys" });
+
+  constructor(private readonly actions: FrameActions) {}
+
+  /**
+   * Fills the page.
+   *
+   * @param names of the window; `files` says what is shown, `tools` stand in the header
+   */
+  build(root: HTMLElement, names: string, files: string, tools: HTMLElement[], body: HTMLElement): void {
+    document.title = `${names} · Stepscope`;
+    fill(
+      root,
+      element(
+        "header",
+        {},
+        element("h1", {}, "Stepscope"),
+        element("span", { class: "file", title: files }, files),
+        ...tools,
+        element("button", { click: () => this.actions.theme(), "aria-label": "Dark or light" }, "◐"),
+        element("button", { click: () => this.actions.help(), "aria-label": "Keys and mouse" }, "?"),
+      ),
+      body,
+      element("footer", {}, this.where, this.status, this.failure),
+      this.helpBox,
+    );
+  }
+
+  says(text: string): void {
+    this.status.textContent = text;
+  }
+
+  fail(message: string): void {
+    this.failure.textContent = clean(message, LONGEST);
+  }
+
+  get helping(): boolean {
+    return this.helpBox.open;
+  }
+
+  help(keys: [string, string][]): void {
+    const list = element("dl", {});
+    for (const [shows, says] of keys) if (shows) list.append(element("dt", {}, shows), element("dd", {}, says));
+    fill(
+      this.helpBox,
+      element("h2", {}, "Keys and mouse"),
+      list,
+      element("p", {}, element("button", { click: () => this.helpBox.close() }, "Close (Esc)")),
+    );
+    this.helpBox.showModal();
+  }
+}
+
+/** What the help says of a key. */
+export const said = ({ shows, says }: Key): [string, string] => [shows, says];
+
+/** What went wrong, in words. */
+export const wrong = (error: unknown): string => (error instanceof Error ? error.message : String(error));

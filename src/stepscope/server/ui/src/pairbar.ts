@@ -1,0 +1,79 @@
+/** The row of choices above two runs: device and step of each, and what they are aligned at. */
+
+import { element, fill } from "./dom";
+import { clean, time } from "./format";
+import { SIDES, type Compared, type PairStep, type Side } from "./pairsource";
+import type { PairState } from "./pairstate";
+import { labelled } from "./stepbar";
+
+const MOST_ALIGNMENTS = 40;
+
+export interface PairChoices {
+  device(side: Side, device: number): void;
+  step(side: Side, step: number): void;
+  medians(): void;
+  align(align: string): void;
+}
+
+/** What both steps can be aligned at: keys and words. */
+export function alignments(compared: Compared, { before, after }: Record<Side, PairStep | null>): [string, string][] {
+  const found: [string, string][] = [["start", "step start"], ["kernel", "first kernel"]];
+  if (!before || !after) return found;
+  const theirs = new Set(after.spans.row);
+  for (const row of new Set(before.spans.row))
+    if (theirs.has(row)) found.push([`range:${row}`, `range ${compared.comparison.ranges[row].name}`]);
+  return found.slice(0, MOST_ALIGNMENTS);
+}
+
+/** @param timelines whether each run has a timeline to lead to */
+export function showPairChoices(
+  parent: HTMLElement,
+  compared: Compared,
+  steps: Record<Side, PairStep | null>,
+  now: PairState,
+  timelines: boolean,
+  choose: PairChoices,
+): void {
+  const tools: HTMLElement[] = [];
+  for (const side of SIDES) {
+    const devices = compared.devices[side];
+    const device = devices[now.device[side]];
+    const number = now.number[side];
+    if (devices.length > 1) {
+      const pick = element(
+        "select",
+        { "aria-label": `Device ${side}`, change: (event) => choose.device(side, Number((event.target as HTMLSelectElement).value)) },
+        ...devices.map((d, i) => element("option", { value: String(i), selected: i === now.device[side] }, clean(d.title, 60))),
+      );
+      tools.push(element("label", {}, `${side} `, pick));
+    }
+    const box = element("input", {
+      type: "number",
+      min: 0,
+      max: device.count - 1,
+      value: number,
+      "aria-label": `Step ${side}`,
+      change: (event) => {
+        const value = Number((event.target as HTMLInputElement).value);
+        if (Number.isInteger(value)) choose.step(side, value);
+      },
+    });
+    const about = [
+      number === device.median ? "median" : "",
+      number < device.first || number > device.last ? "set aside" : "",
+      time(device.lengths[number]),
+    ];
+    tools.push(element("label", {}, `${side}: step `, box, ` of ${device.count} (${about.filter(Boolean).join(", ")})`));
+    if (timelines) {
+      const step = steps[side];
+      const span = step ? `${step.begin}-${step.begin + step.length}` : "";
+      const range = step ? `#t=${span}&range=${span}` : "";
+      tools.push(element("a", { href: `${side}/${range}`, "aria-label": `Timeline of ${side}` }, "timeline"));
+    }
+  }
+  tools.push(
+    element("button", { click: () => choose.medians() }, "Median steps (M)"),
+    labelled("Aligned at", alignments(compared, steps), now.align, (value) => choose.align(value)),
+  );
+  fill(parent, ...tools);
+}
