@@ -133,3 +133,48 @@ def test_a_history_is_kept(
 def test_a_missing_history_is_one_sentence() -> None:
     with pytest.raises(InputError, match="history add"):
         run(history, "list")
+
+
+def test_no_command_writes_over_what_it_reads(captures: tuple[str, str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.sqlite"
+    mine.write_bytes(Path(captures[0]).read_bytes())
+    before, name = mine.read_bytes(), str(mine)
+    budget = ("--budget", "step_ms=1e9")
+    for arguments in (
+        (compare, name, captures[1], "-o", name),
+        (gate, name, *budget, "--junit", name),
+        (gate, name, *budget, "--summary", name),
+        ("export", name, "-t", "chrome", "-o", name, "--force"),
+        ("report", name, "-o", name),
+        ("ui", name, "--static", name, "--force"),
+        ("ui", name, "--static", str(tmp_path / "." / "mine.sqlite"), "--force"),
+    ):
+        with pytest.raises(UsageError, match="is read by this call"):
+            run(*arguments)
+        assert mine.read_bytes() == before
+    run(history, "add", name, "--file", "h.sqlite")
+    for format_ in ("csv", "parquet"):
+        with pytest.raises(UsageError, match="is read by this call"):
+            run(history, "list", "--file", "h.sqlite", "-f", format_, "-o", "h.sqlite")
+
+
+def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[str, str]) -> None:
+    run(history, "add", captures[0])
+    for arguments in (("keep", "--latest", "1", "-f", "json"), ("plot", "-f", "csv"),
+                      ("list", "-f", "html"), ("bisect", "-f", "json")):  # fmt: skip
+        with pytest.raises(UsageError, match="has no --format"):
+            run(history, *arguments)
+    with pytest.raises(UsageError, match="writes no file"):
+        run(history, "bisect", "-o", "x")
+
+
+def test_captures_of_other_jobs_are_not_judged_as_one(
+    captures: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank in range(2):
+        source = DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz"
+        unpack(source, folder)
+    with pytest.raises(UsageError, match="runs of the same job"):
+        run(gate, str(folder), captures[0], "--budget", "step_ms=1e9")

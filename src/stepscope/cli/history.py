@@ -82,6 +82,11 @@ def command(
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
 
+    offers = _FORMATS.get(action, ("terminal",))
+    if format_ not in offers:
+        raise UsageError(f"history {action} has no --format {format_}; it has {', '.join(offers)}")
+    if output is not None and action not in _FORMATS:
+        raise UsageError(f"history {action} writes no file; leave --output out")
     if bool(paths) != (action == "add"):
         raise UsageError(
             "history add needs captures" if action == "add" else f"history {action} takes no PATH"
@@ -129,11 +134,20 @@ def _manage(
     return f"{offered.history_keep(file, latest, name)} runs removed"
 
 
+_FORMATS = {
+    "list": ("terminal", "json", "csv", "parquet"),
+    "plot": ("terminal", "json", "html"),
+}
+"""Formats of the actions that have several."""
+
+
 def _list(file: str, name: str, format_: str, output: str | None) -> None:
     from stepscope.render import history as render
     from stepscope.runs import history_entries, history_parquet
 
     entries = history_entries(file, name)
+    if output is not None:
+        options.refuse_inputs(output)
     if format_ == "parquet":
         history_parquet(entries, output)
     elif format_ == "csv":
