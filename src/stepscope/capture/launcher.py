@@ -43,6 +43,7 @@ class Outcome:
         raw: folders of raw files by rank, still to be read (collector).
         results: files that another tool wrote.
         remarks: what the user should know, in sentences.
+        keep_raw: whether the raw files shall stay after they were read.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Outcome:
     raw: list[Path] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    keep_raw: bool = False
 
 
 def prepare(options: Options) -> tuple[Backend, str, Plan]:
@@ -128,9 +130,18 @@ def order(folder: Path) -> Outcome:
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
     failures = rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures)
+    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
     _order_raw(raw, None, outcome)
     return outcome
+
+
+def _keeps_raw(raw: Path) -> bool:
+    """Whether the run was asked to keep its raw files; sorted by rank, each rank has a manifest."""
+    for path in (raw / MANIFEST, *raw.glob(f"rank*/{MANIFEST}")):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            options = json.loads(path.read_text(encoding="utf-8")).get("options", {})
+            return bool(options.get("keep_raw") == str(True))
+    return False
 
 
 def _configuration(raw: Path) -> Path:
