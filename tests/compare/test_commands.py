@@ -114,14 +114,14 @@ def test_a_history_is_kept(
     assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
     assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
-    assert run(history, "keep", "--latest", "1")[1] == "1 runs removed\n"
+    assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
     assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 runs copied\n"
     assert "the others were there" in run(history, "copy", "--to", "folder/")[1]
     assert "cnn" in run(history, "list", "--file", "folder")[1]
     monkeypatch.setenv("STEPSCOPE_HISTORY", "folder")
     assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 runs")
     pytest.importorskip("tensorboardX", reason="needs tensorboardX, which the lock holds")
-    assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 runs sent\n"
+    assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 run sent\n"
     run(history, "add", captures[0], "--name", "b", "--log", "tensorboard=tb")
     assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["b", "cnn"]
     wrongs = (["add"], ["list", "x"], ["keep"], ["list", "-f", "parquet"], ["copy"], ["log"])
@@ -178,3 +178,11 @@ def test_captures_of_other_jobs_are_not_judged_as_one(
         unpack(source, folder)
     with pytest.raises(UsageError, match="runs of the same job"):
         run(gate, str(folder), captures[0], "--budget", "step_ms=1e9")
+
+
+def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str]) -> None:
+    for capture in captures:
+        run(history, "add", capture, "--name", "x")
+    said = run(history, "bisect")[1]
+    assert said.endswith("a level takes 3 runs on each side, and there are 2.\n")
+    assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"

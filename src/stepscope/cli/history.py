@@ -118,20 +118,23 @@ def _manage(
     action: str, file: str, name: str, target: str, trackers: tuple[str, ...], latest: int | None
 ) -> str:
     from stepscope import runs as offered
+    from stepscope.render.text import plural
     from stepscope.trace.errors import UsageError
 
     if action == "copy":
         if not target:
             raise UsageError("history copy needs --to, as in --to postgresql://HOST/DATABASE")
         count, new = offered.history_copy(file, target)
-        return f"{new} of {count} runs copied" + ("" if new == count else "; the others were there")
+        return f"{new} of {plural(count, 'run')} copied" + (
+            "" if new == count else "; the others were there"
+        )
     if action == "log":
         if not trackers:
             raise UsageError("history log needs --log, as in --log tensorboard=runs")
-        return f"{offered.history_log(file, name, trackers, latest)} runs sent"
+        return f"{plural(offered.history_log(file, name, trackers, latest), 'run')} sent"
     if latest is None:
         raise UsageError("history keep needs --latest, as in --latest 200")
-    return f"{offered.history_keep(file, latest, name)} runs removed"
+    return f"{plural(offered.history_keep(file, latest, name), 'run')} removed"
 
 
 _FORMATS = {
