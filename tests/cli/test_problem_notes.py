@@ -1,7 +1,8 @@
-"""Problems of imports, as the formats for people say them."""
+"""Problems of imports and ranks, as the formats for people say them."""
 
 from __future__ import annotations
 
+from stepscope.render.budget import ranks_text
 from stepscope.render.problems import problem_notes
 from stepscope.trace.problems import Problem
 
@@ -23,3 +24,9 @@ def test_the_captures_of_a_job_are_counted_together() -> None:
         "data_loss: 1,100 x lost happened (gpu_op, sync) in 2 captures: look",
         "notice: 1 x odd happened (range): look",
     ]
+
+
+def test_ranks_are_named_by_number() -> None:
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([0, 1]) == "ranks 0, 1"
+    assert ranks_text(list(range(9))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."

@@ -115,11 +115,11 @@ def test_a_history_is_kept(
     assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
-    assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 runs copied\n"
+    assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 run copied\n"
     assert "the others were there" in run(history, "copy", "--to", "folder/")[1]
     assert "cnn" in run(history, "list", "--file", "folder")[1]
     monkeypatch.setenv("STEPSCOPE_HISTORY", "folder")
-    assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 runs")
+    assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 run")
     pytest.importorskip("tensorboardX", reason="needs tensorboardX, which the lock holds")
     assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 run sent\n"
     run(history, "add", captures[0], "--name", "b", "--log", "tensorboard=tb")

@@ -138,7 +138,7 @@ def _finding(
     places = [("range", place.range), ("operator", place.operator), ("source", place.source)]
     where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
     if diagnosis.trace.ranks > 1:
-        where = " · ".join(filter(None, [f"ranks {', '.join(map(str, finding.ranks))}", where]))
+        where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
     lines += [(3, Text(f"→ {advice}")) for advice in finding.do]
