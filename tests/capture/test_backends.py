@@ -221,6 +221,7 @@ def test_run_returns_the_programs_code_and_says_when_nothing_was_recorded(
     program = (sys.executable, "-c", "import sys; sys.exit(7)")
     done = stepscope(*arguments, tmp_path / "a", "--", *program, expect=7)
     assert "used neither CUDA nor NVTX" in done.stderr
+    assert not (tmp_path / "a").exists()  # nothing is left of nothing
     stepscope(*arguments, tmp_path / "b", "--", "true", expect=2)
     assert "no such" not in stepscope.refuses("run", "--", "no-such-program")
     assert "0,3" in stepscope.refuses("run", "--ranks", "a", "--", "true")

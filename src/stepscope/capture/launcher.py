@@ -277,6 +277,11 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
             "the program used neither CUDA nor NVTX, so nothing was recorded; was it the right "
             "program, and do its children keep its environment?"
         )
+        if options and not options.keep_raw and not members(_configuration(raw)):
+            # empty of records: it would only stand in the way of the next run with the same -o
+            shutil.rmtree(raw, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                outcome.folder.rmdir()
     elif not said and all(one.device is None for one in found):
         outcome.remarks.append("the program did not use CUDA; only NVTX ranges were recorded")
     elif not any(one.work for one in found) and not said:
