@@ -116,8 +116,17 @@ def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
     return Captured(outcome.folder, outcome.exit_code, traces, outcome.results)
 
 
-def finalise_capture(folder: str | Path) -> list[Path]:
-    """Turn the raw files of a run into traces; returns these.
+def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+    """Turn the raw files of a run into traces, beside them.
+
+    The raw files are removed then, unless the run was asked to keep them or one cannot be read.
+
+    Args:
+        folder: the run's folder.
+        say: takes what went wrong with single ranks or files.
+
+    Returns:
+        The traces, and whether every rank has one.
 
     Raises:
         UsageError: the folder is none of a run, or it is still being recorded.
@@ -127,10 +136,12 @@ def finalise_capture(folder: str | Path) -> list[Path]:
 
     with _capture_errors():
         outcome = order(Path(folder))
-    traces, failures = _finalised(outcome.raw, keep=False)
+    traces, failures = _finalised(outcome.raw, keep=outcome.keep_raw)
     if not traces:
         raise InputError(failures[0] if failures else f"{folder} holds no recorded process")
-    return traces
+    for remark in (*outcome.remarks, *failures):
+        say(remark)
+    return traces, not failures
 
 
 def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:

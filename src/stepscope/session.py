@@ -92,6 +92,7 @@ class Session:
         self._cache = cache or Cache()
         left_out: list[str] = []
         inputs = [found for path in paths for found in expand(Path(path), left_out)]
+        _refuse_twice(inputs)
         for path in inputs:
             if path.suffix == ".ncu-rep":
                 raise InputError(
@@ -905,6 +906,18 @@ def bundled_capture() -> Path:
     name = "h200_input_starvation.sqlite"
     packed = resources.files("stepscope.data").joinpath(f"{name}.xz").read_bytes()
     return Cache().keep(name, lzma.decompress(packed))
+
+
+def _refuse_twice(inputs: Sequence[Path]) -> None:
+    """Each capture is a rank of the job: one that is named twice would be two of them."""
+    known: set[Path] = set()
+    for path in inputs:
+        place = path.resolve()
+        if place in known:
+            raise UsageError(
+                f"{path} is given twice; several PATHs are the ranks of one job, each given once"
+            )
+        known.add(place)
 
 
 def expand(path: Path, left_out: list[str]) -> list[Path]:

@@ -82,6 +82,13 @@ def test_nothing_but_the_standard_library_is_loaded() -> None:
         ({"paused": True, "delay_s": 1.0}, "--delay and --paused both say"),
         ({"hook": False, "gc": True}, "--gc needs the hook"),
         ({"sample_hz": 1e6}, "--sample-hz is 1e"),
+        ({"steps": -1}, "--steps is -1; give a number from 0 on"),
+        ({"delay_s": -1.0}, "--delay is -1"),
+        ({"duration_s": float("nan")}, "--duration is nan"),
+        ({"ring_s": float("inf")}, "--ring is inf"),
+        ({"max_bytes": -5}, "--max-size is -5"),
+        ({"ranks": (0, -3)}, "--ranks is -3"),
+        ({"flush_ms": 0}, "--flush-ms is 0"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
@@ -106,6 +113,9 @@ def test_names_are_filled_in(stepscope: Stepscope, tmp_path: Path) -> None:
     assert "-100%/raw" in text
     message = stepscope.refuses(*arguments, name, "--", "true")
     assert "asks for RANK, which is not set here" in message
+    for slip in ("%q{RANK", "%r", "100%"):
+        message = stepscope.refuses(*arguments, tmp_path / slip, "--", "true", RANK="3")
+        assert "write %% for a percent sign" in message
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -211,6 +221,7 @@ def test_run_returns_the_programs_code_and_says_when_nothing_was_recorded(
     program = (sys.executable, "-c", "import sys; sys.exit(7)")
     done = stepscope(*arguments, tmp_path / "a", "--", *program, expect=7)
     assert "used neither CUDA nor NVTX" in done.stderr
+    assert not (tmp_path / "a").exists()  # nothing is left of nothing
     stepscope(*arguments, tmp_path / "b", "--", "true", expect=2)
     assert "no such" not in stepscope.refuses("run", "--", "no-such-program")
     assert "0,3" in stepscope.refuses("run", "--ranks", "a", "--", "true")

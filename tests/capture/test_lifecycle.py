@@ -351,9 +351,33 @@ def test_a_capture_whose_launcher_died_is_read_later(program: Program) -> None:
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == -9, done.stderr
     time.sleep(0.3)
-    (trace,) = map(Trace, finalise_capture(options.output))
+    traces, whole = finalise_capture(options.output, print)
+    (trace,) = map(Trace, traces)
+    assert whole
     assert (trace.rows("gpu_op"), trace.rows("range")) == (10_000, 10_000)
     assert not (options.output / "raw").exists()
+
+
+def test_raw_files_that_shall_be_kept_stay_after_finalise(
+    program: Program, tmp_path: Path, stepscope: Stepscope
+) -> None:
+    outcome = program.record(BUSY, keep_raw=True)
+    before = sorted(path.name for path in outcome.raw[0].iterdir())
+    assert stepscope("capture", "finalise", outcome.folder).stdout.endswith("rank0.stepscope\n")
+    kept = outcome.folder / ".raw" / "rank0"
+    assert sorted(path.name for path in kept.iterdir()) == before
+
+
+def test_finalise_says_which_rank_it_could_not_read(program: Program, stepscope: Stepscope) -> None:
+    outcome = program.record(BUSY)
+    bad = outcome.raw[0].with_name("rank1")
+    bad.mkdir()
+    (bad / "p1-1.raw").write_bytes(b"no capture")
+    (bad / "capture.json").write_text((outcome.raw[0] / "capture.json").read_text())
+    done = stepscope("capture", "finalise", outcome.folder, expect=2)
+    assert done.stdout.endswith("rank0.stepscope\n")
+    assert "rank1 holds no capture" in done.stderr
+    assert outcome.raw[0].is_dir()  # nothing is removed while a rank is unread
 
 
 def test_a_raw_folder_is_read_wherever_it_is_copied(

@@ -323,6 +323,16 @@ def test_bad_times_in_kineto(
     assert sum(problems.values()) >= 1
 
 
+def test_a_capture_given_twice_is_not_two_ranks(
+    sqlite_capture: Path, folder: Path, stepscope: Stepscope
+) -> None:
+    link = folder / "again.sqlite"
+    link.symlink_to(sqlite_capture)
+    for same in (sqlite_capture, link):
+        message = stepscope.refuses("diagnose", sqlite_capture, same)
+        assert f"{same} is given twice" in message
+
+
 def test_paths_that_lead_nowhere(folder: Path, stepscope: Stepscope) -> None:
     link = folder / "link.sqlite"
     link.symlink_to(folder / "gone.sqlite")

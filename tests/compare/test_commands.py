@@ -114,14 +114,14 @@ def test_a_history_is_kept(
     assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
     assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
-    assert run(history, "keep", "--latest", "1")[1] == "1 runs removed\n"
-    assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 runs copied\n"
+    assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
+    assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 run copied\n"
     assert "the others were there" in run(history, "copy", "--to", "folder/")[1]
     assert "cnn" in run(history, "list", "--file", "folder")[1]
     monkeypatch.setenv("STEPSCOPE_HISTORY", "folder")
-    assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 runs")
+    assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 run")
     pytest.importorskip("tensorboardX", reason="needs tensorboardX, which the lock holds")
-    assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 runs sent\n"
+    assert run(history, "log", "--log", "tensorboard=tb")[1] == "1 run sent\n"
     run(history, "add", captures[0], "--name", "b", "--log", "tensorboard=tb")
     assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["b", "cnn"]
     wrongs = (["add"], ["list", "x"], ["keep"], ["list", "-f", "parquet"], ["copy"], ["log"])
@@ -133,3 +133,56 @@ def test_a_history_is_kept(
 def test_a_missing_history_is_one_sentence() -> None:
     with pytest.raises(InputError, match="history add"):
         run(history, "list")
+
+
+def test_no_command_writes_over_what_it_reads(captures: tuple[str, str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.sqlite"
+    mine.write_bytes(Path(captures[0]).read_bytes())
+    before, name = mine.read_bytes(), str(mine)
+    budget = ("--budget", "step_ms=1e9")
+    for arguments in (
+        (compare, name, captures[1], "-o", name),
+        (gate, name, *budget, "--junit", name),
+        (gate, name, *budget, "--summary", name),
+        ("export", name, "-t", "chrome", "-o", name, "--force"),
+        ("report", name, "-o", name),
+        ("ui", name, "--static", name, "--force"),
+        ("ui", name, "--static", str(tmp_path / "." / "mine.sqlite"), "--force"),
+    ):
+        with pytest.raises(UsageError, match="is read by this call"):
+            run(*arguments)
+        assert mine.read_bytes() == before
+    run(history, "add", name, "--file", "h.sqlite")
+    for format_ in ("csv", "parquet"):
+        with pytest.raises(UsageError, match="is read by this call"):
+            run(history, "list", "--file", "h.sqlite", "-f", format_, "-o", "h.sqlite")
+
+
+def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[str, str]) -> None:
+    run(history, "add", captures[0])
+    for arguments in (("keep", "--latest", "1", "-f", "json"), ("plot", "-f", "csv"),
+                      ("list", "-f", "html"), ("bisect", "-f", "json")):  # fmt: skip
+        with pytest.raises(UsageError, match="has no --format"):
+            run(history, *arguments)
+    with pytest.raises(UsageError, match="writes no file"):
+        run(history, "bisect", "-o", "x")
+
+
+def test_captures_of_other_jobs_are_not_judged_as_one(
+    captures: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank in range(2):
+        source = DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz"
+        unpack(source, folder)
+    with pytest.raises(UsageError, match="runs of the same job"):
+        run(gate, str(folder), captures[0], "--budget", "step_ms=1e9")
+
+
+def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str]) -> None:
+    for capture in captures:
+        run(history, "add", capture, "--name", "x")
+    said = run(history, "bisect")[1]
+    assert said.endswith("a level takes 3 runs on each side, and there are 2.\n")
+    assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"

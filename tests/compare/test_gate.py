@@ -168,7 +168,7 @@ def test_wrong_rules_are_one_sentence(text: str, said: str, tmp_path: Path) -> N
         read_rules(file)
 
 
-@pytest.mark.parametrize("text", ["step_ms", "step_ms=x", "foo=1"])
+@pytest.mark.parametrize("text", ["step_ms", "step_ms=x", "foo=1", "idle_share=25"])
 def test_wrong_limits_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError):
         with_limits(Rules(), [text])

@@ -135,7 +135,8 @@ def test_commits_that_cannot_be_measured_are_gone_around(measured: Measured) -> 
 
 def test_ends_may_be_named(measured: Measured) -> None:
     commits = measured.repository.commits
-    assert "No change of level" in measured.bisect(bad=commits[7])
+    said = measured.bisect(bad=commits[7])
+    assert said == "No change of level of step_ms is between these runs.\n"
     assert next_of(measured.bisect(good=commits[5][:8]), measured.repository) == 12
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.kernels.against import against
 from stepscope.kernels.explain import explanation, kernel_table
 from stepscope.kernels.match import matched
 from stepscope.kernels.model import Report
@@ -158,3 +159,13 @@ def test_the_hottest_instruction(tmp_path: Path) -> None:
     assert any(line.text.startswith("LDS") for line in conflicts.sass)  # reads down a column
     rules = {rule.rule for rule in conflicts.rules}
     assert "SharedMemoryConflicts" in rules
+
+
+def test_a_comparison_says_that_one_report_holds_less(tmp_path: Path) -> None:
+    basic = report("small_basic.ncu-rep", tmp_path)
+    full = report("cuda_full.ncu-rep", tmp_path)
+    said = "only the report {} holds why warps wait"
+    assert any(said.format("after") in remark for remark in against(basic, full).remarks)
+    assert any(said.format("before") in remark for remark in against(full, basic).remarks)
+    for same in (basic, full):
+        assert against(same, same).remarks == []

@@ -26,6 +26,7 @@ from stepscope.reports.user import user_reports
 from stepscope.rules.registry import rules
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Trace
 
 
@@ -490,6 +491,19 @@ def test_capture_quality(tmp_path: Path) -> None:
     made.rows["overhead"] = [{"start_ns": 1_000_000, "end_ns": 9_000_000, "name": "flush"}]
     found = rows(made.trace(tmp_path / "other"), "capture_quality:steps=100")
     assert {"too short", "profiler overhead"} <= {r["Check"] for r in found}
+
+
+def test_missing_launches_make_a_capture_doubtful(tmp_path: Path) -> None:
+    lost = Problem("unresolved_correlation", "notice", 3, ["gpu_op"], "no call", "record it")
+    for name, count, doubtful in (("few", 300, False), ("many", 299, True)):
+        made = Build()
+        for at in range(count):
+            made.kernel(10 * at + 5, 10 * at + 9, call=(10 * at, 10 * at + 2))
+        (tmp_path / name).mkdir()
+        trace = made.trace(tmp_path / name)
+        trace.meta.problems.append(lost)
+        found = {r["Check"]: r["Value"] for r in rows(trace, "capture_quality")}
+        assert found.get("launches missing") == ("1.0 %" if doubtful else None)
 
 
 def test_only_much_warm_up_makes_a_capture_doubtful(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def expanded(name: str) -> str:
     """A name with ``%q{VARIABLE}``, ``%h`` (host), ``%p`` (process) and ``%%`` filled in.
 
     Raises:
-        CaptureError: a variable is not set, or its value would leave the folder.
+        CaptureError: a variable is not set, or a percent sign stands for nothing known.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -38,9 +38,14 @@ def expanded(name: str) -> str:
                 raise CaptureError(f"-o {name} asks for {match[1]}, which is not set here")
             return found.replace("/", "_")
         known = {"h": platform.node(), "p": str(os.getpid()), "%": "%"}
+        if match[2] not in known:  # a slip in %q{RANK} would make all ranks share a folder
+            raise CaptureError(
+                f"-o {name} has a % that is none of %q{{VARIABLE}}, %h, %p and %%; write %% for a "
+                "percent sign"
+            )
         return known[match[2]]
 
-    return re.sub(r"%(?:q\{(\w+)\}|([hp%]))", value, name)
+    return re.sub(r"%(?:q\{(\w+)\}|([hp%]|))", value, name)
 
 
 def _new_folder() -> Path:

@@ -43,6 +43,7 @@ class Outcome:
         raw: folders of raw files by rank, still to be read (collector).
         results: files that another tool wrote.
         remarks: what the user should know, in sentences.
+        keep_raw: whether the raw files shall stay after they were read.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Outcome:
     raw: list[Path] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    keep_raw: bool = False
 
 
 def prepare(options: Options) -> tuple[Backend, str, Plan]:
@@ -128,9 +130,18 @@ def order(folder: Path) -> Outcome:
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
     failures = rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures)
+    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
     _order_raw(raw, None, outcome)
     return outcome
+
+
+def _keeps_raw(raw: Path) -> bool:
+    """Whether the run was asked to keep its raw files; sorted by rank, each rank has a manifest."""
+    for path in (raw / MANIFEST, *raw.glob(f"rank*/{MANIFEST}")):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            options = json.loads(path.read_text(encoding="utf-8")).get("options", {})
+            return bool(options.get("keep_raw") == str(True))
+    return False
 
 
 def _configuration(raw: Path) -> Path:
@@ -266,6 +277,11 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
             "the program used neither CUDA nor NVTX, so nothing was recorded; was it the right "
             "program, and do its children keep its environment?"
         )
+        if options and not options.keep_raw and not members(_configuration(raw)):
+            # empty of records: it would only stand in the way of the next run with the same -o
+            shutil.rmtree(raw, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                outcome.folder.rmdir()
     elif not said and all(one.device is None for one in found):
         outcome.remarks.append("the program did not use CUDA; only NVTX ranges were recorded")
     elif not any(one.work for one in found) and not said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,6 +111,19 @@ class Options:
             raise CaptureError("single kernels are for Nsight Compute; give --backend ncu, too")
         if self.warmup and not self.steps:
             raise CaptureError("--warmup counts steps before those of --steps; give --steps too")
+        for name, number in (
+            ("--steps", self.steps),
+            ("--warmup", self.warmup),
+            ("--delay", self.delay_s),
+            ("--duration", self.duration_s),
+            ("--ring", self.ring_s),
+            ("--max-size", self.max_bytes),
+            ("--ranks", min(self.ranks, default=0)),
+        ):
+            if not math.isfinite(number) or number < 0:
+                raise CaptureError(f"{name} is {number:g}; give a number from 0 on")
+        if self.flush_ms < 1:
+            raise CaptureError(f"--flush-ms is {self.flush_ms}; give 1 ms or more")
         for name, rate, most in (
             ("--counters-hz", self.counters_hz, 1000),
             ("--threads-hz", self.threads_hz, 1000),

@@ -11,18 +11,20 @@ from stepscope.cli import options
 @click.argument("action", type=click.Choice(["start", "stop", "finalise"]))
 @click.argument("target")
 @options.formats("text", "json")
-def command(action: str, target: str, format_: str) -> None:
+def command(action: str, target: str, format_: str) -> int:
     """Steer a capture that runs, or read one whose launcher did not live to do it.
 
     "start PID" and "stop PID" begin and end recording in a program that 'stepscope run' started
     (--paused lets it start without recording); PID is any of its processes, or the launcher.
-    "finalise FOLDER" reads the raw files of a run into traces.
+    "finalise FOLDER" reads the raw files of a run into traces beside them, and removes them then
+    (they stay after run --keep-raw, or where a rank cannot be read: exit code 2).
     """
     from stepscope.recording import finalise_capture, order_capture
 
-    traces = []
+    traces, whole = [], True
     if action == "finalise":
-        traces = [str(trace) for trace in finalise_capture(target)]
+        found, whole = finalise_capture(target, _say)
+        traces = [str(trace) for trace in found]
     else:
         order_capture(action, target)
     if format_ == "json":
@@ -32,3 +34,8 @@ def command(action: str, target: str, format_: str) -> None:
         options.write(msgspec.json.encode(document).decode() + "\n")
     else:
         options.write("".join(f"{trace}\n" for trace in traces))
+    return 0 if whole else 2
+
+
+def _say(text: str) -> None:
+    click.echo(f"stepscope: {options.plain(text)}", err=True)

@@ -43,6 +43,7 @@ def command(
     path = Path(output)
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
+    options.refuse_inputs(output)
     parts = Session(paths, again=again).exported(kind)
     try:
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:

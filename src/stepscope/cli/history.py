@@ -82,6 +82,11 @@ def command(
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
 
+    offers = _FORMATS.get(action, ("terminal",))
+    if format_ not in offers:
+        raise UsageError(f"history {action} has no --format {format_}; it has {', '.join(offers)}")
+    if output is not None and action not in _FORMATS:
+        raise UsageError(f"history {action} writes no file; leave --output out")
     if bool(paths) != (action == "add"):
         raise UsageError(
             "history add needs captures" if action == "add" else f"history {action} takes no PATH"
@@ -113,20 +118,30 @@ def _manage(
     action: str, file: str, name: str, target: str, trackers: tuple[str, ...], latest: int | None
 ) -> str:
     from stepscope import runs as offered
+    from stepscope.render.text import plural
     from stepscope.trace.errors import UsageError
 
     if action == "copy":
         if not target:
             raise UsageError("history copy needs --to, as in --to postgresql://HOST/DATABASE")
         count, new = offered.history_copy(file, target)
-        return f"{new} of {count} runs copied" + ("" if new == count else "; the others were there")
+        return f"{new} of {plural(count, 'run')} copied" + (
+            "" if new == count else "; the others were there"
+        )
     if action == "log":
         if not trackers:
             raise UsageError("history log needs --log, as in --log tensorboard=runs")
-        return f"{offered.history_log(file, name, trackers, latest)} runs sent"
+        return f"{plural(offered.history_log(file, name, trackers, latest), 'run')} sent"
     if latest is None:
         raise UsageError("history keep needs --latest, as in --latest 200")
-    return f"{offered.history_keep(file, latest, name)} runs removed"
+    return f"{plural(offered.history_keep(file, latest, name), 'run')} removed"
+
+
+_FORMATS = {
+    "list": ("terminal", "json", "csv", "parquet"),
+    "plot": ("terminal", "json", "html"),
+}
+"""Formats of the actions that have several."""
 
 
 def _list(file: str, name: str, format_: str, output: str | None) -> None:
@@ -134,6 +149,8 @@ def _list(file: str, name: str, format_: str, output: str | None) -> None:
     from stepscope.runs import history_entries, history_parquet
 
     entries = history_entries(file, name)
+    if output is not None:
+        options.refuse_inputs(output)
     if format_ == "parquet":
         history_parquet(entries, output)
     elif format_ == "csv":

@@ -129,15 +129,45 @@ def as_json(result: object) -> str:
     return msgspec.json.format(msgspec.json.encode(result)).decode() + "\n"
 
 
+def refuse_inputs(output: str) -> None:
+    """Refuse to write over a file that this call reads: inputs are never changed.
+
+    Every other value of the command line that names the same file counts as read.
+
+    Raises:
+        UsageError: the output is one of them.
+    """
+    from stepscope.trace.errors import UsageError
+
+    context = click.get_current_context(silent=True)
+    for name, value in (context.params if context else {}).items():
+        several = value if isinstance(value, tuple | list) else (value,)
+        if name not in _OUTPUTS and any(_same_file(output, item) for item in several):
+            raise UsageError(f"{output} is read by this call and would be lost; name another file")
+
+
+_OUTPUTS = {"output", "junit_file", "gitlab_file", "summary_file", "static", "plot"}
+"""Parameters that name files to write."""
+
+
+def _same_file(one: str, other: object) -> bool:
+    try:
+        return isinstance(other, str) and os.path.samefile(one, other)  # noqa: PTH121 - may be text
+    except (OSError, ValueError):  # one of them does not exist, or is no name
+        return False
+
+
 def write_to(text: str, output: str | None, *, append: bool = False) -> None:
     """Print text, or write it to a file.
 
     Raises:
         StorageError: the file cannot be written.
+        UsageError: it is one that this call reads.
     """
     if output is None:
         write(text)
         return
+    refuse_inputs(output)
     from pathlib import Path
 
     from stepscope.trace.errors import StorageError

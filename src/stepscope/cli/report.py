@@ -52,6 +52,7 @@ def command(
     if output is None:
         options.write(text)
         return
+    options.refuse_inputs(output)
     try:
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -16,7 +16,7 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
     number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
     try:
         return round(float(number or 0) * (_SIZES[unit] if unit else 1))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
 
 

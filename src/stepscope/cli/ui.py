@@ -59,6 +59,8 @@ def command(
         raise UsageError("--step and --window both choose a time; give one of them")
     if static is not None and Path(static).exists() and not force:
         raise UsageError(f"{static} exists; --force overwrites it")
+    if static is not None:
+        options.refuse_inputs(static)
     if compare and len(paths) != 2:
         raise UsageError(
             "--compare shows two runs: stepscope ui BEFORE AFTER --compare; the ranks of a run are "

@@ -203,7 +203,10 @@ def with_limits(rules: Rules, written: Sequence[str]) -> Rules:
 def _limit(name: str, value: Any) -> float:
     if name not in BUDGETS:
         raise UsageError(f"no budget {name!r}; known: {', '.join(BUDGETS)}")
-    return _number(value, name)
+    limit = _number(value, name)
+    if name.endswith("_share") and limit > 1:  # as percent it would pass whatever comes
+        raise UsageError(f"{name} goes from 0 to 1; for {limit:g} % write {limit / 100:g}")
+    return limit
 
 
 def _number(value: Any, name: str) -> float:

@@ -86,9 +86,16 @@ def gate(
         compute: gives the value of an SQL figure or a report cell.
 
     Raises:
-        UsageError: nothing was asked.
+        UsageError: nothing was asked, or the captures are not of the same job.
     """
     now = merged(runs)
+    for run in runs:
+        if run.devices != now.devices:  # merged() leaves it out: it would pass unseen
+            raise UsageError(
+                f"{', '.join(run.paths)} has {run.devices} devices, {', '.join(now.paths)} "
+                f"{now.devices}: captures of one call must be runs of the same job; judge them in "
+                "calls of their own"
+            )
     checks = [_budget(name, limit, now) for name, limit in rules.limits.items()]
     asked: list[SqlLimit | CellLimit] = [*rules.figures, *rules.cells]
     checks += [_figure(item, compute) for item in asked]

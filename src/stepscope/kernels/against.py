@@ -142,4 +142,10 @@ def _remarks(before: Sequence[Launch], after: Sequence[Launch]) -> list[str]:
             f"the clocks differ ({clocks[0] / 1e9:.2f} and {clocks[1] / 1e9:.2f} GHz), so do "
             "times: profile both with ncu --clock-control base"
         )
+    told = [any(stall_cycles(launch) for launch in side) for side in (before, after)]
+    if told[0] != told[1]:
+        said.append(
+            f"only the report {'before' if told[0] else 'after'} holds why warps wait, so limiters "
+            "may differ for that reason alone: profile both with the same --set"
+        )
     return said

@@ -59,7 +59,7 @@ def headline(diagnosis: Diagnosis) -> str:
         return clean(first.says, 400) + "."
     step = first.time_ns_per_step / max(first.share_of_step, 1e-9)
     title = causes()[first.cause].title
-    on_rank = f" on rank {_ranks(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
+    on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
     return (
         f"{title}{on_rank} costs {milliseconds(first.time_ns_per_step)} of each "
         f"{milliseconds(step)} step; fixed, the step takes about "
@@ -77,5 +77,11 @@ def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:
     return diagnosis.accounting[0]
 
 
-def _ranks(ranks: list[int]) -> str:
-    return ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+def ranks_text(ranks: list[int]) -> str:
+    """``rank 0``, ``ranks 0, 1``; eight at most are named."""
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return (
+        f"{noun} "
+        + ", ".join(str(rank) for rank in ranks[:8])
+        + (", ..." if len(ranks) > 8 else "")
+    )

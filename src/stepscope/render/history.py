@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from stepscope.render.compare import columns
-from stepscope.render.text import clean
+from stepscope.render.text import clean, plural
 
 if TYPE_CHECKING:
     from stepscope.compare.history import Entry, Mark, Plot
@@ -54,7 +54,8 @@ def plot_text(p: Plot) -> str:
     values = [e.figures[p.figure] for e in p.entries]
     top = max(values)
     marks = {m.entry.id: m for m in p.marks}
-    lines = [f"{p.figure} of {clean(p.name)}, {len(values)} runs, {len(p.marks)} changes of level"]
+    changes = plural(len(p.marks), "change")
+    lines = [f"{p.figure} of {clean(p.name)}, {plural(len(values), 'run')}, {changes} of level"]
     for e, value in zip(p.entries, values, strict=True):
         if e.id in marks:
             lines.append(f"  -- {mark_says(marks[e.id], p.figure)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.render import budget
+from stepscope.render.problems import problem_notes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
     notes = [*diagnosis.remarks]
-    notes += [f"{p.severity}: {p.count} x {p.says}; {p.do}" for p in diagnosis.problems]
+    notes += problem_notes(diagnosis.problems)
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.render import budget
+from stepscope.render.problems import problem_notes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
@@ -49,12 +50,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
     notes = [clean(remark, 400) for remark in diagnosis.remarks]
-    notes += [
-        f"{problem.severity}: {problem.count:,} x {problem.says} ({', '.join(problem.scope)}): "
-        f"{problem.do}"
-        for problem in diagnosis.problems
-        if problem.severity != "info"
-    ]
+    notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
     for note in notes:
@@ -142,7 +138,7 @@ def _finding(
     places = [("range", place.range), ("operator", place.operator), ("source", place.source)]
     where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
     if diagnosis.trace.ranks > 1:
-        where = " · ".join(filter(None, [f"ranks {', '.join(map(str, finding.ranks))}", where]))
+        where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
     lines += [(3, Text(f"→ {advice}")) for advice in finding.do]

@@ -20,6 +20,12 @@ _FILTER = (
     "sums over the whole capture include these steps; leave them out with --filter-time or "
     "--filter-nvtx"
 )
+_FEW_ORPHANS = 1
+"""Percent: those launched before recording began lack their call in every capture."""
+_ORPHANS = (
+    "this share of the GPU operations has no recorded launching call, so the idle time before them "
+    "cannot be explained; record the calls of the CUDA API, too"
+)
 _RECORDING = "estimated cost of recording in the steady steps; stepscope diagnose shows it"
 
 
@@ -32,6 +38,10 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         for problem in meta.problems
         if problem.severity in ("data_loss", "error")
     ]
+    work = source.gpu_work()
+    orphans = sum(p.count for p in meta.problems if p.id == "unresolved_correlation")
+    if len(work) and orphans * 100 > len(work) * _FEW_ORPHANS:
+        found.append(("launches missing", f"{100.0 * orphans / len(work):.1f} %", _ORPHANS))
     most = int(arguments["overhead"])
     share = _overhead_share(source)
     if share > most:
@@ -72,8 +82,8 @@ RULES = [
     Report(
         "capture_quality",
         "Capture Quality",
-        "What makes figures of this capture doubtful: records lost, the profiler's own cost, too "
-        "few steps, much of the time in warm-up steps.",
+        "What makes figures of this capture doubtful: records lost, launches not recorded, the "
+        "profiler's own cost, too few steps, much of the time in warm-up steps.",
         (
             Column("Row#", doc="number"),
             Column("Check", doc="what was looked at"),

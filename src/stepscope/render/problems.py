@@ -1,0 +1,30 @@
+"""Problems of imports in sentences, the same in every format for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.trace.problems import Problem
+
+
+def problem_notes(problems: Sequence[Problem]) -> list[str]:
+    """One sentence a kind of problem; the captures of a job are counted together.
+
+    What lost nothing (``info``) is left out: the JSON holds it.
+    """
+    counted: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        if problem.severity != "info":
+            counted.setdefault((problem.id, problem.do), []).append(problem)
+    return [_note(same) for same in counted.values()]
+
+
+def _note(same: list[Problem]) -> str:
+    count = sum(problem.count for problem in same)
+    scope = dict.fromkeys(table for problem in same for table in problem.scope)
+    where = f" in {len(same)} captures" if len(same) > 1 else ""
+    return (
+        f"{same[0].severity}: {count:,} x {same[0].says} ({', '.join(scope)}){where}: {same[0].do}"
+    )
