@@ -101,9 +101,9 @@ class Session:
                 )
         self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
         if left_out:
+            named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
             self.job.remarks.append(
-                f"{len(left_out)} files beside the captures are none that Stepscope can read and "
-                f"were left out: {', '.join(left_out[:4])}" + (", ..." if left_out[4:] else "")
+                f"what could not be read beside the captures was left out: {named}"
             )
 
     @property
@@ -947,6 +947,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
                     found.append(child)
                 elif child.suffix in _CAPTURE_SUFFIXES:
                     left_out.append(child.name)
+        left_out += _unread_ranks(path, found)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:
@@ -957,6 +958,20 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     # nsys leaves an export beside its report: these are one capture
     exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
     return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
+
+
+def _unread_ranks(run: Path, found: list[Path]) -> list[str]:
+    """Ranks of a run of ours that ``stepscope capture finalise`` could not read, but for others."""
+    traces = {path.stem for path in found if is_trace_folder(path)}
+    raw = run / _RAW_FOLDER
+    if not traces or not raw.is_dir():
+        return []
+    ranks = [child for child in sorted(raw.iterdir()) if child.is_dir()]
+    return [
+        f"{_RAW_FOLDER}/{rank.name}"
+        for rank in ranks
+        if rank.name not in traces and any(rank.glob("*.raw"))
+    ]
 
 
 def _is_capture(path: Path) -> bool:

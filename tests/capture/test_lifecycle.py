@@ -378,6 +378,8 @@ def test_finalise_says_which_rank_it_could_not_read(program: Program, stepscope:
     assert done.stdout.endswith("rank0.stepscope\n")
     assert "rank1 holds no capture" in done.stderr
     assert outcome.raw[0].is_dir()  # nothing is removed while a rank is unread
+    remarks = stepscope.json("info", outcome.folder)["remarks"]
+    assert any("left out: raw/rank1" in remark for remark in remarks)
 
 
 def test_a_raw_folder_is_read_wherever_it_is_copied(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import Stepscope
 
 from stepscope.compare.history.model import Entry
 from stepscope.compare.sinks import base
@@ -119,3 +121,13 @@ def test_every_tracker_is_described() -> None:
         sink = importlib.import_module(f"stepscope.compare.sinks.to_{name}").SINK
         assert sink.name == name
         assert sink.where
+
+
+def test_a_missing_package_is_told_before_a_run_is_added(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mlflow"):
+        pytest.skip("MLflow is installed here")
+    stepscope, history = Stepscope(tmp_path / "cache"), tmp_path / "history.sqlite"
+    capture = tmp_path / "absent.sqlite"  # not looked at before the package is
+    message = stepscope("history", "add", capture, "--file", history, "--log", "mlflow", expect=2)
+    assert "mlflow" in message.stderr
+    assert not history.exists()

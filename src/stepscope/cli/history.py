@@ -93,6 +93,7 @@ def command(
         )
     if action == "add":
         added = []
+        offered.send_to(trackers, ())  # a package that is missing is told before anything is added
         entries = offered.history_add(file, paths, name=name, revision=revision, label=label)
         for entry in entries:
             step = entry.figures["step_ms"]
