@@ -161,6 +161,7 @@ def test_the_hottest_instruction(tmp_path: Path) -> None:
     assert "SharedMemoryConflicts" in rules
 
 
+@needs_package
 def test_a_comparison_says_that_one_report_holds_less(tmp_path: Path) -> None:
     basic = report("small_basic.ncu-rep", tmp_path)
     full = report("cuda_full.ncu-rep", tmp_path)
