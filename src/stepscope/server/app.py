@@ -37,8 +37,6 @@ _DAMAGED = (
     "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
     "makes it anew"
 )
-
-
 _BUILDERS = 2
 """Tracks built at a time: numpy lets go of Python's lock, and a laptop has two idle cores."""
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.kernels.families import FAMILIES, classify
-from stepscope.trace.frame import Frame
+from stepscope.trace.frame import Frame, IntArray
 
 Codes = npt.NDArray[np.uint8]
 
@@ -119,3 +119,8 @@ def name_codes(names: list[str]) -> Codes:
 def of_names(frame: Frame, per_name: Codes) -> Codes:
     """Class of each row from that of each distinct name."""
     return per_name[frame["name"]]
+
+
+def by_class(sums: IntArray) -> dict[str, int]:
+    """Sums of all classes, in their order, as ``{class: ns}``; classes without any are left out."""
+    return {key: int(ns) for key, ns in zip(CLASSES, sums.tolist(), strict=True) if ns}

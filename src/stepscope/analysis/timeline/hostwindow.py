@@ -43,8 +43,7 @@ def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
             np.add.at(kinds, slices.code[part], inside)
             calls += int(np.count_nonzero(start >= begin))
         if kinds.any():
-            by_class = zip(classes.CLASSES, kinds.tolist(), strict=True)
-            told = {key: ns for key, ns in by_class if ns}
+            told = classes.by_class(kinds)
             found.append({"title": timeline.group_of(track), "calls": calls, "kinds": told})
     found.sort(key=lambda thread: -sum(thread["kinds"].values()))
     return found[:MOST_THREADS]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.timeline.classes import CLASSES
+from stepscope.analysis.timeline.classes import CLASSES, by_class
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Slices, Track
 from stepscope.trace.frame import IntArray
@@ -69,7 +69,7 @@ def _by_class(slices: Slices, begin: int, end: int) -> dict[str, int]:
     sums = np.zeros(len(CLASSES), np.int64)
     for rows, ns in _cut(slices, begin, end):
         np.add.at(sums, slices.code[rows], ns)
-    return {key: int(v) for key, v in zip(CLASSES, sums.tolist(), strict=True) if v}
+    return by_class(sums)
 
 
 def _sum(parts: list[dict[str, int]]) -> dict[str, int]:
