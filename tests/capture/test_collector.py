@@ -137,6 +137,25 @@ def test_driver_calls_and_waits_are_recorded_in_every_range(program: Program) ->
     assert trace.rows("sync") == 2
 
 
+def test_a_wait_that_outlasts_its_range_hides_nothing_of_the_next(program: Program) -> None:
+    trace = program.trace(
+        """
+        begun, go_on = threading.Event(), threading.Event()
+        def work():
+            begun.set()
+            cuda.fake_sync(300_000_000)
+            go_on.wait()
+            cuda.fake_driver_sync(ctypes.c_uint64(3))
+        thread = threading.Thread(target=work)
+        cuda.fake_profiler(1); thread.start(); begun.wait(); time.sleep(0.1); cuda.fake_profiler(0)
+        time.sleep(0.3)
+        cuda.fake_profiler(1); go_on.set(); thread.join(); cuda.fake_profiler(0)
+        """,
+        range="cudaProfilerApi",
+    )
+    assert "stream" in texts(trace, "sync", "kind")
+
+
 def test_calls_in_a_forked_child_harm_nobody(program: Program) -> None:
     """The parent's callbacks still stand there, the collector's CUPTI does not."""
     trace = program.trace(

@@ -36,6 +36,7 @@ class Options:
         warmup: optimizer steps to let pass first.
         range: record inside NVTX ranges of this name (``NAME`` or ``NAME@DOMAIN``), or between
             the calls of ``cudaProfilerApi``; empty: not by range.
+        ranges: be done after so many of those ranges; 0: record each of them.
         delay_s: begin so many seconds after the program's start.
         duration_s: record so many seconds; 0: to the end.
         paused: begin when ``stepscope capture start`` says so.
@@ -49,6 +50,7 @@ class Options:
         counters_hz: how often a second.
         threads_hz: how often a second the threads' states are read from ``/proc``; 0: not.
         sample_hz: how often a second Python stacks are sampled inside the program; 0: not.
+        stand_aside: leave the GPU to torch.profiler or Proton where the program starts one.
         hook: load the hook, which notes other profilers, into Python programs.
         gc: record Python's garbage collections.
         waits: record waits in the C library and for Python's global lock.
@@ -67,6 +69,7 @@ class Options:
     steps: int = 0
     warmup: int = 0
     range: str = ""
+    ranges: int = 0
     delay_s: float = 0.0
     duration_s: float = 0.0
     paused: bool = False
@@ -80,6 +83,7 @@ class Options:
     counters_hz: float = 10.0
     threads_hz: float = 20.0
     sample_hz: float = 0.0
+    stand_aside: bool = False
     hook: bool = True
     gc: bool = False
     waits: bool = False
@@ -111,8 +115,11 @@ class Options:
             raise CaptureError("single kernels are for Nsight Compute; give --backend ncu, too")
         if self.warmup and not self.steps:
             raise CaptureError("--warmup counts steps before those of --steps; give --steps too")
+        if self.ranges and not self.range:
+            raise CaptureError("--ranges counts the ranges of --range; give --range too")
         for name, number in (
             ("--steps", self.steps),
+            ("--ranges", self.ranges),
             ("--warmup", self.warmup),
             ("--delay", self.delay_s),
             ("--duration", self.duration_s),
@@ -131,7 +138,12 @@ class Options:
         ):
             if not 0 <= rate <= most:
                 raise CaptureError(f"{name} is {rate:g} a second; give 0 to {most}")
-        needing = {"--steps": self.steps > 0, "--gc": self.gc, "--sample-hz": self.sample_hz > 0}
+        needing = {
+            "--steps": self.steps > 0,
+            "--gc": self.gc,
+            "--sample-hz": self.sample_hz > 0,
+            "--stand-aside": self.stand_aside,
+        }
         if not self.hook and any(needing.values()):
             name = next(name for name, given in needing.items() if given)
             raise CaptureError(f"{name} needs the hook in the program; leave --no-hook out")

@@ -68,6 +68,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     help="Record inside NVTX ranges of this name (NAME or NAME@DOMAIN), or between the program's "
     "calls of cudaProfilerApi.",
 )
+@click.option("--ranges", default=0, help="Be done after so many of those ranges; 0: record each.")
 @click.option("--delay", default=0.0, help="Begin so many seconds after the program's start.")
 @click.option("--duration", default=0.0, help="Record so many seconds.")
 @click.option("--paused", is_flag=True, help="Begin when 'stepscope capture start' says so.")
@@ -115,6 +116,12 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "--hook/--no-hook",
     default=True,
     help="Load a small hook into Python programs, which notes other profilers.",
+)
+@click.option(
+    "--stand-aside",
+    is_flag=True,
+    help="Where the program starts torch.profiler or Proton, end the recording and leave the GPU "
+    "to it; without this they see no GPU work.",
 )
 @click.option("--gc", is_flag=True, help="Record Python's garbage collections.")
 @click.option(

@@ -25,6 +25,9 @@ static uint8_t* g_buffer;
 static size_t g_size, g_valid;
 static uint32_t g_correlation;
 static int g_calls_after_end;
+/* A graph that was made while its tracing was off must not be launched while it is on, and none may
+ * be launched after the end of CUPTI: the driver then crashes, or fails. */
+static int g_graphs, g_graphs_untraced, g_finalized;
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -45,6 +48,18 @@ EXPORT int cuptiSubscribe(void** s, Callback c, void* user) {
   *s = &g_callback;
   return 0;
 }
+EXPORT int cuptiUnsubscribe(void* s) {
+  (void)s;
+  g_callback = NULL;
+  return 0;
+}
+EXPORT int cuptiFinalize(void) {
+  if (!g_callback) return 1;
+  g_callback = NULL;
+  g_finalized = 1;
+  memset(g_enabled, 0, sizeof g_enabled);
+  return 0;
+}
 EXPORT int cuptiEnableCallback(uint32_t enable, void* s, int domain, uint32_t id) {
   (void)s;
   g_callbacks[domain][id] = (int)enable;
@@ -62,7 +77,8 @@ EXPORT int cuptiGetCallbackName(int domain, uint32_t id, const char** name) {
                       : domain == 2 && id == 147 ? "cudaStreamWaitEvent_v3020"
                       : domain == 1 && id == 126 ? "cuStreamSynchronize"
                       : domain == 1 && id == 719 ? "cuKernelGetName"
-                      : domain == 1 && id == 307 ? "cuLaunchKernel" : NULL;
+                      : domain == 1 && id == 307 ? "cuLaunchKernel"
+                      : domain == 1 && id == 513 ? "cuGraphInstantiate" : NULL;
   if (!known) snprintf(names[domain][id], 40, "call_%d_%u", domain, id);
   *name = known ? known : names[domain][id];
   return 0;
@@ -199,6 +215,7 @@ EXPORT uint32_t fake_launch(const char* name, uint64_t length_ns, uint32_t devic
   uint64_t kept = 0;
   told(1, 307, 0, NULL, &kept, c);
   told(1, 307, 1, NULL, &kept, c);
+  told(2, 211, 0, NULL, &kept, c);
   api(5, 211, start, end, c);
   uint8_t* r = add(10);
   if (r) {
@@ -215,8 +232,31 @@ EXPORT uint32_t fake_launch(const char* name, uint64_t length_ns, uint32_t devic
     PUT(104, const char*, name);
   }
   pthread_mutex_unlock(&g_lock);
+  told(2, 211, 1, NULL, &kept, c);
   return c;
 }
+EXPORT void fake_graph_made(void) {
+  uint64_t kept = 0;
+  told(1, 513, 0, NULL, &kept, 0);
+  g_graphs++;
+  if (!g_enabled[51]) g_graphs_untraced++;
+  told(1, 513, 1, NULL, &kept, 0);
+}
+EXPORT void fake_graph_launch(uint64_t length_ns) {
+  if (g_finalized || (g_graphs_untraced && g_enabled[51])) { fprintf(stderr, "graph crash\n"); abort(); }
+  pthread_mutex_lock(&g_lock);
+  uint32_t c = ++g_correlation;
+  uint64_t start = now();
+  api(5, 311, start, start + 500, c);
+  uint8_t* r = add(51);
+  if (r) {
+    PUT(4, uint32_t, c); PUT(8, uint64_t, start + 900); PUT(16, uint64_t, start + 900 + length_ns);
+    PUT(28, uint32_t, 5); PUT(32, uint32_t, 1); PUT(36, uint32_t, 7);
+  }
+  pthread_mutex_unlock(&g_lock);
+}
+EXPORT int fake_is_ours(void) { return g_callback != NULL; }
+EXPORT int fake_finalized(void) { return g_finalized; }
 EXPORT void fake_copy(uint64_t bytes, int kind, int src, int dst, uint64_t length_ns) {
   pthread_mutex_lock(&g_lock);
   uint32_t c = ++g_correlation;
@@ -274,6 +314,14 @@ static void ordering(uint32_t id, uint32_t beneath, const void* arguments, uint6
 EXPORT void fake_sync(uint64_t length_ns) { ordering(165, 0, NULL, length_ns); }
 EXPORT void fake_stream_sync(uint64_t stream, uint64_t length_ns) {
   ordering(131, 126, &stream, length_ns);
+}
+EXPORT void fake_driver_sync(uint64_t stream) { /* called by the program itself */
+  uint64_t kept = 0;
+  pthread_mutex_lock(&g_lock);
+  uint32_t c = ++g_correlation;
+  pthread_mutex_unlock(&g_lock);
+  told(1, 126, 0, &stream, &kept, c);
+  told(1, 126, 1, &stream, &kept, c);
 }
 EXPORT void fake_record(uint64_t event, uint64_t stream) {
   uint64_t arguments[2] = {event, stream};

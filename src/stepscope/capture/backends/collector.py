@@ -61,6 +61,7 @@ def plan(options: Options) -> Plan:
         "range": _range_mode(options),
         "nvtx_name": name if _range_mode(options) == "nvtx" else "",
         "nvtx_domain": domain,
+        "ranges": options.ranges,
         "ranks": f",{','.join(map(str, options.ranks))}," if options.ranks else "",
         "filter_api": not options.every_call,
         "flush_ms": options.flush_ms,
@@ -75,6 +76,7 @@ def plan(options: Options) -> Plan:
         "gc": options.gc,
         "sample_hz": options.sample_hz or "",
         "stop_program": options.stop_program,
+        "stand_aside": options.stand_aside,
     }
     environment = {
         "STEPSCOPE_CAPTURE": str(raw / CONFIGURATION),

@@ -75,7 +75,7 @@ class _Collector:
         self._library.stepscope_start()
 
     def stop(self) -> None:
-        self._library.stepscope_stop()
+        self._library.stepscope_end()
 
     def push(self, name: str) -> None:
         self._library.stepscope_push(name.encode())
@@ -85,6 +85,12 @@ class _Collector:
 
     def range(self, domain: str, name: str, begin_ns: int, end_ns: int) -> None:
         self._library.stepscope_range(domain.encode(), name.encode(), begin_ns, end_ns)
+
+    def stand_aside(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self._library.stepscope_stand_aside()
 
     def remark(self, text: str) -> None:
         self._library.stepscope_remark(b"info", text.encode())
@@ -249,6 +255,8 @@ class _OtherProfiler:
         try:
             if self._recorder is None:
                 self._recorder = _Collector(self._configuration)
+            if on and self._configuration.get("stand_aside") == "1":
+                self._recorder.stand_aside()
             self._recorder.remark(f"other profiler {'began' if on else 'ended'}: {self._name}")
         except Exception:
             self._recorder = None  # the program's own profiling goes on whatever happens here

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepscope.importers.naming import MEMSET_NAME, copy_name, short_kernel_name
 from stepscope.importers.own import layout
+from stepscope.importers.own.launched import called, unrecorded
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, constant, dictionary, ids, labels, texts
 from stepscope.trace.frame import AnyArray, BoolArray
@@ -63,8 +64,11 @@ def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
         _put_copies(sink, process, _timed(sink, rows))
     for rows in raw.parts(layout.SET):
         _put_fills(sink, process, _timed(sink, rows))
+    known = called(raw) if raw.count(layout.GRAPH) else None
     for rows in raw.parts(layout.GRAPH):
-        _put_graphs(sink, process, _timed(sink, rows))
+        recorded = rows[~unrecorded(raw, rows, known)]
+        if len(recorded):
+            _put_graphs(sink, process, _timed(sink, recorded))
 
 
 def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: AnyArray) -> None:

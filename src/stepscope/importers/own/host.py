@@ -8,13 +8,13 @@ import numpy as np
 
 from stepscope.importers.naming import call_name
 from stepscope.importers.own import layout
+from stepscope.importers.own.launched import MOST_IDS, called, unrecorded
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, dictionary, ids
 from stepscope.trace.frame import AnyArray, BoolArray, distinct
 
 TABLE = "api_call"
 _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
-_MOST_IDS = 1 << 30  # correlation ids count from 1: a byte each of what is held
 
 
 def read_calls(sink: Sink, raw: Raw, process: int) -> None:
@@ -35,7 +35,7 @@ def _numbers_of_runtime_calls(raw: Raw) -> BoolArray:
     for part in raw.parts(layout.API):
         runtime = part["correlation"][(part["call"] & layout.DRIVER_CALL) == 0]
         most = max(most, int(runtime.max())) if len(runtime) else most
-    if most > _MOST_IDS:
+    if most > MOST_IDS:
         return np.zeros(1, dtype=bool)  # damaged numbers; a table of them would take all memory
     found = np.zeros(most + 2, dtype=bool)
     for part in raw.parts(layout.API):
@@ -74,20 +74,14 @@ def _put_calls(
 
 def count_unresolved(sink: Sink, raw: Raw) -> None:
     """Count GPU work whose launching call was not recorded."""
-    most = max(
-        (
-            int(part["correlation"].max())
-            for kind in (layout.API, *_WORK)
-            for part in raw.parts(kind)
-        ),
-        default=0,
-    )
-    if most > _MOST_IDS:
-        return  # damaged numbers; a table of them would take all memory
-    called = np.zeros(most + 1, dtype=bool)
-    for part in raw.parts(layout.API):
-        called[part["correlation"]] = True
-    lacking = sum(
-        int((~called[part["correlation"]]).sum()) for kind in _WORK for part in raw.parts(kind)
-    )
+    known = called(raw)
+    if known is None:
+        return
+    lacking = 0
+    for kind in _WORK:
+        for part in raw.parts(kind):
+            rows = part[~unrecorded(raw, part, known)] if kind == layout.GRAPH else part
+            number = rows["correlation"]
+            inside = number < len(known)
+            lacking += len(number) - int(known[number[inside]].sum())
     sink.writer.problems.count("unresolved_correlation", lacking, scope="gpu_op")

@@ -1,35 +1,26 @@
 #include "activity.h"
 
 #include "api_calls.h"
+#include "buffers.h"
 #include "calls.h"
 #include "convert.h"
 #include "cupti_library.h"
 #include "devices.h"
+#include "graphs.h"
 
 namespace stepscope {
 namespace activity {
 namespace {
 
-// Small, because a buffer with one unfinished record in it only comes back when it is full: this
-// bounds what a killed process loses.
-constexpr size_t kBufferBytes = 512 * 1024;
-constexpr int kReadyBuffers = 8;  // touched beforehand: a page fault would hit a launching thread
-
 cupti::Library g_cupti;
 void* g_subscriber = nullptr;
-bool g_attached = false, g_enabled = false;
+bool g_attached = false;  // CUPTI is, or was, ours
+bool g_live = false;      // atomic: it is
+bool g_enabled = false;
+bool g_leaving = false;   // atomic: the next launch takes CUPTI out of the process
 uint32_t g_version = 0;
-Mutex g_lists, g_kinds;
-uint8_t* g_free = nullptr;     // singly linked through its first word
-struct Full {
-  uint8_t* data;
-  void* context;
-  size_t valid;
-  uint32_t stream;
-};
-Full* g_full = nullptr;
-uint32_t g_full_count = 0, g_full_room = 0;
-uint64_t g_buffers = 0, g_records = 0, g_dropped = 0;
+Mutex g_kinds;
+uint64_t g_records = 0, g_dropped = 0;
 bool g_described = false;
 int g_exit_registered = 0;
 
@@ -41,34 +32,18 @@ const char* text_of(cupti::Result result) {
 
 uint64_t timestamp() { return now_ns(); }
 
-void on_requested(uint8_t** buffer, size_t* bytes, size_t* most) {
-  {
-    Guard guard(g_lists);
-    *buffer = g_free;
-    if (g_free) memcpy(&g_free, g_free, sizeof g_free);
-    else g_buffers++;
-  }
-  if (!*buffer) *buffer = static_cast<uint8_t*>(aligned_alloc(64, kBufferBytes));
-  *bytes = *buffer ? kBufferBytes : 0;
-  *most = 0;
+bool live() { return __atomic_load_n(&g_live, __ATOMIC_ACQUIRE); }
+
+bool graph_level() {
+  for (int i = 0; i < config().kind_count; i++)
+    if (config().kinds[i] == cupti::kGraphTrace) return true;
+  return false;
 }
 
-void give_back(uint8_t* buffer) {
-  Guard guard(g_lists);
-  memcpy(buffer, &g_free, sizeof g_free);
-  g_free = buffer;
-}
-
-void on_completed(void* context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
-  {
-    Guard guard(g_lists);
-    if (g_full_count == g_full_room) {
-      g_full_room = g_full_room ? g_full_room * 2 : 256;
-      g_full = static_cast<Full*>(realloc(g_full, g_full_room * sizeof(Full)));
-    }
-    g_full[g_full_count++] = {buffer, context, valid, stream};
-  }
-  wake_writer();
+// At the exit of a launch: CUPTI wants to be taken out inside a callback.
+void leave() {
+  if (!__atomic_exchange_n(&g_leaving, false, __ATOMIC_ACQ_REL) || graphs::made()) return;
+  g_cupti.Finalize();
 }
 
 void on_callback(void*, int domain, uint32_t id, const void* data) {
@@ -78,6 +53,13 @@ void on_callback(void*, int domain, uint32_t id, const void* data) {
         __atomic_fetch_add(&g_exit_registered, 1, __ATOMIC_RELAXED) < 4)
       register_exit();
     if (id == cupti::kContextDestroyStarting && g_enabled) flush(true);
+    return;
+  }
+  if (graphs::is_maker(domain, id)) graphs::note_made();
+  if (data && __atomic_load_n(&g_leaving, __ATOMIC_ACQUIRE)) {
+    int site;
+    memcpy(&site, data, sizeof site);
+    if (site == cupti::kSiteExit) leave();
     return;
   }
   api_calls::on_call(domain, id, data);
@@ -104,6 +86,7 @@ void describe_attached(Process& p) {
 
 void switch_kind(int kind, bool on) {
   if (api_calls::takes(kind)) return;
+  if (kind == cupti::kGraphTrace && live()) return;  // on as long as CUPTI is ours
   if (!on) {
     g_cupti.ActivityDisable(kind);
     return;
@@ -111,6 +94,15 @@ void switch_kind(int kind, bool on) {
   cupti::Result result = g_cupti.ActivityEnable(kind);
   if (result != cupti::kSuccess)
     remark("warning", "CUPTI does not record activity kind %d: %s", kind, text_of(result));
+}
+
+// From here on CUPTI is not ours; false where it was not before.
+bool give_up() {
+  Guard guard(g_kinds);
+  if (!live()) return false;
+  __atomic_store_n(&g_live, false, __ATOMIC_RELEASE);
+  if (graph_level()) switch_kind(cupti::kGraphTrace, false);
+  return true;
 }
 
 }  // namespace
@@ -152,26 +144,26 @@ bool attach(Process& process) {
   } else {  // CUPTI then reads the wall clock
     convert::set_clock_offset(static_cast<int64_t>(clock_ns(CLOCK_REALTIME) - now_ns()));
   }
-  result = g_cupti.ActivityRegisterCallbacks(on_requested, on_completed);
+  result = g_cupti.ActivityRegisterCallbacks(buffers::requested, buffers::completed);
   if (result != cupti::kSuccess) {
     remark("error", "CUPTI takes no buffers: %s; GPU work is not recorded", text_of(result));
     return false;
   }
-  for (int i = 0; i < kReadyBuffers; i++)
-    if (auto* buffer = static_cast<uint8_t*>(aligned_alloc(64, kBufferBytes))) {
-      memset(buffer, 0, kBufferBytes);
-      give_back(buffer);
-    }
+  buffers::prepare();
+  graphs::watch(g_cupti, g_subscriber);
   api_calls::prepare(g_cupti, g_subscriber);
+  // A graph that was made while this was off, and is launched while it is on, crashes the driver
+  // (CUDA 13.0): so it is on before there are any. What lies outside recording is left out.
+  if (graph_level()) switch_kind(cupti::kGraphTrace, true);
   g_attached = true;
+  __atomic_store_n(&g_live, true, __ATOMIC_RELEASE);
   describe_attached(process);
   return true;
 }
 
 void enable() {
-  if (!g_attached) return;
   Guard guard(g_kinds);
-  if (g_enabled) return;
+  if (!live() || g_enabled) return;
   g_enabled = true;
   api_calls::enable(true);
   for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], true);
@@ -181,16 +173,36 @@ void enable() {
 }
 
 void disable() {
-  if (!g_attached) return;
   Guard guard(g_kinds);
-  if (!g_enabled) return;
+  if (!live() || !g_enabled) return;
   g_enabled = false;
   api_calls::enable(false);
   for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], false);
 }
 
+void stand_aside() {
+  flush(true);
+  if (give_up()) g_cupti.Unsubscribe(g_subscriber);
+}
+
+// What stays of CUPTI after recording costs launches 5 to 10 % (H200, CUDA 13.0), and taking
+// ourselves off it changes nothing: only taking it out does. With CUDA graphs that is not possible,
+// since their launches fail afterwards; then others can at least use it.
+void let_go() {
+  if (graphs::made() || !g_cupti.Finalize) {
+    stand_aside();
+    return;
+  }
+  if (!give_up()) return;
+  __atomic_store_n(&g_leaving, true, __ATOMIC_RELEASE);
+  g_cupti.EnableCallback(1, g_subscriber, cupti::kDomainRuntime, cupti::kRuntimeLaunchKernel);
+  constexpr uint32_t kDriverLaunches[] = {cupti::kDriverLaunchKernel, cupti::kDriverLaunchKernelEx};
+  for (uint32_t id : kDriverLaunches)
+    g_cupti.EnableCallback(1, g_subscriber, cupti::kDomainDriver, id);
+}
+
 void flush(bool forced) {
-  if (!g_attached || (forced && !driver_alive())) return;
+  if (!live() || (forced && !driver_alive())) return;
   g_cupti.ActivityFlushAll(forced ? cupti::kForced : 0);
 }
 
@@ -198,15 +210,8 @@ void drain(Process& process) {
   if (!g_attached) return;
   api_calls::drain(process);
   for (;;) {
-    Full* full;
     uint32_t count;
-    {
-      Guard guard(g_lists);
-      full = g_full;
-      count = g_full_count;
-      g_full = nullptr;
-      g_full_count = g_full_room = 0;
-    }
+    buffers::Full* full = buffers::take(&count);
     if (!count) return;
     if (!g_described) {  // now, because a killed process writes no closing block
       g_described = true;
@@ -226,7 +231,7 @@ void drain(Process& process) {
         g_dropped += dropped;
         remark("error", "CUPTI dropped %zu records", dropped);
       }
-      give_back(full[i].data);
+      buffers::give_back(full[i].data);
     }
     free(full);
   }
@@ -234,14 +239,12 @@ void drain(Process& process) {
 
 void forget() {
   // The driver does not work in a forked child, so nothing comes back any more.
-  g_attached = g_enabled = g_described = false;
-  g_lists.reset();
+  g_attached = g_live = g_enabled = g_described = g_leaving = false;
   g_kinds.reset();
-  g_free = nullptr;
-  g_full = nullptr;
-  g_full_count = g_full_room = 0;
   g_exit_registered = 0;
-  g_buffers = g_records = g_dropped = 0;
+  g_records = g_dropped = 0;
+  buffers::forget();
+  graphs::forget();
   convert::forget();
   api_calls::forget();
 }
@@ -250,7 +253,7 @@ void describe(Text& json) {
   json.format("\"cupti_records\":%llu,\"cupti_dropped\":%llu,\"cupti_buffers\":%llu,",
               static_cast<unsigned long long>(g_records),
               static_cast<unsigned long long>(g_dropped),
-              static_cast<unsigned long long>(g_buffers));
+              static_cast<unsigned long long>(buffers::made()));
 }
 
 }  // namespace activity

@@ -2,6 +2,7 @@
 
 #include "calls.h"
 #include "convert.h"
+#include "graphs.h"
 
 namespace stepscope {
 namespace api_calls {
@@ -49,6 +50,7 @@ const cupti::Library* g_cupti = nullptr;
 void* g_subscriber = nullptr;
 Id g_ids[2][kMostIds];
 bool g_syncs = false, g_events = false, g_calls = false;
+bool g_on = false;  // atomic
 uint64_t g_since = 0;
 Mutex g_rows;
 Noted g_noted, g_writing;
@@ -59,6 +61,8 @@ __thread uint32_t t_thread __attribute__((tls_model("initial-exec"))) = 0;
 // theirs. Beneath other calls of the runtime the driver's are noted, and left out when the capture
 // is read: they bear the number of the call above them.
 __thread uint32_t t_within __attribute__((tls_model("initial-exec"))) = 0;
+// When that was begun to be counted: a call that was under way when recording ended has no exit.
+__thread uint64_t t_since __attribute__((tls_model("initial-exec"))) = 0;
 
 bool wanted(int kind) {
   for (int i = 0; i < config().kind_count; i++)
@@ -188,20 +192,27 @@ void prepare(const cupti::Library& cupti, void* subscriber) {
 void enable(bool on) {
   if (!g_cupti) return;
   if (on) g_since = now_ns();
-  for (int driver = 0; driver < 2; driver++)
+  __atomic_store_n(&g_on, on, __ATOMIC_RELEASE);
+  for (int driver = 0; driver < 2; driver++) {
+    int domain = driver ? cupti::kDomainDriver : cupti::kDomainRuntime;
     for (uint32_t id = 1; id < kMostIds; id++)
-      if (g_ids[driver][id].what)
-        g_cupti->EnableCallback(on, g_subscriber,
-                                driver ? cupti::kDomainDriver : cupti::kDomainRuntime, id);
+      if (g_ids[driver][id].what && !graphs::is_maker(domain, id))  // those are always watched
+        g_cupti->EnableCallback(on, g_subscriber, domain, id);
+  }
 }
 
 void on_call(int domain, uint32_t number, const void* data) {
   bool driver = domain == cupti::kDomainDriver;
   // Without CUPTI: a forked child, where the callbacks of its parent still stand.
   if (!g_cupti || !data || number >= kMostIds || !g_ids[driver][number].what) return;
+  if (!__atomic_load_n(&g_on, __ATOMIC_ACQUIRE)) return;
   const Id& id = g_ids[driver][number];
   cupti::CallbackData call;
   memcpy(&call, data, sizeof call);
+  if (t_since != g_since) {
+    t_since = g_since;
+    t_within = 0;
+  }
   if (call.site == cupti::kSiteEnter) {
     if (!driver) t_within++;
     if (call.kept) *call.kept = now_ns();
@@ -228,6 +239,7 @@ void drain(Process& process) {
 void forget() {
   g_rows.reset();
   g_cupti = nullptr;
+  g_on = false;
   g_noted.calls.clear();
   g_noted.syncs.clear();
   g_noted.events.clear();

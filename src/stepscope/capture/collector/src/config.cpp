@@ -33,6 +33,7 @@ void set(const char* key, const char* value) {
   if (is("stop_ns")) c.stop_ns = number();
   if (is("duration_ns")) c.duration_ns = number();
   if (is("ring_ns")) c.ring_ns = number();
+  if (is("ranges")) c.ranges = number();
   if (is("pool_bytes")) c.pool_bytes = static_cast<uint32_t>(number());
   if (is("range")) {
     c.range = !strcmp(value, "profiler") ? Range::kProfilerApi

@@ -24,6 +24,7 @@ struct Config {
   uint64_t stop_ns;      // monotonic time after which nothing is recorded; 0: none
   uint64_t duration_ns;  // stop this long after recording began; 0: none
   uint64_t ring_ns;      // keep only this much; 0: everything
+  uint64_t ranges;       // recording is over after so many ranges; 0: it never is
   uint32_t pool_bytes;
 };
 

@@ -182,6 +182,7 @@ void overhead(const uint8_t* r) {
 }
 
 void graph(const uint8_t* r) {
+  if (!may_be_recorded(time_of(GraphTrace::start(r)), time_of(GraphTrace::end(r)))) return;
   GraphRow* row = g_batch.graphs.add();
   row->start = time_of(GraphTrace::start(r));
   row->end = time_of(GraphTrace::end(r));

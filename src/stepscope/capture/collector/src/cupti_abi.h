@@ -20,6 +20,7 @@ constexpr int kThreadIdSystem = 1;        // CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTE
 constexpr int kSiteEnter = 0, kSiteExit = 1;  // first field of the data of an API callback
 constexpr uint32_t kDriverProfilerStart = 308, kDriverProfilerStop = 309;
 constexpr uint32_t kRuntimeProfilerStart = 171, kRuntimeProfilerStop = 172;
+constexpr uint32_t kRuntimeLaunchKernel = 211, kDriverLaunchKernel = 307, kDriverLaunchKernelEx = 652;
 constexpr uint32_t kContextCreated = 1, kContextDestroyStarting = 2;
 enum SyncType : uint32_t { kSyncEvent = 1, kSyncStreamWait = 2, kSyncStream = 3, kSyncContext = 4 };
 

@@ -82,6 +82,7 @@ bool open_library(Library& library, const char* candidates, char* why, size_t ro
     if (!function && !optional) whole = false;
   };
   load(library.Subscribe, "cuptiSubscribe");
+  load(library.Unsubscribe, "cuptiUnsubscribe");
   load(library.EnableCallback, "cuptiEnableCallback");
   load(library.GetVersion, "cuptiGetVersion");
   load(library.GetResultString, "cuptiGetResultString");
@@ -96,6 +97,7 @@ bool open_library(Library& library, const char* candidates, char* why, size_t ro
   load(library.ActivityGetNumDroppedRecords, "cuptiActivityGetNumDroppedRecords");
   load(library.ActivityEnableRuntimeApi, "cuptiActivityEnableRuntimeApi", true);
   load(library.GetStreamIdEx, "cuptiGetStreamIdEx", true);
+  load(library.Finalize, "cuptiFinalize", true);
   Dl_info where;
   if (library.Subscribe && dladdr(reinterpret_cast<void*>(library.Subscribe), &where))
     snprintf(library.path, sizeof library.path, "%s", where.dli_fname);

@@ -7,6 +7,7 @@ namespace cupti {
 
 struct Library {
   Result (*Subscribe)(void** subscriber, Callback callback, void* user);
+  Result (*Unsubscribe)(void* subscriber);
   Result (*EnableCallback)(uint32_t enable, void* subscriber, int domain, uint32_t id);
   Result (*GetVersion)(uint32_t* version);
   Result (*GetResultString)(Result result, const char** text);
@@ -22,6 +23,7 @@ struct Library {
   Result (*ActivityEnableRuntimeApi)(uint32_t id, uint8_t enable);  // may be null
   Result (*GetStreamIdEx)(void* context, uintptr_t stream, uint8_t per_thread,
                           uint32_t* id);  // may be null
+  Result (*Finalize)();                  // may be null
   char path[4096];
 };
 

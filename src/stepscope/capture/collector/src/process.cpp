@@ -20,6 +20,7 @@ namespace {
 enum Life : int { kFresh, kLiving, kEnding, kDead };
 
 constexpr uint64_t kPollNs = 50000000;           // control word, limits
+constexpr uint64_t kLateNs = 5000000000ull;      // what was launched in a range may run after it
 constexpr uint64_t kClockNs = 60000000000ull;    // clock tuples for aligning machines
 constexpr uint32_t kWorkerPool = 1 << 20;        // of a forked child
 alignas(Process) uint8_t g_storage[sizeof(Process)];
@@ -27,12 +28,13 @@ Process& g_process = *reinterpret_cast<Process*>(g_storage);
 int g_life = kFresh;  // atomic
 Mutex g_birth, g_switch;
 bool g_recording = false;  // atomic
-uint64_t g_recorded_since = 0;
+uint64_t g_recorded_first = 0, g_recorded_since = 0, g_recorded_until = 0;
+uint64_t g_over_since = 0;  // recording has ended for good then
+uint64_t g_ranges = 0;
 uint32_t g_generation = 1;
 // Set where this thread works for us: its own waits are not the program's.
 __thread bool t_ours __attribute__((tls_model("initial-exec"))) = false;
 bool g_once = false;  // fork handlers and such, once a library
-bool g_ended_by_limit = false;
 sem_t g_wake;
 int g_finished = 0;  // atomic: the writer has written everything
 const char* g_how = "";
@@ -81,14 +83,12 @@ void obey_limits(Process& p) {
   if (!recording) return;
   if ((c.stop_ns && now >= c.stop_ns) ||
       (c.duration_ns && now - g_recorded_since >= c.duration_ns)) {
-    stop_recording(kReasonTime);
-    g_ended_by_limit = true;
+    end_recording(kReasonTime);
   }
   if (c.max_bytes && !c.ring_ns && p.sink.bytes() >= c.max_bytes) {
     remark("warning", "the limit of %llu bytes was reached; recording ended there",
            static_cast<unsigned long long>(c.max_bytes));
-    stop_recording(kReasonSize);
-    g_ended_by_limit = true;
+    end_recording(kReasonSize);
   }
 }
 
@@ -97,6 +97,7 @@ void* write_all(void*) {
   t_ours = true;
   Process& p = g_process;
   uint64_t flushed = now_ns(), clock = flushed;
+  bool let_go = false;
   while (life() == kLiving) {
     timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -116,6 +117,14 @@ void* write_all(void*) {
     }
     p.chunks.drain(p.sink, false);
     activity::drain(p);
+    // Two flushes later: what was launched last has come back.
+    uint64_t over = __atomic_load_n(&g_over_since, __ATOMIC_ACQUIRE);
+    if (over && !let_go && now > over + 2 * config().flush_ns) {
+      let_go = true;
+      activity::flush(true);
+      activity::drain(p);
+      activity::let_go();
+    }
     if (now - clock >= kClockNs) {
       write_clock(p);
       write_threads(p);
@@ -161,8 +170,7 @@ void on_fork_child() {
   }
   activity::forget();
   g_recording = false;
-  g_recorded_since = 0;
-  g_ended_by_limit = false;
+  g_recorded_first = g_recorded_since = g_recorded_until = g_over_since = g_ranges = 0;
   g_finished = 0;
   set_life(kFresh);
 }
@@ -281,9 +289,10 @@ void start_recording(StateReason reason) {
   Process* p = process();
   if (!p) return;
   Guard guard(g_switch);
-  if (g_recording || g_ended_by_limit) return;
+  if (g_recording || g_over_since) return;
   if (config().start_ns && now_ns() < config().start_ns) return;
   g_recorded_since = now_ns();
+  if (!g_recorded_first) g_recorded_first = g_recorded_since;
   write_state(*p, true, reason);
   activity::enable();
   __atomic_store_n(&g_recording, true, __ATOMIC_RELEASE);
@@ -296,8 +305,22 @@ void stop_recording(StateReason reason) {
   if (!g_recording) return;
   __atomic_store_n(&g_recording, false, __ATOMIC_RELEASE);
   activity::disable();
+  g_recorded_until = now_ns();
   write_state(*p, false, reason);
+  if (config().ranges && ++g_ranges == config().ranges && !g_over_since) g_over_since = now_ns();
   wake_writer();
+}
+
+void end_recording(StateReason reason) {
+  stop_recording(reason);
+  Guard guard(g_switch);
+  if (!g_over_since) __atomic_store_n(&g_over_since, now_ns(), __ATOMIC_RELEASE);
+}
+
+bool may_be_recorded(uint64_t start, uint64_t end) {
+  if (!g_recorded_first || end < g_recorded_first) return false;
+  if (recording() && end >= g_recorded_since) return true;
+  return g_recorded_until && start <= g_recorded_until + kLateNs;
 }
 
 void wake_writer() { sem_post(&g_wake); }
@@ -344,6 +367,11 @@ using namespace stepscope;
 // For the optional hook in Python, through ctypes.
 STEPSCOPE_EXPORT void stepscope_start() { start_recording(kReasonHook); }
 STEPSCOPE_EXPORT void stepscope_stop() { stop_recording(kReasonHook); }
+STEPSCOPE_EXPORT void stepscope_end() { end_recording(kReasonHook); }
+STEPSCOPE_EXPORT void stepscope_stand_aside() {
+  end_recording(kReasonHook);
+  activity::stand_aside();
+}
 STEPSCOPE_EXPORT void stepscope_remark(const char* severity, const char* text) {
   remark(severity, "%s", text);
 }

@@ -27,6 +27,10 @@ bool recording();
 // Begins or ends recording; idempotent, from any thread.
 void start_recording(StateReason reason);
 void stop_recording(StateReason reason);
+// Ends recording for good: CUPTI is left, so that the program runs as if it had never been there.
+void end_recording(StateReason reason);
+// Whether what happened in these ns may belong to recorded work: CUPTI traces graphs at all times.
+bool may_be_recorded(uint64_t start, uint64_t end);
 
 bool is_ours();  // whether the calling thread works for the collector now
 void wake_writer();
