@@ -13,12 +13,12 @@ from stepscope.capture.launcher import record
 
 pytestmark = pytest.mark.gpu
 
-LOADING = (
+LOADING = (  # some 2 s a worker: shorter-lived processes may escape the launcher
     TRAIN
     + """
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 64
-    def __getitem__(self, i): return torch.full((256,), float(sum(range(200_000)) % 7))
+    def __getitem__(self, i): return torch.full((256,), float(sum(range(2_000_000)) % 7))
 if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(Slow(), batch_size=4, num_workers=2)
     for i, batch in enumerate(loader): step(i)
