@@ -113,6 +113,22 @@ def test_without_launching_calls_the_answer_is_that_data_lacks(tmp_path: Path) -
     assert diagnosis.findings[0].predicted_step_ns == pytest.approx(PERIOD * 1000, rel=0.1)
 
 
+@pytest.mark.parametrize(("annotated", "steps"), [(True, 8), (False, 8), (True, 3)])
+def test_steps_that_are_one_graph_each_are_enough_to_judge(
+    tmp_path: Path, annotated: bool, steps: int
+) -> None:
+    build = Build()
+    for i in range(steps):
+        at = i * PERIOD
+        if annotated:
+            build.range(at, at + 500, f"step {i}")
+        launch = (at + 20, at + 30)
+        build._op("graph", at + 50, at + PERIOD, launch, "graph", 7, 0, 100, "cudaGraphLaunch")
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert (diagnosis.verdict == HEALTHY) == (annotated and steps == 8), diagnosis.verdict
+    assert (diagnosis.verdict == INSUFFICIENT) == (not annotated or steps == 3)
+
+
 def test_several_processes_of_one_capture_become_ranks(tmp_path: Path) -> None:
     build = Build()
     starved(build, 4_000, 6_000)

@@ -8,6 +8,8 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 
 _MANY = 20
+_STEPS = 5
+"""Steady steps that say enough where each is one CUDA graph: one operation, many kernels."""
 _TOO_MUCH = 0.25
 
 
@@ -22,7 +24,7 @@ def detect(case: Case) -> Detection | None:
     ]
     unlinked = float((lane.call < 0).mean())
     reason = capture = None
-    if len(lane.ops) < _MANY:
+    if len(lane.ops) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about training steps"
         capture = "capture at least five whole steps after warm-up"
     elif unlinked > 0.5 and idle > 0.1 * case.step_ns:
@@ -45,6 +47,17 @@ def detect(case: Case) -> Detection | None:
         do=["make the capture named under next_capture, then diagnose again"],
         figures=figures,
         next_capture=capture,
+    )
+
+
+def _steps_are_graphs(case: Case) -> bool:
+    """Whether annotated steps hold whole graphs, as JAX's and PyTorch's compiled steps do."""
+    explanation = case.explanation
+    graphs = int(explanation.lane.ops.equals("kind", "graph").sum())
+    return (
+        explanation.steps.source in ("profiler_step", "numbered_range", "repeating_range")
+        and explanation.n_steady >= _STEPS
+        and graphs >= explanation.n_steady
     )
 
 
