@@ -21,7 +21,7 @@ from stepscope.analysis.timeline.track import Slices, slices
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns
 from stepscope.session import Session, bundled_capture
-from stepscope.shelves import DIAGNOSIS, TRACKS
+from stepscope.session.shelves import DIAGNOSIS, TRACKS
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import GivenUpError
