@@ -53,6 +53,14 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *(".simulating", ".diagnosing", ".reporting", ".timeline", ".viewing"),
         },
     },
+    "runs": {
+        "comparing": {"session", "compare"},
+        "pair": {"session", "compare", "trace.errors"},
+        "gating": {"session", "compare", ".comparing"},
+        "recorded": {"session", "compare", "trace.errors"},
+        "bisecting": {"compare", "render"},
+        "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
+    },
 }
 """Facade -> its modules -> the rooms each may import; with a dot before it, a module beside it.
 
@@ -86,7 +94,7 @@ ARROWS: dict[str, set[str]] = {
     "export": {"trace", "analysis", "diagnosis"},
     "session": needed_by_parts("session"),
     # The facade for what looks at several runs.
-    "runs": {"session", "compare", "render", "trace"},
+    "runs": needed_by_parts("runs"),
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
