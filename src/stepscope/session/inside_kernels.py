@@ -81,7 +81,7 @@ def _heaviest(query: Query, causes: Iterable[str], *columns: str) -> list[dict[s
 def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) -> list[InsideKernel]:
     """The heaviest kernels of a cause that the reports hold."""
     from stepscope.diagnosis.result import InsideKernel
-    from stepscope.kernels.limiters import limiter_of
+    from stepscope.kernels.decide import limiter_of
     from stepscope.kernels.match import matched
 
     rows = _heaviest(query, (cause,), "name", "grid_x", "grid_y", "grid_z")
