@@ -52,8 +52,6 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
 }
 """File stem -> what it is, what prints it, its version, its structs."""
 
-STRUCTS = [struct for *_, structs in RESULTS.values() for struct in structs]
-
 
 def limiters_page() -> list[str]:
     """Parts of the page on limiters."""

@@ -7,7 +7,6 @@ Thresholds are properties of the hardware or of the argument, and are given with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -352,8 +351,3 @@ def _wait_said(facts: Facts) -> str:
 
 def _idle(facts: Facts) -> str:
     return f"compute throughput {facts.sm or 0:.1f} % of peak, memory {facts.mem or 0:.1f} %"
-
-
-QUESTIONS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
-    _grid, _busy_memory, _busy_compute, _waiting,
-)  # fmt: skip
