@@ -272,6 +272,28 @@ def enclosing(source: Source, ranges: Rows, calls: Rows) -> tuple[IntArray, IntA
     return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
 
+def ranges_around(
+    source: Source, ranges: Rows, calls: Rows, call: IntArray, *, none: bool = False
+) -> tuple[IntArray, IntArray]:
+    """Every pair (position in ``call``, range) where the range encloses that call, by position.
+
+    Args:
+        source: the trace.
+        ranges: ranges.
+        calls: calls.
+        call: rows of calls, which may come several times.
+        none: list calls in no range, too, with the range -1.
+    """
+    in_range, of_call = enclosing(source, ranges, calls)
+    order = np.argsort(of_call, kind="stable")
+    in_range, of_call = in_range[order], of_call[order]
+    low = np.searchsorted(of_call, call, side="left")
+    high = np.searchsorted(of_call, call, side="right")
+    position, at = _spread(low, np.maximum(high, low + 1) if none else high)
+    inside = at < high[position]
+    return position, np.where(inside, np.append(in_range, -1)[np.where(inside, at, -1)], -1)
+
+
 def triples(kernels: Rows, column: str) -> Names:
     """Grid or block sizes of kernels as text: three right-aligned numbers."""
     parts = [np.maximum(kernels[f"{column}_{axis}"].astype(np.int64), 0) for axis in "xyz"]
