@@ -1,7 +1,8 @@
 """Imports inside the package follow the arrows of the design; start-up stays light.
 
-The arrows are declared once, in ``ARROWS``. A new folder or file directly under ``stepscope``
-must be given its arrows there, or these tests fail.
+The arrows are declared once: those of rooms in ``ARROWS``, those of each module of a facade in
+``PARTS``. A new folder or file directly under ``stepscope``, or in a facade, must be given its
+arrows there, or these tests fail.
 """
 
 from __future__ import annotations
@@ -27,6 +28,52 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
     "project"
 ]
 
+PARTS: dict[str, dict[str, set[str]]] = {
+    "session": {
+        "captures": {"importers", "trace", "data"},
+        "ceilings": {"analysis", "trace.errors"},
+        "opening": {"importers", "trace", ".captures", ".ceilings"},
+        "explaining": {"analysis", "trace", ".opening"},
+        "simulating": {"analysis", "trace.errors", ".explaining"},
+        "ranking": {"diagnosis", ".simulating"},
+        "querying": {"sql", "analysis", "diagnosis", "trace.errors", ".ranking"},
+        "kernel_reports": {"kernels"},
+        "inside_kernels": {"kernels", "analysis", "diagnosis"},
+        "diagnosing": {
+            *("analysis", "diagnosis", "compare", "trace.errors"),
+            *(".querying", ".kernel_reports", ".inside_kernels"),
+        },
+        "reporting": {"reports", "rules", "analysis", "compare", "trace", ".querying"},
+        # What is kept of a timeline beside the cached traces.
+        "shelves": {"analysis", "trace"},
+        "timeline": {"analysis", "trace", ".explaining", ".shelves"},
+        "viewing": {"analysis", "export", "trace.notes", ".timeline"},
+        "__init__": {
+            *("analysis", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
+            *(".simulating", ".diagnosing", ".reporting", ".timeline", ".viewing"),
+        },
+    },
+    "runs": {
+        "comparing": {"session", "compare"},
+        "pair": {"session", "compare", "trace.errors"},
+        "gating": {"session", "compare", ".comparing"},
+        "recorded": {"session", "compare", "trace.errors"},
+        "bisecting": {"compare", "render"},
+        "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
+    },
+}
+"""Facade -> its modules -> the rooms each may import; with a dot before it, a module beside it.
+
+A facade as a whole may import almost everything, which would allow any of its modules too much.
+"""
+
+
+def needed_by_parts(facade: str) -> set[str]:
+    """The rooms that a facade imports: what its modules do."""
+    named = set().union(*PARTS[facade].values())
+    return {arrow.split(".")[0] for arrow in named if not arrow.startswith(".")}
+
+
 ARROWS: dict[str, set[str]] = {
     "trace": set(),
     "intervals": set(),
@@ -45,14 +92,9 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {"trace", "analysis", "kernels", "diagnosis", "compare"},
     "export": {"trace", "analysis", "diagnosis"},
-    # What is kept of a timeline beside the cached traces, for the session.
-    "shelves": {"trace", "analysis"},
-    "session": {
-        *("trace", "intervals", "importers", "analysis", "sql", "reports", "rules", "kernels"),
-        *("diagnosis", "recipes", "compare", "render", "export", "data", "shelves"),
-    },
+    "session": needed_by_parts("session"),
     # The facade for what looks at several runs.
-    "runs": {"session", "compare", "render", "trace"},
+    "runs": needed_by_parts("runs"),
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
@@ -153,6 +195,21 @@ def allowed(found: Import) -> bool:
     )
 
 
+def part(module: str) -> str:
+    """The module of a facade that a module is, or lies in."""
+    return ".".join(module.split(".")[2:3]) or "__init__"
+
+
+def allowed_to_part(found: Import) -> set[str]:
+    """The arrows of a facade's module that allow an import; none where it is not allowed."""
+    return {
+        arrow
+        for arrow in PARTS[found.room][part(found.module)]
+        for full in [f"stepscope.{found.room}{arrow}" if arrow[0] == "." else f"stepscope.{arrow}"]
+        if found.target == full or found.target.startswith(f"{full}.")
+    }
+
+
 def listed(found: list[Import]) -> str:
     return "\n".join(map(str, found))
 
@@ -174,6 +231,29 @@ def test_the_table_names_rooms_and_has_no_circle() -> None:
 def test_imports_follow_the_arrows() -> None:
     wrong = [i for i in INTERNAL if not allowed(i)]
     assert not wrong, listed(wrong)
+
+
+@pytest.mark.parametrize("facade", PARTS)
+def test_the_modules_of_a_facade_follow_arrows_of_their_own(facade: str) -> None:
+    modules = {part(module) for module in MODULES if room(module) == facade}
+    assert modules == PARTS[facade].keys(), "give the new module its arrows in PARTS"
+    graph = {
+        name: {arrow[1:] for arrow in arrows if arrow.startswith(".")}
+        for name, arrows in PARTS[facade].items()
+    }
+    assert set().union(*graph.values()) <= modules
+    TopologicalSorter(graph).prepare()  # raises where there is a circle
+    inside = [i for i in INTERNAL if i.room == facade and i.target != "stepscope"]
+    wrong = [i for i in inside if not allowed_to_part(i)]
+    assert not wrong, listed(wrong)
+
+
+@pytest.mark.parametrize("facade", PARTS)
+def test_a_facade_has_no_arrow_that_it_does_not_need(facade: str) -> None:
+    inside = [i for i in INTERNAL if i.room == facade]
+    used = {(part(i.module), arrow) for i in inside for arrow in allowed_to_part(i)}
+    stated = {(name, arrow) for name, arrows in PARTS[facade].items() for arrow in arrows}
+    assert stated == used
 
 
 def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:

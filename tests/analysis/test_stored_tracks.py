@@ -16,12 +16,13 @@ from tests.support.captures import DATA, unpack
 from tests.support.tiles import decode
 
 from stepscope.analysis.timeline import stored
-from stepscope.analysis.timeline.stored import StoredSlices, write_slices
+from stepscope.analysis.timeline.stored import StoredSlices
 from stepscope.analysis.timeline.track import Slices, slices
+from stepscope.analysis.timeline.writing import write_slices
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns
 from stepscope.session import Session, bundled_capture
-from stepscope.shelves import DIAGNOSIS, TRACKS
+from stepscope.session.shelves import DIAGNOSIS, TRACKS
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import GivenUpError

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.support.ncu import LIMITERS, Row, bundled, changed, printed, written
 
+from stepscope.kernels.decide import Facts, limiter_of
 from stepscope.kernels.explain import explanation, kernel_table
 from stepscope.kernels.limiters import LIMITERS as KNOWN
-from stepscope.kernels.limiters import Facts, limiter_of
 from stepscope.kernels.metrics import METRICS
 from stepscope.kernels.model import Launch
 from stepscope.kernels.reading import read_report

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.ncu import LIMITERS, bundled, printed, written
 
+from stepscope.kernels.decide import limiter_of
 from stepscope.kernels.explain import explanation, kernel_table
-from stepscope.kernels.limiters import limiter_of
 from stepscope.kernels.metrics import METRICS
 from stepscope.kernels.reading import is_report, read_report
 from stepscope.kernels.units import factor, shown

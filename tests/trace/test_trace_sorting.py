@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace import store
+from stepscope.trace import table_file
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import TraceWriter, write_meta
@@ -46,7 +46,7 @@ def check(trace: Trace, batches: list[list[int]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_SORTED_ROWS", 5)
+    monkeypatch.setattr(table_file, "_SORTED_ROWS", 5)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=12), min_size=1, max_size=8))
@@ -59,7 +59,7 @@ def test_any_order(tmp_path_factory: pytest.TempPathFactory, batches: list[list[
 def test_both_ways_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(store, "_MOST_TAKEN", most)
+    monkeypatch.setattr(table_file, "_MOST_TAKEN", most)
     generator = np.random.default_rng(1)
     batches = [generator.integers(0, 500, 40).tolist() for _ in range(10)]
     check(written(tmp_path, batches), batches)
@@ -71,7 +71,7 @@ def test_streams_in_order_are_not_read_whole(
     def refuse(*_: object) -> None:
         raise AssertionError("all rows were read at once")
 
-    monkeypatch.setattr(store, "_all_sorted", refuse)
-    monkeypatch.setattr(store, "_SORTED_ROWS", 20)
+    monkeypatch.setattr(table_file, "_all_sorted", refuse)
+    monkeypatch.setattr(table_file, "_SORTED_ROWS", 20)
     batches = [list(range(at, at + 20)) for _ in range(3) for at in range(0, 200, 20)]
     check(written(tmp_path, batches), batches)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from stepscope.cli import options, outputs
@@ -17,30 +19,12 @@ from stepscope.cli import options, outputs
     help="NAME[:ARGUMENT...][,NAME...], or all; may be given several times.",
 )
 @outputs.filters
-@click.option(
-    "--help-rules",
-    "about",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    help="List the rules, or describe one (or ALL).",
-)
+@outputs.help_option("rule")
 @options.again
 def command(
     paths: tuple[str, ...],
     names: tuple[str, ...],
-    formats: tuple[str, ...],
-    outputs_: tuple[str, ...],
-    window: str,
-    nvtx: str,
-    timeunit: str,
-    force_overwrite: str,
-    force_export: str,
-    export: str | None,
-    about_formats: str | None,
-    quiet: bool,
-    about: str | None,
-    again: bool,
+    **asked: Any,
 ) -> None:
     """Check rules, as nsys analyze does, on any capture.
 
@@ -48,20 +32,6 @@ def command(
     nsys analyze are checked; -r all adds those that it lacks.
     """
     options.import_numpy()
-    from stepscope.session import Session, known_rules, rule_requests
+    from stepscope.session import known_rules, rule_requests
 
-    if about is not None:
-        from stepscope.render.report_help import help_text
-
-        options.write(help_text(known_rules(), about, "rule"))
-        return
-    if outputs.described_formats(about_formats):
-        return
-    if not paths and not export:
-        raise click.UsageError("name a capture; --help-rules lists the rules")
-    requests = rule_requests(outputs.split(names))
-    wanted = outputs.targets(requests, formats, outputs_, timeunit)
-    again = again or force_export == "true"
-    session = Session(outputs.inputs(paths, export, again=again), again=again)
-    answers = session.answers(requests, window=window, nvtx=nvtx)
-    outputs.write_answers(answers, wanted, quiet=quiet, force=force_overwrite == "true")
+    outputs.answer("rule", paths, known_rules(), rule_requests, names, outputs.Asked(**asked))

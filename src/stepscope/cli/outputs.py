@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.render.report_format import Format
-    from stepscope.session import Outcome, Request
+    from stepscope.session import Outcome, Report, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMPRESSION = {".xz", ".gz", ".zst"}
@@ -33,14 +33,21 @@ def _switch(name: str, says: str) -> Callable[[F], F]:
     )
 
 
-def described_formats(name: str | None) -> bool:
-    """Answer ``--help-formats``; False when it was not given."""
-    if name is None:
-        return False
-    from stepscope.render.report_format import formats_text
+def _help(name: str, variable: str, what: str) -> Callable[[F], F]:
+    """``--name [ITEM]``: what there is, or one of it."""
+    return click.option(
+        name,
+        variable,
+        is_flag=False,
+        flag_value="",
+        default=None,
+        help=f"List the {what}, or describe one (or ALL).",
+    )
 
-    options.write(formats_text(name))
-    return True
+
+def help_option(kind: str) -> Callable[[F], F]:
+    """``--help-rules`` or ``--help-reports``."""
+    return _help(f"--help-{kind}s", "about", f"{kind}s")
 
 
 def inputs(paths: Sequence[str], export: str | None, *, again: bool) -> list[str]:
@@ -101,19 +108,74 @@ def filters(function: F) -> F:
                 type=click.Path(),
                 help="Read this SQLite export instead of the report.",
             ),
-            click.option(
-                "--help-formats",
-                "about_formats",
-                is_flag=False,
-                flag_value="",
-                default=None,
-                help="List the formats, or describe one (or ALL).",
-            ),
+            _help("--help-formats", "about_formats", "formats"),
             click.option("-q", "--quiet", is_flag=True, help="Only errors and results."),
         )
     ):
         function = option(function)
     return function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The values of these options, by the names of the parameters that click gives."""
+
+    formats: tuple[str, ...]
+    outputs_: tuple[str, ...]
+    window: str
+    nvtx: str
+    timeunit: str
+    force_overwrite: str
+    force_export: str
+    export: str | None
+    about_formats: str | None
+    quiet: bool
+    about: str | None
+    again: bool
+
+
+def answer(
+    kind: str,
+    paths: Sequence[str],
+    known: Mapping[str, Report],
+    requests_of: Callable[[list[str]], list[Request]],
+    names: Sequence[str],
+    asked: Asked,
+) -> None:
+    """Answer what was asked: describe reports or formats, or write what reports say of captures.
+
+    Args:
+        kind: ``report`` or ``rule``.
+        paths: the captures.
+        known: all reports by name.
+        requests_of: reads requests as they are written.
+        names: those.
+        asked: the options.
+
+    Raises:
+        UsageError: no capture is named, or something unknown.
+        StorageError: a file cannot be written.
+    """
+    from stepscope.session import Session
+
+    if asked.about is not None:
+        from stepscope.render.report_help import help_text
+
+        options.write(help_text(known, asked.about, kind))
+        return
+    if asked.about_formats is not None:
+        from stepscope.render.report_format import formats_text
+
+        options.write(formats_text(asked.about_formats))
+        return
+    if not paths and not asked.export:
+        raise click.UsageError(f"name a capture; --help-{kind}s lists the {kind}s")
+    requests = requests_of(split(names))
+    wanted = targets(requests, asked.formats, asked.outputs_, asked.timeunit)
+    again = asked.again or asked.force_export == "true"
+    session = Session(inputs(paths, asked.export, again=again), again=again)
+    answers = session.answers(requests, window=asked.window, nvtx=asked.nvtx)
+    write_answers(answers, wanted, quiet=asked.quiet, force=asked.force_overwrite == "true")
 
 
 def split(items: Sequence[str]) -> list[str]:

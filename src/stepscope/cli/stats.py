@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
@@ -22,31 +23,13 @@ from stepscope.cli import options, outputs
 @click.option(
     "--report-dir", "folders", multiple=True, type=click.Path(), help="Folder with own reports."
 )
-@click.option(
-    "--help-reports",
-    "about",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    help="List the reports, or describe one (or ALL).",
-)
+@outputs.help_option("report")
 @options.again
 def command(
     paths: tuple[str, ...],
     names: tuple[str, ...],
-    formats: tuple[str, ...],
-    outputs_: tuple[str, ...],
-    window: str,
-    nvtx: str,
-    timeunit: str,
-    force_overwrite: str,
-    force_export: str,
-    export: str | None,
-    about_formats: str | None,
-    quiet: bool,
     folders: tuple[str, ...],
-    about: str | None,
-    again: bool,
+    **asked: Any,
 ) -> None:
     """Print reports, as nsys stats does, from any capture.
 
@@ -56,22 +39,15 @@ def command(
     the capture option.
     """
     options.import_numpy()
-    from stepscope.session import Session, known_reports, stats_requests
+    from stepscope.session import known_reports, stats_requests
 
     own = [*folders, *filter(None, os.environ.get("STEPSCOPE_REPORT_PATH", "").split(os.pathsep))]
     known = known_reports(own)
-    if about is not None:
-        from stepscope.render.report_help import help_text
-
-        options.write(help_text(known, about, "report"))
-        return
-    if outputs.described_formats(about_formats):
-        return
-    if not paths and not export:
-        raise click.UsageError("name a capture; --help-reports lists the reports")
-    requests = stats_requests(outputs.split(names), known)
-    wanted = outputs.targets(requests, formats, outputs_, timeunit)
-    again = again or force_export == "true"
-    session = Session(outputs.inputs(paths, export, again=again), again=again)
-    answers = session.answers(requests, window=window, nvtx=nvtx)
-    outputs.write_answers(answers, wanted, quiet=quiet, force=force_overwrite == "true")
+    outputs.answer(
+        "report",
+        paths,
+        known,
+        lambda written: stats_requests(written, known),
+        names,
+        outputs.Asked(**asked),
+    )

@@ -8,7 +8,7 @@ from stepscope.analysis.kernels import ceilings, examine
 from stepscope.analysis.kernels import operator_roofline as operators
 from stepscope.analysis.kernels.flops import OPERATORS
 from stepscope.docs.markdown import code, constants, prose, table
-from stepscope.kernels import against, explain, limiters, memory, result, roofline
+from stepscope.kernels import against, decide, explain, memory, result, roofline
 from stepscope.kernels.limiters import LIMITERS
 from stepscope.kernels.metrics import METRICS, SECTIONS
 from stepscope.kernels.stalls import STALLS
@@ -52,14 +52,12 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
 }
 """File stem -> what it is, what prints it, its version, its structs."""
 
-STRUCTS = [struct for *_, structs in RESULTS.values() for struct in structs]
-
 
 def limiters_page() -> list[str]:
     """Parts of the page on limiters."""
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (limiters, memory, explain, against, operators, examine)
+        for module in (decide, memory, explain, against, operators, examine)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

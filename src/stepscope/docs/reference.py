@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
 
 import click
-import msgspec
 
 import stepscope
 from stepscope.analysis import (
@@ -26,31 +23,32 @@ from stepscope.analysis import (
     stalls,
 )
 from stepscope.analysis.derived import derived_tables
-from stepscope.analysis.simulation import costs, path, program, waits
+from stepscope.analysis.simulation import costs, program, waits
 from stepscope.analysis.simulation import edit as simulated
-from stepscope.analysis.simulation import result as simulation
 from stepscope.cli import main as command_line
-from stepscope.diagnosis import predictions, result
+from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
-from stepscope.docs.comparison import CONTRACTS, comparison_parts
+from stepscope.docs.comparison import comparison_parts
+from stepscope.docs.contracts import CONTRACTS, json_page, json_schema
 from stepscope.docs.kernel_pages import kernels_page
 from stepscope.docs.markdown import (
     attributes,
     code,
     constants,
     first_sentence,
+    page,
     prose,
     summary,
     table,
     text_constants,
 )
-from stepscope.docs.ncu_pages import RESULTS, STRUCTS, limiters_page
+from stepscope.docs.ncu_pages import limiters_page
 from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
 from stepscope.importers.registry import importers
 from stepscope.trace.meta import Absent
-from stepscope.trace.problems import DECLARED, Problem, ProblemKind
+from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
 
 PACKAGE = Path(stepscope.__file__).parent
@@ -117,7 +115,7 @@ def tables_page() -> str:
             ]
             parts += [f"### {name}", prose(doc)]
             parts.append(table(("column", "type", "meaning"), rows))
-    return _page(parts)
+    return page(parts)
 
 
 def problems_page() -> str:
@@ -140,7 +138,7 @@ def problems_page() -> str:
             f"**Do:** {prose(kind.do)}.",
             f"Counted by: {', '.join(by) or 'no importer so far'}.",
         ]
-    return _page(parts)
+    return page(parts)
 
 
 def causes_page() -> str:
@@ -167,7 +165,7 @@ def causes_page() -> str:
             + ("" if cause.of_program else f"- {prose(attributes(Cause)['of_program'])}\n")
             + f"- Reference: {prose(cause.reference)}\n",
         ]
-    return _page(parts)
+    return page(parts)
 
 
 def commands_page() -> str:
@@ -193,7 +191,7 @@ def commands_page() -> str:
         rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
         parts.append(table(("option", "values", "default", "meaning"), rows))
-    return _page(parts)
+    return page(parts)
 
 
 def idle_page() -> str:
@@ -249,28 +247,7 @@ def idle_page() -> str:
             ],
         ),
     ]
-    return _page(parts)
-
-
-def diagnosis_page() -> str:
-    """The JSON of a diagnosis."""
-    return _json_page(
-        "a diagnosis", "`diagnose` and `demo`", result.SCHEMA, "diagnosis", _structs()
-    )
-
-
-def whatif_page() -> str:
-    """The JSON of a prediction."""
-    schema = simulation.WHATIF_SCHEMA
-    return _json_page("a prediction", "`whatif`", schema, "whatif", _WHATIF)
-
-
-def critical_path_page() -> str:
-    """The JSON of a critical path, and what its kinds mean."""
-    schema = simulation.CRITICAL_PATH_SCHEMA
-    page = _json_page("a critical path", "`critical-path`", schema, "critical-path", _CRITICAL_PATH)
-    rows = [(code(name), prose(meaning)) for name, meaning in path.KINDS.items()]
-    return f"{page}\n## Kinds\n\n{table(('kind', 'meaning'), rows)}\n"
+    return page(parts)
 
 
 def simulation_page() -> str:
@@ -287,44 +264,7 @@ def simulation_page() -> str:
         if isinstance(value, int | float) and doc
     ]
     parts.append(table(("constant", "value", "meaning"), rows))
-    return _page(parts)
-
-
-def _json_page(
-    what: str, commands: str, schema: str, file: str, structs: list[type[msgspec.Struct]]
-) -> str:
-    parts = [
-        f"# JSON of {what}",
-        f"What `--format json` of {commands} prints, version `{schema}`; as JSON "
-        f"Schema: [{file}.schema.json]({file}.schema.json). Times are integer nanoseconds.",
-    ]
-    for struct in structs:
-        parts += [f"## {struct.__name__}", prose(summary(struct))]
-        hints = get_type_hints(struct)
-        rows = [
-            (code(name), _json_type(hints[name]), prose(_meaning(struct, name)))
-            for name in struct.__struct_fields__
-        ]
-        parts.append(table(("field", "type", "meaning"), rows))
-    return _page(parts)
-
-
-def _json_schema(structs: list[type[msgspec.Struct]]) -> str:
-    """JSON Schema of the first struct, with the docstrings as descriptions."""
-    schema = msgspec.json.schema(structs[0])
-    for struct in structs:
-        entry = schema["$defs"][struct.__name__]
-        entry["description"] = prose(summary(struct))
-        for name, part in entry["properties"].items():
-            meaning = _meaning(struct, name)
-            if meaning and "$ref" not in part:
-                part["description"] = prose(meaning)
-    return json.dumps(schema, indent=2) + "\n"
-
-
-def diagnosis_schema() -> str:
-    """The JSON Schema of a diagnosis."""
-    return _json_schema(_structs())
+    return page(parts)
 
 
 def importers_page() -> str:
@@ -348,7 +288,7 @@ def importers_page() -> str:
                 [(code(a.table), prose(a.reason), code(a.flag)) for a in _absent(importer.name)],
             ),
         ]
-    return _page(parts)
+    return page(parts)
 
 
 def environment_page() -> str:
@@ -362,62 +302,28 @@ def environment_page() -> str:
     if read != set(ENVIRONMENT):
         raise ValueError(f"ENVIRONMENT differs from what is read: {read ^ set(ENVIRONMENT)}")
     rows = [(code(name), text) for name, text in ENVIRONMENT.items()]
-    return _page(["# Environment variables", table(("variable", "meaning"), rows)])
-
-
-def _result_page(stem: str) -> str:
-    what, commands, schema, structs = RESULTS[stem]
-    return _json_page(what, commands, schema, stem, structs)
-
-
-def _result_schema(stem: str) -> str:
-    return _json_schema(RESULTS[stem][3])
-
-
-def _contract_page(file: str) -> str:
-    what, commands, schema, structs = CONTRACTS[file]
-    return _json_page(what, commands, schema, file, structs)
-
-
-def _comparison_pages() -> dict[str, Callable[[], str]]:
-    """Contracts of comparison, gate and history, and what they assume."""
-    pages: dict[str, Callable[[], str]] = {"comparison.md": lambda: _page(comparison_parts())}
-    for file in CONTRACTS:
-        pages[f"{file}-json.md"] = partial(_contract_page, file)
-        pages[f"{file}.schema.json"] = partial(_json_schema, CONTRACTS[file][-1])
-    return pages
+    return page(["# Environment variables", table(("variable", "meaning"), rows)])
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
     "idle-time.md": idle_page,
-    "kernels.md": lambda: _page(kernels_page()),
-    "limiters.md": lambda: _page(limiters_page()),
-    **{f"{stem}-json.md": partial(_result_page, stem) for stem in RESULTS},
-    **{f"{stem}.schema.json": partial(_result_schema, stem) for stem in RESULTS},
+    "kernels.md": lambda: page(kernels_page()),
+    "limiters.md": lambda: page(limiters_page()),
+    **{f"{stem}-json.md": partial(json_page, stem) for stem in CONTRACTS},
+    **{f"{stem}.schema.json": partial(json_schema, stem) for stem in CONTRACTS},
     "tables.md": tables_page,
-    "diagnosis-json.md": diagnosis_page,
-    "diagnosis.schema.json": diagnosis_schema,
-    "whatif-json.md": whatif_page,
-    "whatif.schema.json": lambda: _json_schema(_WHATIF),
-    "critical-path-json.md": critical_path_page,
-    "critical-path.schema.json": lambda: _json_schema(_CRITICAL_PATH),
     "simulation.md": simulation_page,
-    **_comparison_pages(),
-    "reports.md": lambda: _page(reports_page()),
-    "rules.md": lambda: _page(rules_page()),
+    "comparison.md": lambda: page(comparison_parts()),
+    "reports.md": lambda: page(reports_page()),
+    "rules.md": lambda: page(rules_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
     "environment.md": environment_page,
-    "raw-format.md": lambda: _page(raw_format_page()),
+    "raw-format.md": lambda: page(raw_format_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
-
-
-def _page(parts: list[str]) -> str:
-    head = "<!-- Generated by python -m stepscope.docs: do not edit. -->"
-    return "\n\n".join(part.strip("\n") for part in [head, *parts]) + "\n"
 
 
 def _threshold(cause: Cause) -> str:
@@ -437,62 +343,6 @@ def _option(option: click.Option) -> tuple[str, str, str, str]:
 
 def _sql_type(arrow: str) -> str:
     return {"string": "text", "double": "float64"}.get(arrow, arrow)
-
-
-_WHATIF: list[type[msgspec.Struct]] = [simulation.WhatIf, simulation.StepBudget]
-_CRITICAL_PATH: list[type[msgspec.Struct]] = [
-    simulation.CriticalPath,
-    simulation.PathPart,
-    simulation.PathRank,
-    simulation.PathPlace,
-    simulation.PathStep,
-]
-
-
-def _structs() -> list[type[msgspec.Struct]]:
-    return [
-        result.Diagnosis,
-        result.TraceSummary,
-        result.StepTime,
-        result.LaneAccounting,
-        result.Finding,
-        result.InsideKernel,
-        result.Location,
-        result.Evidence,
-        Problem,
-    ]
-
-
-def _meaning(struct: type[msgspec.Struct], name: str) -> str:
-    """What a field means: its docstring, else that of its column or of its type."""
-    documented = attributes(struct).get(name)
-    if documented:
-        return documented
-    columns = derived_tables()["step"].columns
-    if struct is result.LaneAccounting and name in columns:
-        return columns[name]
-    inner = get_type_hints(struct)[name]
-    inner = next(iter(getattr(inner, "__args__", ())), inner)
-    return summary(inner).split("\n\n")[0] if inner in _structs() else ""
-
-
-def _json_type(hint: Any) -> str:
-    """A type as a reader of JSON would call it."""
-    names = {int: "integer", float: "number", str: "string", type(None): "null"}
-    if hint in names:
-        return names[hint]
-    contracts = [struct for contract in CONTRACTS.values() for struct in contract[-1]]
-    if hint in [*_structs(), *_WHATIF, *_CRITICAL_PATH, *STRUCTS, *contracts]:
-        return f"[{hint.__name__}](#{hint.__name__.lower()})"
-    parts: tuple[Any, ...] = getattr(hint, "__args__", ())
-    origin = getattr(hint, "__origin__", None)
-    if origin is list:
-        return f"array of {_json_type(parts[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(_json_type, parts))}]"
-    if origin is dict:
-        return f"object of {_json_type(parts[1])}"
-    return " or ".join(code(p) if isinstance(p, str) else _json_type(p) for p in parts)
 
 
 def _absent(importer: str) -> list[Absent]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from stepscope.kernels.limiters import limiter_of
+from stepscope.kernels.decide import limiter_of
 from stepscope.kernels.metrics import METRICS, STALLS_METRIC
 from stepscope.kernels.model import Launch, Report
 from stepscope.kernels.result import AGAINST_SCHEMA, Against, Change, Pair

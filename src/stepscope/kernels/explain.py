@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from stepscope.kernels.limiters import FEW_THREADS, PIPES, WASTE, Facts, Finding, finding_of
+from stepscope.kernels.decide import FEW_THREADS, PIPES, WASTE, Facts, Finding, finding_of
 from stepscope.kernels.metrics import METRICS, SECTIONS
 from stepscope.kernels.model import Launch, Line, Report
 from stepscope.kernels.occupancy import LIMITS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -74,22 +74,14 @@ def _notes(found: Communication) -> list[str]:
 
 def _operations(found: Communication) -> pa.Table:
     rows = found.operations
-
-    def a_step(name: str) -> list[str]:
-        return _ms([getattr(row, name) for row in rows], found.steps)
-
     return _table(
         {
             "operation": [row.kind for row in rows],
             "ranks": [row.group for row in rows],
             "count": [row.count for row in rows],
             "MB": [_scaled(row.message_bytes, row.count * 1e6) for row in rows],
-            "time": a_step("time_ns"),
-            "waiting": a_step("waiting_ns"),
-            "exposed waiting": a_step("exposed_waiting_ns"),
-            "transfer": a_step("transfer_ns"),
-            "exposed transfer": a_step("exposed_transfer_ns"),
-            **_absent(found, a_step),
+            "time": _ms([row.time_ns for row in rows], found.steps),
+            **_parts(found, rows),
             "algorithm GB/s": [_scaled(row.algorithm_bandwidth, 1e9) for row in rows],
             "bus GB/s": [_scaled(row.bus_bandwidth, 1e9) for row in rows],
         }
@@ -98,10 +90,6 @@ def _operations(found: Communication) -> pa.Table:
 
 def _ranks(found: Communication) -> pa.Table:
     rows = found.arrivals
-
-    def a_step(name: str) -> list[str]:
-        return _ms([getattr(row, name) for row in rows], found.steps)
-
     return _table(
         {
             "rank": [row.rank for row in rows],
@@ -109,21 +97,25 @@ def _ranks(found: Communication) -> pa.Table:
             "operations": [row.operations for row in rows],
             "joined last": [row.last for row in rows],
             "typically late": _ms([row.lateness_ns for row in rows], 1),
-            "waiting": a_step("waiting_ns"),
-            "exposed waiting": a_step("exposed_waiting_ns"),
-            "transfer": a_step("transfer_ns"),
-            "exposed transfer": a_step("exposed_transfer_ns"),
-            **_absent(found, a_step),
+            **_parts(found, rows),
             "unmatched": [row.unmatched for row in rows],
         }
     )
 
 
-def _absent(found: Communication, a_step: Callable[[str], list[str]]) -> dict[str, list[str]]:
-    """The waiting for ranks that are not there, where any are missing."""
+def _parts(found: Communication, rows: Sequence[Any]) -> dict[str, list[str]]:
+    """What the time of operations or of ranks is made of, ms a step.
+
+    The waiting for ranks that are not there is shown where any are missing.
+    """
+    names = ["waiting_ns", "exposed_waiting_ns", "transfer_ns", "exposed_transfer_ns"]
+    parts = {
+        name.removesuffix("_ns").replace("_", " "): [getattr(row, name) for row in rows]
+        for name in names
+    }
     if any(row.absent_ns for row in found.arrivals):
-        return {"waiting for absent ranks": a_step("absent_ns")}
-    return {}
+        parts["waiting for absent ranks"] = [row.absent_ns for row in rows]
+    return {title: _ms(values, found.steps) for title, values in parts.items()}
 
 
 def _ms(values: Sequence[int], steps: int) -> list[str]:

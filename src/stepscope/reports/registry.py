@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
-from stepscope.analysis.tabular.report import Report
+from stepscope.analysis.tabular.report import Report, registered
 
 DEFAULT = (
     *("nvtx_sum", "osrt_sum", "cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum"),
@@ -21,8 +19,4 @@ def reports() -> dict[str, Report]:
     """Every report that ships, by name: each module of ``catalog`` registers some."""
     import stepscope.reports.catalog as package
 
-    found: dict[str, Report] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        for report in importlib.import_module(f"{package.__name__}.{module.name}").REPORTS:
-            found[report.name] = report
-    return dict(sorted(found.items()))
+    return registered(package, "REPORTS")

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import IO
 import msgspec
 
 from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.trace.folders import user_folder
 from stepscope.trace.meta import Meta
 from stepscope.trace.schema import SCHEMA_VERSION
 from stepscope.trace.store import is_whole, read_meta, storage_errors, write_meta
@@ -43,18 +43,13 @@ def default_folder() -> Path:
     Raises:
         StorageError: neither is known.
     """
-    named = os.environ.get("STEPSCOPE_CACHE_DIR")
-    if named:
-        return Path(named)
-    try:
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "stepscope"
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepscope"
-    except RuntimeError as error:
-        raise StorageError(
-            "this user has no home folder for the cache; set STEPSCOPE_CACHE_DIR to a writable "
-            "folder"
-        ) from error
+    return user_folder(
+        "STEPSCOPE_CACHE_DIR",
+        "the cache",
+        xdg="XDG_CACHE_HOME",
+        usual=".cache",
+        macos="Library/Caches",
+    )
 
 
 def limit_bytes() -> int:

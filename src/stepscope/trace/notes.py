@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from stepscope.trace.errors import ConflictError, InputError, StorageError, UsageError
+from stepscope.trace.folders import user_folder
 
 SCHEMA: Final = "stepscope.notes/1"
 SUFFIX: Final = ".notes.json"
@@ -241,15 +241,10 @@ def _data_folder() -> Path:
     Raises:
         StorageError: the user has no home.
     """
-    named = os.environ.get("STEPSCOPE_DATA_DIR")
-    if named:
-        return Path(named)
-    try:
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Application Support" / "stepscope"
-        share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-        return Path(share) / "stepscope"
-    except RuntimeError as error:
-        raise StorageError(
-            "this user has no home folder for notes; set STEPSCOPE_DATA_DIR to a writable folder"
-        ) from error
+    return user_folder(
+        "STEPSCOPE_DATA_DIR",
+        "notes",
+        xdg="XDG_DATA_HOME",
+        usual=".local/share",
+        macos="Library/Application Support",
+    )

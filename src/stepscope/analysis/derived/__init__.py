@@ -11,12 +11,30 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from stepscope.analysis.job import JobView
+import numpy as np
+
+from stepscope.analysis.job import Device, JobView
+from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+DEVICE: Final = {
+    "rank": "rank",
+    "process_id": "operating-system process id",
+    "device": "CUDA device ordinal inside the process",
+}
+"""The first columns of a table about devices."""
+
+
+def of_device(device: Device, rows: int) -> dict[str, IntArray]:
+    """The columns of ``DEVICE`` for some rows of one device."""
+    lane = device.explanation.lane
+    told = {"rank": device.rank, "process_id": lane.process_id, "device": lane.device}
+    return {name: np.full(rows, value, np.int64) for name, value in told.items()}
 
 
 @dataclass(frozen=True)

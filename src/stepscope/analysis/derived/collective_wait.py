@@ -8,16 +8,14 @@ import numpy as np
 
 from stepscope.analysis.collectives import kinds
 from stepscope.analysis.collectives.facts import ranks_text
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable
 from stepscope.analysis.job import JobView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "instance": "number of the operation inside the job: the same on all ranks that take part",
     "step": "number of the shared steady step that its last start lies in; null outside",
     "name": "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv, ...",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gil import GIL_EVIDENCE
 from stepscope.analysis.job import JobView
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "step": "number of the step that the host was in when it began",
     "start_ns": "begin on the host, ns since the origin",
     "end_ns": "end on the host, ns since the origin",
@@ -39,7 +37,7 @@ def event_table(job: JobView) -> pa.Table:
 
     parts = []
     for device in job.devices:
-        rank, e = device.rank, device.explanation
+        e = device.explanation
         for cause, (start, end) in e.events.items():
             n = len(start)
             none = np.zeros(n, np.int64)
@@ -53,9 +51,7 @@ def event_table(job: JobView) -> pa.Table:
             rows = e.segments_of(cause)
             idle = union(e.gaps.segments["start_ns"][rows], e.gaps.segments["end_ns"][rows])
             columns: dict[str, Any] = {
-                "rank": np.full(n, rank),
-                "process_id": np.full(n, e.lane.process_id),
-                "device": np.full(n, e.lane.device),
+                **of_device(device, n),
                 "step": _host_step(e, start),
                 "start_ns": start,
                 "end_ns": end,

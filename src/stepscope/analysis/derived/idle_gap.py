@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.job import JobView
 from stepscope.analysis.silence import EVIDENCE
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "step": "number of the step it lies in",
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
@@ -34,7 +32,7 @@ def gap_table(job: JobView) -> pa.Table:
 
     parts = []
     for device in job.devices:
-        rank, e = device.rank, device.explanation
+        e = device.explanation
         rows = e.gaps.segments
         n = len(rows)
         op = rows["op"]
@@ -44,9 +42,7 @@ def gap_table(job: JobView) -> pa.Table:
         parts.append(
             pa.table(
                 {
-                    "rank": np.full(n, rank),
-                    "process_id": np.full(n, e.lane.process_id),
-                    "device": np.full(n, e.lane.device),
+                    **of_device(device, n),
                     "step": step,
                     "start_ns": rows["start_ns"],
                     "end_ns": rows["end_ns"],

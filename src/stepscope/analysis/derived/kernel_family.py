@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.job import JobView
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
+from stepscope.analysis.job import Device, JobView
 from stepscope.analysis.kernels.attribution import ENGINE, MODULE_PREFIX, plain_range_name
 from stepscope.analysis.kernels.view import FAMILY_NAMES, MATH_NAMES, PHASES
 from stepscope.trace.frame import Frame, IntArray
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "gpu_op_id": "gpu_op.id of the operation",
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
@@ -44,13 +41,14 @@ def family_table(job: JobView) -> pa.Table:
     """Family, phase and origin of every operation of a job."""
     import pyarrow as pa
 
-    parts = [_families(device.rank, device.explanation) for device in job.devices]
+    parts = [_families(device) for device in job.devices]
     return pa.concat_tables(parts).unify_dictionaries()
 
 
-def _families(rank: int, e: Explanation) -> pa.Table:
+def _families(device: Device) -> pa.Table:
     import pyarrow as pa
 
+    e = device.explanation
     kernels, ops = e.kernels, e.lane.ops
     who = kernels.attribution
     operators = who.operators.texts.get("name", [])
@@ -59,9 +57,7 @@ def _families(rank: int, e: Explanation) -> pa.Table:
     operator = _name_of(who.operators, who.operator)
     range_ = _name_of(who.ranges, who.range)
     columns = {
-        "rank": np.full(len(ops), rank, np.int64),
-        "process_id": np.full(len(ops), e.lane.process_id, np.int64),
-        "device": np.full(len(ops), e.lane.device, np.int64),
+        **of_device(device, len(ops)),
         "gpu_op_id": ops["id"],
         "start_ns": ops["start_ns"],
         "end_ns": ops["end_ns"],

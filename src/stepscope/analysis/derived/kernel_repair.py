@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.job import JobView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "gpu_op_id": "gpu_op.id of the operation",
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
@@ -38,9 +34,7 @@ def repair_table(job: JobView) -> pa.Table:
         for cause, repair in e.inside_kernels.repairs.items():
             rows = repair.rows
             columns = {
-                "rank": np.full(len(rows), device.rank, np.int64),
-                "process_id": np.full(len(rows), e.lane.process_id, np.int64),
-                "device": np.full(len(rows), e.lane.device, np.int64),
+                **of_device(device, len(rows)),
                 "gpu_op_id": ops["id"][rows],
                 "start_ns": ops["start_ns"][rows],
                 "end_ns": ops["end_ns"][rows],

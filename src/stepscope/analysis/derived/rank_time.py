@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable
 from stepscope.analysis.job import JobView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "step": "number of the shared steady step",
     "start_ns": "begin of the step, ns since this trace's origin",
     "part": "compute, waiting (for the last rank, nothing covers it), transfer (not covered), "

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.job import JobView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "step": "number of the step, from 0",
     "start_ns": "begin on the device's timeline, ns since the origin",
     "end_ns": "end on the device's timeline, ns since the origin",
@@ -38,13 +36,11 @@ def step_table(job: JobView) -> pa.Table:
 
     parts = []
     for device in job.devices:
-        rank, e = device.rank, device.explanation
+        e = device.explanation
         n = len(e.steps)
         number = np.arange(n)
         columns = {
-            "rank": np.full(n, rank),
-            "process_id": np.full(n, e.lane.process_id),
-            "device": np.full(n, e.lane.device),
+            **of_device(device, n),
             "step": number,
             "start_ns": e.bounds_ns[:-1],
             "end_ns": e.bounds_ns[1:],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stepscope.analysis.derived import DerivedTable
+from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.job import JobView
 from stepscope.analysis.outliers import PARTS
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = {
-    "rank": "rank",
-    "process_id": "operating-system process id",
-    "device": "CUDA device ordinal inside the process",
+    **DEVICE,
     "step": "number of the odd step",
     "normal_step": "number of the normal step it is compared with: the one of median length",
     "wall_ns": "length of the odd step, ns",
@@ -35,7 +33,7 @@ def outlier_table(job: JobView) -> pa.Table:
 
     parts = []
     for device in job.devices:
-        rank, e = device.rank, device.explanation
+        e = device.explanation
         rows = e.outliers.parts
         n = len(rows)
         wall = e.durations_ns[rows["step"]]
@@ -43,9 +41,7 @@ def outlier_table(job: JobView) -> pa.Table:
         parts.append(
             pa.table(
                 {
-                    "rank": np.full(n, rank),
-                    "process_id": np.full(n, e.lane.process_id),
-                    "device": np.full(n, e.lane.device),
+                    **of_device(device, n),
                     "step": rows["step"],
                     "normal_step": np.full(n, normal),
                     "wall_ns": wall,

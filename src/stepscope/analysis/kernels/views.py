@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-KERNELS_VIEW: Final = """
-SELECT family, kernel, math, count(*) AS calls,
-       round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS calls_per_step,
+_TIME: Final = """
        sum(end_ns - start_ns)::BIGINT AS time_ns,
        round(sum(end_ns - start_ns) / (SELECT count(*) FROM step WHERE steady))::BIGINT
            AS time_ns_per_step,
        round(sum(end_ns - start_ns) / (SELECT sum(wall_ns) FROM step WHERE steady), 4)
-           AS share_of_step,
+           AS share_of_step,""".strip("\n")
+"""What both views say of the time of some operations."""
+
+KERNELS_VIEW: Final = f"""
+SELECT family, kernel, math, count(*) AS calls,
+       round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS calls_per_step,
+{_TIME}
        median(end_ns - start_ns)::BIGINT AS median_ns,
        sum(moved_bytes)::BIGINT AS bytes,
        round(sum(moved_bytes) * 1e9 / sum(end_ns - start_ns) FILTER (moved_bytes IS NOT NULL)
@@ -42,11 +46,7 @@ def operators_view(by: str) -> str:
 SELECT coalesce({key}, '(none)') AS {"operator" if by == "inner" else by}, phase,
        count(*) AS kernels,
        round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS kernels_per_step,
-       sum(end_ns - start_ns)::BIGINT AS time_ns,
-       round(sum(end_ns - start_ns) / (SELECT count(*) FROM step WHERE steady))::BIGINT
-           AS time_ns_per_step,
-       round(sum(end_ns - start_ns) / (SELECT sum(wall_ns) FROM step WHERE steady), 4)
-           AS share_of_step,
+{_TIME}
        arg_max(kernel, end_ns - start_ns) AS longest_kernel{mostly}
 FROM kernel_family WHERE steady
 GROUP BY ALL ORDER BY time_ns DESC, 1, 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import group
+from stepscope.analysis.tabular.maths import dictionary, group
 from stepscope.analysis.tabular.report import Argument, Arguments
 from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
@@ -21,6 +22,17 @@ MANGLED = Argument("mangled", "kernel names as the linker sees them")
 NVTX_NAME = Argument("nvtx-name", "put the innermost range around the launch before kernel names")
 KERNEL_NAMES = (NVTX_NAME, BASE, MANGLED)
 
+_MEMORY_LABELS = {
+    "pageable": "Pageable",
+    "pinned": "Pinned",
+    "device": "Device",
+    "array": "Array",
+    "managed": "Managed",
+    "device_static": "Device Static",
+    "managed_static": "Managed Static",
+    "unknown": "Unknown",
+}
+
 
 @dataclass(frozen=True)
 class Names:
@@ -28,6 +40,18 @@ class Names:
 
     codes: IntArray
     texts: list[str]
+
+
+def memory_kinds(ops: Rows, column: str, rows: IntArray | slice = slice(None)) -> Any:
+    """Memory kinds of operations, as people read them.
+
+    Args:
+        ops: the operations.
+        column: ``src_memory`` or ``dst_memory``.
+        rows: only of these.
+    """
+    texts = [_MEMORY_LABELS.get(text, text) for text in ops.texts(column)]
+    return dictionary(ops[column][rows], texts)
 
 
 def call_names(calls: Rows, rows: IntArray | None = None) -> Names:
@@ -246,6 +270,28 @@ def enclosing(source: Source, ranges: Rows, calls: Rows) -> tuple[IntArray, IntA
     if not found:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
+
+
+def ranges_around(
+    source: Source, ranges: Rows, calls: Rows, call: IntArray, *, none: bool = False
+) -> tuple[IntArray, IntArray]:
+    """Every pair (position in ``call``, range) where the range encloses that call, by position.
+
+    Args:
+        source: the trace.
+        ranges: ranges.
+        calls: calls.
+        call: rows of calls, which may come several times.
+        none: list calls in no range, too, with the range -1.
+    """
+    in_range, of_call = enclosing(source, ranges, calls)
+    order = np.argsort(of_call, kind="stable")
+    in_range, of_call = in_range[order], of_call[order]
+    low = np.searchsorted(of_call, call, side="left")
+    high = np.searchsorted(of_call, call, side="right")
+    position, at = _spread(low, np.maximum(high, low + 1) if none else high)
+    inside = at < high[position]
+    return position, np.where(inside, np.append(in_range, -1)[np.where(inside, at, -1)], -1)
 
 
 def triples(kernels: Rows, column: str) -> Names:

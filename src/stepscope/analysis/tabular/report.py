@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -126,6 +129,15 @@ class Outcome:
     request: Request
     table: pa.Table | None
     missing: str = ""
+
+
+def registered(package: ModuleType, attribute: str) -> dict[str, Report]:
+    """Reports by name: those that each module of a package lists in an attribute."""
+    found: dict[str, Report] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        loaded = importlib.import_module(f"{package.__name__}.{module.name}")
+        found |= {report.name: report for report in getattr(loaded, attribute)}
+    return dict(sorted(found.items()))
 
 
 def find(name: str, known: Mapping[str, Report], kind: str = "report") -> Report:

@@ -13,7 +13,7 @@ from stepscope.analysis.launch import launching_calls
 from stepscope.analysis.timeline.classes import CLASSES
 from stepscope.analysis.timeline.links import OperatorLinks
 from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Track
+from stepscope.analysis.timeline.track import Slices, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 from stepscope.trace.schema import TABLES
@@ -44,10 +44,7 @@ class Asker:
         Raises:
             UsageError: there is no such track or row.
         """
-        found = self.timeline.track(track)
-        rows = found.slices
-        if not 0 <= row < len(rows):
-            raise UsageError(f"there is no row {row} in {found.path}")
+        found, rows = self._slices(track, row)
         name = int(rows.name[row])
         count, total = rows.tally(name)
         return {
@@ -64,6 +61,13 @@ class Asker:
             "arrows": self._arrows(found, int(rows.id[row])),
             "links": self._operators.ends(found, int(rows.id[row])),
         }
+
+    def _slices(self, track: int, row: int) -> tuple[Track, Slices]:
+        """A track and its slices, of which a row is one."""
+        found = self.timeline.track(track)
+        if not 0 <= row < len(found.slices):
+            raise UsageError(f"there is no row {row} in {found.path}")
+        return found, found.slices
 
     def place(self, track: Track, row: int) -> dict[str, Any]:
         """Where a row is drawn."""
@@ -83,10 +87,7 @@ class Asker:
         Raises:
             UsageError: there is no such track or row.
         """
-        found = self.timeline.track(track)
-        rows = found.slices
-        if not 0 <= row < len(rows):
-            raise UsageError(f"there is no row {row} in {found.path}")
+        found, rows = self._slices(track, row)
         if same:
             other = _next(rows.name, row, step)
         else:

@@ -14,8 +14,9 @@ import numpy as np
 
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.timeline import classes
-from stepscope.analysis.timeline.stored import Ints, StoredSlices, write_slices, write_texts
+from stepscope.analysis.timeline.stored import Ints, StoredSlices
 from stepscope.analysis.timeline.track import Names, Slices, Texts, Track, slices
+from stepscope.analysis.timeline.writing import write_slices, write_texts
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.frame import IntArray
 

@@ -11,8 +11,8 @@ import numpy as np
 from stepscope.analysis.launch import launching_calls
 from stepscope.analysis.timeline.build import counter_tracks, device_tracks, thread_tracks
 from stepscope.analysis.timeline.source import Source
-from stepscope.analysis.timeline.stored import write_links, write_texts, write_track
 from stepscope.analysis.timeline.track import Names
+from stepscope.analysis.timeline.writing import write_links, write_texts, write_track
 from stepscope.trace.arrays import ArrayWriter
 from stepscope.trace.frame import Frame, IntArray, from_arrow
 from stepscope.trace.trace import Trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,26 @@ from stepscope.intervals.lod import Columns, Pyramid, levels
 from stepscope.trace.frame import IntArray
 
 
-class Texts(Sequence[str]):
+class _Texts(Sequence[str]):
+    """Texts by number; what is behind the number is up to the kind."""
+
+    @abstractmethod
+    def _text(self, at: int) -> str:
+        """The text of a number that is known to be there."""
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return [self._text(i) for i in range(*at.indices(len(self)))]
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        return self._text(at)
+
+
+class Texts(_Texts):
     """Distinct texts as they are stored: one after the other as UTF-8.
 
     Args:
@@ -33,15 +53,7 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        if not 0 <= at < len(self):
-            raise IndexError(at)
+    def _text(self, at: int) -> str:
         begin = int(self.ends[at - 1]) + 1 if at else 0
         return bytes(self.data[begin : int(self.ends[at])]).decode("utf-8", "replace")
 
@@ -56,7 +68,7 @@ class Texts(Sequence[str]):
                 yield number
 
 
-class _Joined(Sequence[str]):
+class _Joined(_Texts):
     """Several sequences of texts as one; the last may grow."""
 
     def __init__(self, parts: Sequence[Sequence[str]]) -> None:
@@ -68,15 +80,7 @@ class _Joined(Sequence[str]):
     def __len__(self) -> int:
         return self.bases[-1] + len(self._parts[-1])
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        if at < 0:
-            raise IndexError(at)
+    def _text(self, at: int) -> str:
         part = bisect_right(self.bases, at) - 1
         return self._parts[part][at - self.bases[part]]
 

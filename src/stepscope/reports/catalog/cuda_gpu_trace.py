@@ -6,30 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import KERNEL_NAMES, kernel_names, memory_op_names
+from stepscope.analysis.tabular.attribution import (
+    KERNEL_NAMES,
+    kernel_names,
+    memory_kinds,
+    memory_op_names,
+)
 from stepscope.analysis.tabular.maths import dictionary, group, nullable
 from stepscope.analysis.tabular.needs import GPU_WORK
 from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
 
-MEMORY_LABELS = {
-    "pageable": "Pageable",
-    "pinned": "Pinned",
-    "device": "Device",
-    "array": "Array",
-    "managed": "Managed",
-    "device_static": "Device Static",
-    "managed_static": "Managed Static",
-    "unknown": "Unknown",
-}
 _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
 _SECOND_NS = 1_000_000_000
-
-
-def memory_kinds(work: Rows, column: str) -> Any:
-    """Memory kinds as people read them."""
-    texts = [MEMORY_LABELS.get(text, text) for text in work.texts(column)]
-    return dictionary(work[column], texts)
 
 
 def device_names(source: Source, work: Rows) -> Any:

@@ -10,11 +10,11 @@ import numpy as np
 from stepscope.analysis.tabular.attribution import (
     STYLES,
     Names,
-    enclosing,
     launches,
     range_ends,
     range_names,
     range_styles,
+    ranges_around,
     usable_ranges,
 )
 from stepscope.analysis.tabular.maths import dictionary, group, nullable
@@ -63,14 +63,9 @@ def project(source: Source) -> Projection:
     work, calls = source.gpu_work(), source.cuda_calls()
     ranges = usable_ranges(source, own_thread=True)
     op, call = launches(work, calls)
-    in_range, of_call = enclosing(source, ranges, calls)
-    order = np.argsort(of_call, kind="stable")
-    in_range, of_call = in_range[order], of_call[order]
-    low = np.searchsorted(of_call, call, side="left")
-    count = np.searchsorted(of_call, call, side="right") - low
-    pair = np.repeat(np.arange(len(call)), count)
-    at = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(len(pair))
-    row, which = in_range[at], op[pair]
+    pair, row = ranges_around(source, ranges, calls, call)
+    which = op[pair]
+    outside = np.bincount(pair, minlength=len(call)) == 0
     first = np.full(len(ranges), np.iinfo(np.int64).max)
     last = np.full(len(ranges), np.iinfo(np.int64).min)
     np.minimum.at(first, row, work["start_ns"][which])
@@ -95,7 +90,7 @@ def project(source: Source) -> Projection:
         children[shown],
         parent,
         (range_ends(source, ranges) - ranges["start_ns"])[shown],
-        _outside(work, calls, op[count == 0], call[count == 0]),
+        _outside(work, calls, op[outside], call[outside]),
     )
 
 

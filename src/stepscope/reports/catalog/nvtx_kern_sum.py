@@ -8,11 +8,11 @@ from stepscope.analysis.tabular.attribution import (
     BASE,
     MANGLED,
     STYLES,
-    enclosing,
     kernel_names,
     launches,
     range_names,
     range_styles,
+    ranges_around,
     usable_ranges,
 )
 from stepscope.analysis.tabular.maths import dictionary, group, nullable, statistics, text_ranks
@@ -28,18 +28,8 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     names = kernel_names(source, kernels, arguments)
     labels, styles = range_names(ranges), range_styles(ranges)
     kernel, call = launches(kernels, calls)
-    in_range, of_call = enclosing(source, ranges, calls)
     # pairs (kernel, range) through the call, and every kernel that is in no range
-    order = np.argsort(of_call, kind="stable")
-    in_range, of_call = in_range[order], of_call[order]
-    low = np.searchsorted(of_call, call, side="left")
-    count = np.searchsorted(of_call, call, side="right") - low
-    row = np.repeat(np.arange(len(call)), np.maximum(count, 1))
-    first = np.repeat(low - (np.cumsum(np.maximum(count, 1)) - np.maximum(count, 1)),
-                      np.maximum(count, 1))  # fmt: skip
-    at = first + np.arange(len(row))
-    inside = count[row] > 0
-    of_range = np.where(inside, np.append(in_range, -1)[np.where(inside, at, -1)], -1)
+    row, of_range = ranges_around(source, ranges, calls, call, none=True)
     alone = np.setdiff1d(np.arange(len(kernels)), kernel)
     which = np.concatenate([kernel[row], alone])
     of_range = np.concatenate([of_range, np.full(len(alone), -1)])

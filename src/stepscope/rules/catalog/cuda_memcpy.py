@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import launches
+from stepscope.analysis.tabular.attribution import launches, memory_kinds
 from stepscope.analysis.tabular.maths import dictionary, nullable
 from stepscope.analysis.tabular.needs import COPIES, CUDA_CALLS, FILLS
 from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.rules.limits import ROWS, limit, memory_kinds
+from stepscope.rules.limits import ROWS, limit
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ASYNC_COPY = re.compile(r"cudaMemcpy.*Async", re.IGNORECASE)
@@ -21,13 +21,17 @@ _BLOCKING_FILL = re.compile(r"cudaMemset(?!.*Async)", re.IGNORECASE)
 _SMALL_BYTES = 64_000
 
 
-def _called(ops: Rows, calls: Rows, pattern: re.Pattern[str]) -> tuple[IntArray, IntArray]:
-    """Pairs (operation, call) where the call's name matches; the same process, of course."""
+def _called(
+    ops: Rows, calls: Rows, pattern: re.Pattern[str], arguments: Arguments
+) -> tuple[IntArray, IntArray]:
+    """Pairs (operation, call) where the call's name matches, the longest operations first."""
     op, call = launches(ops, calls)
     texts = calls.texts("raw_name")
     matches = np.array([pattern.match(text) is not None for text in texts] + [False], dtype=bool)
     keep = matches[calls["raw_name"][call]]
-    return op[keep], call[keep]
+    op, call = op[keep], call[keep]
+    order = np.argsort(-ops.duration[op], kind="stable")[limit(arguments)]
+    return op[order], call[order]
 
 
 def _place(ops: Rows, op: IntArray) -> list[Any]:
@@ -45,9 +49,7 @@ def _copies(
 ) -> Answer:
     calls = source.cuda_calls()
     ops = source.of_kind("gpu_op", "kind", "memcpy").where(keep)
-    op, call = _called(ops, calls, pattern)
-    order = np.argsort(-ops.duration[op], kind="stable")[limit(arguments)]
-    op, call = op[order], call[order]
+    op, call = _called(ops, calls, pattern, arguments)
     return [
         ops.duration[op],
         ops["start_ns"][op],
@@ -76,9 +78,7 @@ def _fills(source: Source, arguments: Arguments) -> Answer:
     calls = source.cuda_calls()
     ops = source.of_kind("gpu_op", "kind", "memset")
     ops = ops.where(ops.equals("src_memory", ("pinned", "managed")))
-    op, call = _called(ops, calls, _BLOCKING_FILL)
-    order = np.argsort(-ops.duration[op], kind="stable")[limit(arguments)]
-    op, call = op[order], call[order]
+    op, call = _called(ops, calls, _BLOCKING_FILL, arguments)
     return [
         ops.duration[op],
         ops["start_ns"][op],

@@ -1,4 +1,4 @@
-"""What is kept of a job's timeline beside its cached traces: the facade's part about that.
+"""What is kept of a job's timeline beside its cached traces.
 
 Tracks are kept a trace, the diagnosis and what belongs to it with the job's first trace. Every
 file says what it depends on; one that is absent, cut off, damaged or about something else is made

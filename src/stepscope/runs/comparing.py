@@ -1,0 +1,73 @@
+"""Profiles of runs, and whether one got faster than another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.session import Session
+
+if TYPE_CHECKING:
+    from stepscope.compare.profile import Profile
+    from stepscope.compare.result import Comparison
+    from stepscope.compare.trend import Trend
+
+
+def compare_runs(
+    before: Sequence[Sequence[str]],
+    after: Sequence[Sequence[str]],
+    *,
+    run_noise: float | None = None,
+    again: bool = False,
+) -> Comparison:
+    """Compare two runs, each captured once or several times.
+
+    Args:
+        before: captures of the earlier run; each is one path, or the paths of its ranks.
+        after: captures of the later run.
+        run_noise: distance that 95 of 100 pairs of single runs of the same code keep, as a share.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.comparison import compare
+
+    sides = [_profiles(runs, again=again) for runs in (before, after)]
+    return compare(*sides, run_noise=run_noise)
+
+
+def trend_of_runs(
+    runs: Sequence[Sequence[str]], *, run_noise: float | None = None, again: bool = False
+) -> Trend:
+    """Compare several runs in the order given, the earliest first.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+    """
+    from stepscope.compare.trend import trend
+
+    return trend(_profiles(runs, again=again), run_noise=run_noise)
+
+
+def _profiles(runs: Sequence[Sequence[str]], *, again: bool) -> list[Profile]:
+    """Profiles of runs, each one path, or the paths of its ranks."""
+    return [Session(paths, again=again).profile() for paths in runs]
+
+
+def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
+    """Profiles of runs, each path being a capture, a folder of ranks, or a stored baseline.
+
+    Raises:
+        InputError: a path can be read as neither.
+    """
+    from stepscope.compare.stored import is_baseline, read_baseline
+
+    found: list[Profile] = []
+    for path in paths:
+        if is_baseline(Path(path)):
+            found += read_baseline(Path(path)).runs
+        else:
+            found.append(Session([path], again=again).profile())
+    return found

@@ -1,0 +1,77 @@
+"""Judge runs against budgets and a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.runs.comparing import profiles_of
+from stepscope.session import Session
+
+if TYPE_CHECKING:
+    from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.compare.gate import GateResult
+    from stepscope.compare.profile import Profile
+
+
+def gate_runs(
+    paths: Sequence[str],
+    *,
+    baseline: Sequence[str] = (),
+    budgets: Sequence[str] = (),
+    config: str | None = None,
+    allow_missing: bool = False,
+    save_baseline: str | None = None,
+    again: bool = False,
+) -> GateResult:
+    """Judge captures of one state of the code against budgets and a baseline.
+
+    Args:
+        paths: captures of the code under test; each is one run, a folder being the ranks of one.
+        baseline: stored baselines, or captures of the code to compare with.
+        budgets: limits, written ``NAME=VALUE``.
+        config: a TOML file with a ``[gate]`` table; by default ``stepscope.toml`` in the working
+            directory, where there is one.
+        allow_missing: whether what cannot be told passes.
+        save_baseline: file that receives the captures as a baseline, added to the runs in it.
+        again: import even what the cache holds.
+
+    Raises:
+        InputError: a path cannot be read.
+        UsageError: nothing was asked, or something unknown.
+        StorageError: the baseline cannot be written.
+    """
+    from dataclasses import replace
+
+    from stepscope import __version__
+    from stepscope.compare.budgets import Rules, read_rules, with_limits
+    from stepscope.compare.gate import gate
+    from stepscope.compare.stored import add_to_baseline
+
+    usual = Path("stepscope.toml")
+    file = Path(config) if config else usual if usual.is_file() else None
+    rules = with_limits(read_rules(file) if file else Rules(), budgets)
+    if allow_missing:
+        rules = replace(rules, allow_missing=True)
+    before = profiles_of(baseline, again=again)
+    sessions = [Session([path], again=again) for path in paths]
+    runs = [session.profile() for session in sessions]
+
+    def compute(item: SqlLimit | CellLimit) -> float:
+        return max(session.limited(item) for session in sessions)
+
+    asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
+    result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
+    if save_baseline:
+        add_to_baseline(Path(save_baseline), runs, __version__)
+    return result
+
+
+def nothing_asked(runs: Sequence[Profile]) -> GateResult:
+    """The verdict where only a baseline is to be written."""
+    from stepscope.compare.comparison import merged
+    from stepscope.compare.gate import SCHEMA, GateResult
+
+    step = round(merged(runs).step_ns)
+    return GateResult(SCHEMA, True, [run.paths for run in runs], step, [], [], [], [], "")

@@ -1,0 +1,128 @@
+"""Which captures a path stands for; the bundled one; the cache of imported ones."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.importers.registry import detect, examined, is_trace_folder
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.notes import SUFFIX as NOTES
+
+_RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
+_CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+
+
+def captures_of(paths: Sequence[str | Path], left_out: list[str]) -> list[Path]:
+    """The captures that the paths of one job stand for, each a rank or several.
+
+    Args:
+        paths: captures, or folders of captures.
+        left_out: receives the names of files that look like captures by their name only.
+
+    Raises:
+        InputError: a path is no capture, and holds none.
+        UsageError: a capture is given twice.
+    """
+    found = [capture for path in paths for capture in expand(Path(path), left_out)]
+    _refuse_twice(found)
+    for path in found:
+        if path.suffix == ".ncu-rep":
+            raise InputError(
+                f"{path} is an Nsight Compute report, not a trace; stepscope kernels explains "
+                "it, and diagnose TRACE --ncu REPORT takes it beside a trace"
+            )
+    return found
+
+
+def _refuse_twice(captures: Sequence[Path]) -> None:
+    """Each capture is a rank of the job: one that is named twice would be two of them."""
+    known: set[Path] = set()
+    for path in captures:
+        place = path.resolve()
+        if place in known:
+            raise UsageError(
+                f"{path} is given twice; several PATHs are the ranks of one job, each given once"
+            )
+        known.add(place)
+
+
+def expand(path: Path, left_out: list[str]) -> list[Path]:
+    """The captures that a path stands for: itself, or those inside a folder.
+
+    Args:
+        path: a capture or a folder.
+        left_out: receives the names of files that look like captures by their name only.
+
+    Raises:
+        InputError: nothing is there, or nothing in it is a capture.
+    """
+    if not stat.S_ISDIR(examined(path)):
+        return [path]
+    found: list[Path] = []
+    try:
+        if is_trace_folder(path) or detect(path) is not None:
+            return [path]
+        # A run of ours whose traces were not made yet, or elsewhere, is read from its raw files.
+        for folder in (path, path / _RAW_FOLDER):
+            if found or not folder.is_dir():
+                continue
+            for child in sorted(folder.iterdir()):
+                if child.name.startswith(".") or child.name.endswith(NOTES):
+                    continue
+                if _is_capture(child):
+                    found.append(child)
+                elif child.suffix in _CAPTURE_SUFFIXES:
+                    left_out.append(child.name)
+        left_out += _unread_ranks(path, found)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    if not found:
+        raise InputError(
+            f"{path} holds no capture that Stepscope knows; name a file, or a folder with Nsight "
+            "Systems exports or PyTorch traces"
+        )
+    # nsys leaves an export beside its report: these are one capture
+    exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
+    return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
+
+
+def _unread_ranks(run: Path, found: list[Path]) -> list[str]:
+    """Ranks of a run of ours that ``stepscope capture finalise`` could not read, but for others."""
+    traces = {path.stem for path in found if is_trace_folder(path)}
+    raw = run / _RAW_FOLDER
+    if not traces or not raw.is_dir():
+        return []
+    ranks = [child for child in sorted(raw.iterdir()) if child.is_dir()]
+    return [
+        f"{_RAW_FOLDER}/{rank.name}"
+        for rank in ranks
+        if rank.name not in traces and any(rank.glob("*.raw"))
+    ]
+
+
+def _is_capture(path: Path) -> bool:
+    if path.is_dir():
+        return is_trace_folder(path) or detect(path) is not None
+    return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
+
+
+def open_cache() -> Cache:
+    """The user's cache of imported captures."""
+    return Cache()
+
+
+def bundled_capture() -> Path:
+    """The bundled capture, unpacked into the cache folder, where it stays for further questions.
+
+    Raises:
+        StorageError: the cache cannot be written.
+    """
+    import lzma
+    from importlib import resources
+
+    name = "h200_input_starvation.sqlite"
+    packed = resources.files("stepscope.data").joinpath(f"{name}.xz").read_bytes()
+    return Cache().keep(name, lzma.decompress(packed))

@@ -1,0 +1,84 @@
+"""Name the causes of the step time, recompute their figures, and keep what runs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.session.inside_kernels import launches_to_examine, with_insides
+from stepscope.session.kernel_reports import read_report
+from stepscope.session.querying import Querying
+from stepscope.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.analysis.kernels.examine import Launches
+    from stepscope.compare.profile import Profile
+    from stepscope.diagnosis.result import Diagnosis
+    from stepscope.diagnosis.verify import Verification
+
+
+class Diagnosing(Querying):
+    """The job's diagnosis."""
+
+    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+        """Name the causes of the job's step time.
+
+        Args:
+            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
+                cause inside them.
+
+        Raises:
+            InputError: a report cannot be read.
+        """
+        from stepscope.diagnosis.engine import diagnose
+
+        reports = [(str(path), read_report(path)) for path in ncu]
+        found = diagnose(
+            self._cases,
+            self._ranked,
+            self.figure,
+            paths=self.paths,
+            source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
+            remarks=self.job.remarks,
+            problems=self.problems,
+        )
+        return with_insides(found, self.query, reports) if reports else found
+
+    def verify(self, report: bytes) -> Verification:
+        """Recompute every figure of a stored diagnosis from its evidence.
+
+        Args:
+            report: what ``diagnose --format json`` wrote.
+
+        Raises:
+            UsageError: it is no diagnosis.
+        """
+        from stepscope.diagnosis.verify import verify
+
+        return verify(report, self.figure)
+
+    def profile(self) -> Profile:
+        """What is kept of the run: enough to compare it with others.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.compare.collect import profile_of
+
+        return profile_of(self._view, self.diagnose())
+
+    def launches_to_examine(self) -> Launches:
+        """The launches that ncu should capture: of findings about kernels, and of slow operators.
+
+        Raises:
+            UsageError: no finding is about a kernel, and no operator is far below its roof.
+        """
+        found = launches_to_examine(self.query, self.diagnose(), self._view)
+        if found is None:
+            raise UsageError(
+                f"nothing in {self.paths[0]} says that a kernel is worth examining: no finding is "
+                "about one, and no operator with shapes is far below its roof; name kernels with "
+                "--kernel REGEX"
+            )
+        return found

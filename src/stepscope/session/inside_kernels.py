@@ -1,0 +1,111 @@
+"""From findings about kernels on to Nsight Compute: what to record, and what its reports say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.analysis.job import JobView
+    from stepscope.analysis.kernels.examine import Launches
+    from stepscope.diagnosis.result import Diagnosis, InsideKernel
+    from stepscope.kernels.model import Report
+
+CAUSES: Final = ("inefficient_kernel", "memory_bound_kernels")
+"""Causes whose findings a report can go on from."""
+
+MOST_KERNELS: Final = 5
+"""Kernels of a finding that are looked up, the heaviest first."""
+
+Query = Callable[[str], "pa.Table"]
+"""Runs one SELECT over the job's tables."""
+
+
+def launches_to_examine(query: Query, diagnosis: Diagnosis, view: JobView) -> Launches | None:
+    """The launches that ncu should capture: of findings about kernels, and of slow operators.
+
+    Returns:
+        None where no finding is about a kernel, and no operator is far below its roof.
+    """
+    from stepscope.analysis.kernels.examine import launches_of
+    from stepscope.analysis.kernels.operator_roofline import far_below
+
+    diagnosed = {finding.cause for finding in diagnosis.findings} & set(CAUSES)
+    rows = _heaviest(query, sorted(diagnosed), "name")
+    names = [row["name"] for row in rows[:MOST_KERNELS]] + far_below(view)
+    return launches_of(view.devices[0].explanation.kernels, names)
+
+
+def with_insides(
+    diagnosis: Diagnosis, query: Query, reports: Sequence[tuple[str, Report]]
+) -> Diagnosis:
+    """The same with what reports say of the kernels that findings are about.
+
+    Args:
+        diagnosis: of the same program.
+        query: runs SQL over its trace.
+        reports: Nsight Compute reports and their paths.
+    """
+    import msgspec
+
+    findings, unmatched = [], 0
+    for finding in diagnosis.findings:
+        inside: list[InsideKernel] = []
+        if finding.cause in CAUSES:
+            inside = _insides(finding.cause, query, reports)
+            unmatched += not inside
+        findings.append(msgspec.structs.replace(finding, inside=inside))
+    remarks = list(diagnosis.remarks)
+    if unmatched:
+        remarks.append(
+            "the Nsight Compute reports hold none of the kernels that a finding is about; "
+            "capture them with the command that the finding names"
+        )
+    return msgspec.structs.replace(diagnosis, findings=findings, remarks=remarks)
+
+
+def _heaviest(query: Query, causes: Iterable[str], *columns: str) -> list[dict[str, Any]]:
+    """Columns of the GPU operations that causes are about, and their time, the longest first."""
+    chosen = ", ".join(f"g.{column}" for column in columns)
+    named = ", ".join(f"'{cause}'" for cause in causes) or "''"
+    rows: list[dict[str, Any]] = query(
+        f"SELECT {chosen}, sum(g.end_ns - g.start_ns)::BIGINT AS ns FROM kernel_repair r "
+        f"JOIN gpu_op g ON g.rank = r.rank AND g.id = r.gpu_op_id WHERE r.cause IN ({named}) "
+        f"GROUP BY ALL ORDER BY ns DESC, {chosen}"
+    ).to_pylist()
+    return rows
+
+
+def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) -> list[InsideKernel]:
+    """The heaviest kernels of a cause that the reports hold."""
+    from stepscope.diagnosis.result import InsideKernel
+    from stepscope.kernels.decide import limiter_of
+    from stepscope.kernels.match import matched
+
+    rows = _heaviest(query, (cause,), "name", "grid_x", "grid_y", "grid_z")
+    total = sum(row["ns"] for row in rows)
+    found: list[InsideKernel] = []
+    for row in rows[:MOST_KERNELS]:
+        grid = (row["grid_x"], row["grid_y"], row["grid_z"]) if row["grid_x"] else None
+        for path, report in reports:
+            match = matched(report.launches, row["name"] or "", grid)
+            if match is None:
+                continue
+            says = limiter_of(match.launch)
+            found.append(
+                InsideKernel(
+                    kernel=row["name"],
+                    report=path,
+                    launch=match.launch.number,
+                    same_grid=match.same_grid,
+                    share=row["ns"] / total if total else 0.0,
+                    limiter=says.limiter.id,
+                    says=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
+                    + "; ".join(says.because),
+                    do=list(says.limiter.advice),
+                )
+            )
+            break
+    return found

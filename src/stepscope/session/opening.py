@@ -1,0 +1,62 @@
+"""Open captures as one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.importers.registry import load
+from stepscope.session.captures import captures_of
+from stepscope.session.ceilings import read_ceilings
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError
+from stepscope.trace.job import assemble
+from stepscope.trace.problems import Problem
+from stepscope.trace.trace import Job
+
+
+class Opening:
+    """The opened job: its traces by rank, and what is known without explaining them.
+
+    What it takes and raises is told at :class:`~stepscope.session.Session`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        cache: Cache | None = None,
+        again: bool = False,
+        ceilings: str | Path = "",
+    ) -> None:
+        self._ceilings = read_ceilings(ceilings) if ceilings else None
+        # a file name need not be valid Unicode, but results are
+        self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
+        if "" in self.paths:
+            raise InputError("one of the paths is empty; name a capture")
+        self.given = list(paths)
+        self.explains_elsewhere = False  # set by who lets another process explain
+        # kept for as long as the session: the cache holds the locks of the entries that it gave
+        self._cache = cache or Cache()
+        left_out: list[str] = []
+        captures = captures_of(paths, left_out)
+        self.job: Job = assemble([load(path, self._cache, again=again) for path in captures])
+        if left_out:
+            named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
+            self.job.remarks.append(
+                f"what could not be read beside the captures was left out: {named}"
+            )
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where imported files are kept."""
+        return self._cache.folder
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Import problems of all traces, one entry a kind and trace."""
+        return [problem for member in self.job.members for problem in member.trace.meta.problems]
+
+    def events(self) -> int:
+        """Number of rows of all tables of all traces."""
+        return sum(sum(trace.meta.rows.values()) for trace in self.job.traces)
