@@ -40,6 +40,7 @@ class Options:
         duration_s: record so many seconds; 0: to the end.
         paused: begin when ``stepscope capture start`` says so.
         ring_s: keep only the last so many seconds; 0: everything.
+        slow_step: dump the ring when an optimizer step takes so many times the usual; 0: not.
         max_bytes: end recording when one process's file has this size; 0: no limit.
         ranks: record only these ranks; empty: all.
         graph: ``graph`` records a CUDA graph as one operation, ``node`` every kernel in it.
@@ -71,6 +72,7 @@ class Options:
     duration_s: float = 0.0
     paused: bool = False
     ring_s: float = 0.0
+    slow_step: float = 0.0
     max_bytes: int = 0
     ranks: tuple[int, ...] = ()
     graph: str = "graph"
@@ -117,6 +119,7 @@ class Options:
             ("--delay", self.delay_s),
             ("--duration", self.duration_s),
             ("--ring", self.ring_s),
+            ("--slow-step", self.slow_step),
             ("--max-size", self.max_bytes),
             ("--ranks", min(self.ranks, default=0)),
         ):
@@ -131,7 +134,19 @@ class Options:
         ):
             if not 0 <= rate <= most:
                 raise CaptureError(f"{name} is {rate:g} a second; give 0 to {most}")
-        needing = {"--steps": self.steps > 0, "--gc": self.gc, "--sample-hz": self.sample_hz > 0}
+        if self.slow_step and (not self.ring_s or self.slow_step <= 1):
+            raise CaptureError(
+                f"--slow-step {self.slow_step:g} dumps the ring after a step that took so many "
+                "times the usual; give --ring, too, and a number above 1"
+            )
+        if self.slow_step and self.steps:
+            raise CaptureError("--slow-step watches all steps; leave --steps out")
+        needing = {
+            "--steps": self.steps > 0,
+            "--slow-step": self.slow_step > 0,
+            "--gc": self.gc,
+            "--sample-hz": self.sample_hz > 0,
+        }
         if not self.hook and any(needing.values()):
             name = next(name for name, given in needing.items() if given)
             raise CaptureError(f"{name} needs the hook in the program; leave --no-hook out")

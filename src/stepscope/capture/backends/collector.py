@@ -68,6 +68,7 @@ def plan(options: Options) -> Plan:
         "start_ns": begin_ns,
         "duration_ns": round(options.duration_s * 1e9),
         "ring_ns": round(options.ring_s * 1e9),
+        "slow_step": options.slow_step or "",
         "hook": "collector" if hook else "",
         "library": library.path,
         "steps": options.steps,

@@ -1,9 +1,8 @@
 """The hook in the recorded program: notes batches and other profilers; on request steps and more.
 
-Python imports a module of this name when it starts; the launcher puts this folder in front of
-``PYTHONPATH``, unless it is told not to. It imports the standard library only, reads the
-collector's configuration, and waits for modules of torch and triton without importing them.
-Another ``sitecustomize`` that would have been found without it is run as usual.
+Loaded by ``path/sitecustomize.py``, whose folder the launcher puts in front of ``PYTHONPATH``,
+unless it is told not to. It imports the standard library only, reads the collector's configuration,
+and waits for modules of torch and triton without importing them.
 """
 
 # Every Python of the run pays for what is imported here, a compiler's helper too: only modules that
@@ -13,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,19 +26,9 @@ _TORCH_PROFILER = "torch.autograd.profiler"
 _PROTON = "triton.profiler.profile"
 _LOADER = "torch.utils.data.dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _LONG_COLLECTION_NS = 100_000
 """Collections below this are not noted: young generations take microseconds and are many."""
-
-
-def _run_other() -> None:
-    """Run the sitecustomize that this one hides."""
-    elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]  # noqa: PTH100
-    spec = PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is not None and spec.loader is not None:
-        import importlib.util
-
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
 
 
 def _configuration() -> _Configuration:
@@ -89,6 +77,9 @@ class _Collector:
     def remark(self, text: str) -> None:
         self._library.stepscope_remark(b"info", text.encode())
 
+    def finish(self, how: bytes) -> None:
+        self._library.stepscope_finish(how)
+
 
 class _ProfilerApi:
     """Recording by another tool that watches cudaProfilerStart and cudaProfilerStop."""
@@ -130,9 +121,7 @@ class _TorchProfiler:
 
     def stop(self) -> None:
         self._profiler.stop()
-        rank = os.environ.get("RANK", "0")
-        folder = self._configuration["output"]
-        self._profiler.export_chrome_trace(f"{folder}/torch.rank{rank}.json.gz")
+        self._profiler.export_chrome_trace(_free_name(self._configuration["output"]))
 
     def push(self, name: str) -> None:
         if name != "step_0":
@@ -142,7 +131,43 @@ class _TorchProfiler:
         pass
 
 
+def _free_name(folder: str) -> str:
+    """The file of this process's rank; the first free number where it does not tell its rank."""
+    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), None)
+    if rank is None and "torch.distributed" in sys.modules:
+        distributed = sys.modules["torch.distributed"]
+        if distributed.is_available() and distributed.is_initialized():
+            rank = str(distributed.get_rank())
+    if rank is not None:
+        return f"{folder}/torch.rank{rank}.json.gz"
+    number = 0
+    while True:
+        name = f"{folder}/torch.rank{number}.json.gz"
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            number += 1
+            continue
+        return name
+
+
 _RECORDERS = {"collector": _Collector, "profiler": _ProfilerApi, "torch": _TorchProfiler}
+
+
+class _Operators:
+    """Ranges of NVTX around PyTorch's operators, with shapes, while it is on."""
+
+    def __init__(self) -> None:
+        self._ranges: Any = None
+
+    def on(self) -> None:
+        self._ranges = sys.modules["torch.autograd.profiler"].emit_nvtx(record_shapes=True)
+        self._ranges.__enter__()
+
+    def off(self) -> None:
+        if self._ranges is not None:
+            self._ranges.__exit__(None, None, None)
+            self._ranges = None
 
 
 class _Steps:
@@ -155,38 +180,66 @@ class _Steps:
         self._optimizer: int | None = None
         self._made = 0
         self._recorder: Any = None
+        self._operators = _Operators()
+        self._failed = False
 
     def before(self, optimizer: object, *_: object) -> None:
         """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
         if self._optimizer is None:
             self._optimizer = id(optimizer)
             if self._warmup == 0:
-                self._begin()
+                self._safely(self._begin)
 
     def after(self, optimizer: object, *_: object) -> None:
-        if id(optimizer) != self._optimizer:
+        if id(optimizer) != self._optimizer or self._failed:
             return
         self._made += 1
         recorded = self._made - self._warmup
         if self._warmup and recorded == 0:
-            self._begin()
+            self._safely(self._begin)
         elif 0 < recorded < self._steps:
-            self._recorder.pop()
-            self._recorder.push(f"step_{recorded}")
+            self._safely(self._next)
         elif recorded == self._steps:
-            self._synchronize()
-            self._recorder.pop()
-            self._recorder.stop()
+            self._safely(self._end)
             if self._configuration.get("stop_program") == "1":
                 import signal
 
                 os.kill(os.getpid(), signal.SIGTERM)
 
+    def _safely(self, what: Callable[[], None]) -> None:
+        """Whatever fails here must not stop the program."""
+        if self._failed:
+            return
+        try:
+            what()
+        except Exception as error:
+            self._failed = True
+            print(f"stepscope: recording by steps failed: {error!r}", file=sys.stderr)
+
     def _begin(self) -> None:
+        import atexit
+
         self._synchronize()
         self._recorder = _RECORDERS[self._configuration["hook"]](self._configuration)
         self._recorder.start()
+        # torch.profiler crashes where it still records while the process ends
+        atexit.register(self._safely, self._end)
+        if self._configuration.get("ops") == "1":
+            self._operators.on()
         self._recorder.push("step_0")
+
+    def _next(self) -> None:
+        self._recorder.pop()
+        self._recorder.push(f"step_{self._made - self._warmup}")
+
+    def _end(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        self._synchronize()
+        recorder.pop()
+        self._operators.off()
+        recorder.stop()
 
     def _synchronize(self) -> None:
         cuda = sys.modules["torch"].cuda
@@ -343,16 +396,48 @@ def _watch_collections(configuration: _Configuration) -> None:
     gc.callbacks.append(note)
 
 
+def _finish_when_interrupted(configuration: _Configuration) -> None:
+    """After an interrupt that nobody caught, Python ends itself by the signal.
+
+    The C library's exit handlers do not run then, in which the collector writes the rest.
+    """
+    import atexit
+
+    def finish() -> None:
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:
+            return
+        import ctypes
+
+        try:
+            # not where neither CUDA nor NVTX has loaded it
+            ctypes.CDLL(configuration["library"], mode=os.RTLD_NOLOAD)
+        except OSError:
+            return
+        _Collector(configuration).finish(b"SIGINT")
+
+    atexit.register(finish)
+
+
 def _sample_stacks(configuration: _Configuration) -> None:
+    sampler = _part("sampling").Sampler
+    sampler(configuration["folder"], float(configuration["sample_hz"])).start()
+
+
+def _watch_slow_steps(configuration: _Configuration, module: Any) -> None:
+    slow = _part("slow").SlowSteps(configuration["folder"], float(configuration["slow_step"]))
+    module.register_optimizer_step_post_hook(slow.after)
+
+
+def _part(name: str) -> Any:
+    """Load a file beside this one, under a name that is no program's."""
     import importlib.util
 
-    # not by name: the folder may have left the search path, and the name may be the program's
-    spec = importlib.util.spec_from_file_location("_stepscope_sampling", f"{_HERE}/sampling.py")
+    spec = importlib.util.spec_from_file_location(f"_stepscope_{name}", f"{_HERE}/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.Sampler(configuration["folder"], float(configuration["sample_hz"])).start()
+    return module
 
 
 def _install() -> None:
@@ -367,18 +452,16 @@ def _install() -> None:
     watch = _Watch()
     if int(configuration.get("steps") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
+    elif float(configuration.get("slow_step") or 0) > 0:
+        watch.wanted[_OPTIMIZER] = lambda module: _watch_slow_steps(configuration, module)
     if configuration.get("hook") == "collector":
         watch.wanted[_TORCH_PROFILER] = lambda module: _note_torch(configuration, module)
         watch.wanted[_PROTON] = lambda module: _note_proton(configuration, module)
         watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
         watch.wanted[_FETCHERS] = lambda module: _note_fetchers(configuration, module)
+        _finish_when_interrupted(configuration)
     if watch.wanted:
         sys.meta_path.insert(0, watch)
 
 
-_run_other()
-try:
-    _install()
-except Exception as error:
-    # whatever goes wrong here must not stop the program
-    print(f"stepscope: the hook does nothing here: {error!r}", file=sys.stderr)
+_install()
