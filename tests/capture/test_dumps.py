@@ -15,6 +15,7 @@ from tests.capture.test_hook import torch as torch  # noqa: PLC0414 - a fixture
 from tests.capture.test_lifecycle import record_without_signals, wait_for
 from tests.cli.command import Stepscope
 
+from stepscope.capture.collector.build import find
 from stepscope.capture.dumps import _copy_blocks
 from stepscope.capture.launcher import Outcome
 from stepscope.capture.lines import KeptLines, whole
@@ -34,6 +35,7 @@ MARKED = """
 
 
 def in_background(program: Program, text: str, **options: object) -> list[Outcome]:
+    assert find().path  # compiled before the clock runs
     wanted = program.options(text, **options)
     found: list[Outcome] = []
     thread = threading.Thread(target=lambda: found.append(record_without_signals(wanted, program)))
@@ -78,13 +80,13 @@ def test_a_slow_step_dumps_the_ring_once(program: Program, torch: Path) -> None:
         from torch.optim import Optimizer
         one, other = Optimizer(), Optimizer()
         for i in range(60):
-            push(f"loop {i}"); launch(10); time.sleep(0.005)
-            if i in (30, 33): time.sleep(0.3)  # the second one lies in the same ring
+            push(f"loop {i}"); launch(10); time.sleep(0.02)
+            if i in (30, 33): time.sleep(1)  # the second one lies in the same ring
             pop(); one.step(); other.step()
         time.sleep(0.6)
         """,
         ring_s=30.0,
-        slow_step=5.0,
+        slow_step=20.0,
     )
     (dump,) = outcome.dumps
     (line,) = [line for line in program.said if line.startswith("dumped into")]

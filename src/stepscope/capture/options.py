@@ -125,6 +125,11 @@ class Options:
         ):
             if not math.isfinite(number) or number < 0:
                 raise CaptureError(f"{name} is {number:g}; give a number from 0 on")
+        if asked and self.delay_s:
+            raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
+        self._check_rates()
+
+    def _check_rates(self) -> None:
         if self.flush_ms < 1:
             raise CaptureError(f"--flush-ms is {self.flush_ms}; give 1 ms or more")
         for name, rate, most in (
@@ -150,8 +155,6 @@ class Options:
         if not self.hook and any(needing.values()):
             name = next(name for name, given in needing.items() if given)
             raise CaptureError(f"{name} needs the hook in the program; leave --no-hook out")
-        if asked and self.delay_s:
-            raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
 
     def kinds(self) -> list[int]:
         """Numbers of the CUPTI activity kinds to record."""

@@ -51,6 +51,8 @@ class SlowSteps:
             f"{length_s / usual_s:.1f} times the usual {usual_s * 1e3:.0f} ms"
         )
         base = f"{self._folder}/slow-{process}"
+        if os.path.exists(f"{base}.request"):  # noqa: PTH110
+            return  # the dump that is on its way shows this step, too
         try:
             with open(f"{base}.made", "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(why)

@@ -14,7 +14,7 @@ _OLDEST = (3, 8)
 
 
 def _load_hook():  # type: ignore[no-untyped-def]
-    """Run the hook (types are no syntax of Python 2), once: another tool's ``sitecustomize`` may run this one again."""
+    """Run the hook, once: another tool's ``sitecustomize`` may run this one again."""
     if _HOOK in sys.modules or sys.version_info < _OLDEST:
         return
     try:
