@@ -54,6 +54,7 @@ class Options:
         gc: record Python's garbage collections.
         waits: record waits in the C library and for Python's global lock.
         stacks: record Python stacks (``torch`` only).
+        ops: record PyTorch's operators with shapes, in the recorded steps.
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.
         stop_program: end the program when recording has ended.
         keep_raw: keep the raw files after they were read.
@@ -86,6 +87,7 @@ class Options:
     gc: bool = False
     waits: bool = False
     stacks: bool = False
+    ops: bool = False
     flush_ms: int = 500
     stop_program: bool = False
     keep_raw: bool = False

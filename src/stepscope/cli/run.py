@@ -133,6 +133,11 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     is_flag=True,
     help="Record waits in the C library (locks, files, queues) and for Python's global lock.",
 )
+@click.option(
+    "--ops",
+    is_flag=True,
+    help="Record PyTorch's operators with shapes, as NVTX ranges, in the steps of --steps.",
+)
 @click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
 @click.option(
     "--flush-ms",

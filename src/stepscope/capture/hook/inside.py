@@ -170,6 +170,12 @@ class _Operators:
             self._ranges = None
 
 
+def _program_marks_steps() -> bool:
+    """Whether the program calls ``stepscope.step()``: two series of steps would cross."""
+    marks = sys.modules.get("stepscope.annotate.ranges")
+    return marks is not None and marks._state.number >= 0
+
+
 class _Steps:
     """Counts the steps of the first optimizer that makes one, and records some of them."""
 
@@ -182,6 +188,7 @@ class _Steps:
         self._recorder: Any = None
         self._operators = _Operators()
         self._failed = False
+        self._marks = True
 
     def before(self, optimizer: object, *_: object) -> None:
         """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
@@ -226,18 +233,22 @@ class _Steps:
         atexit.register(self._safely, self._end)
         if self._configuration.get("ops") == "1":
             self._operators.on()
-        self._recorder.push("step_0")
+        self._marks = self._configuration["hook"] == "torch" or not _program_marks_steps()
+        if self._marks:
+            self._recorder.push("step_0")
 
     def _next(self) -> None:
-        self._recorder.pop()
-        self._recorder.push(f"step_{self._made - self._warmup}")
+        if self._marks:
+            self._recorder.pop()
+            self._recorder.push(f"step_{self._made - self._warmup}")
 
     def _end(self) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
         self._synchronize()
-        recorder.pop()
+        if self._marks:
+            recorder.pop()
         self._operators.off()
         recorder.stop()
 
