@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def test_steps_that_the_program_marks_are_not_marked_again(program: Program, tor
     assert texts(trace, "gpu_op", "kind").count("kernel") == 40
     rows = sorted(trace.arrow("range").to_pylist(), key=lambda row: row["start_ns"])
     assert [row["name"] for row in rows] == [f"step_{i}" for i in range(3, 7)]
-    assert all(a["end_ns"] <= b["start_ns"] for a, b in zip(rows, rows[1:], strict=False))
+    assert all(a["end_ns"] <= b["start_ns"] for a, b in itertools.pairwise(rows))
 
 
 def test_a_program_without_steps_is_told(program: Program, torch: Path) -> None:

@@ -159,9 +159,7 @@ def _rights(*, admin: bool) -> Iterator[Check]:
         yield Check(
             "container",
             "ok" if had else "warning",
-            f"{container}, with {', '.join(had)}"
-            if had
-            else f"{container}, without further rights",
+            f"{container}, with {', '.join(had) or 'no further rights'}",
             "" if had else "ncu and CPU sampling may need docker run --cap-add=SYS_ADMIN",
         )
 

@@ -27,6 +27,8 @@ _PROTON = "triton.profiler.profile"
 _LOADER = "torch.utils.data.dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+program_marks_steps = False
+"""Set by ``stepscope.step()`` in the program: two series of steps would cross."""
 _LONG_COLLECTION_NS = 100_000
 """Collections below this are not noted: young generations take microseconds and are many."""
 
@@ -170,12 +172,6 @@ class _Operators:
             self._ranges = None
 
 
-def _program_marks_steps() -> bool:
-    """Whether the program calls ``stepscope.step()``: two series of steps would cross."""
-    marks = sys.modules.get("stepscope.annotate.ranges")
-    return marks is not None and marks._state.number >= 0
-
-
 class _Steps:
     """Counts the steps of the first optimizer that makes one, and records some of them."""
 
@@ -233,7 +229,7 @@ class _Steps:
         atexit.register(self._safely, self._end)
         if self._configuration.get("ops") == "1":
             self._operators.on()
-        self._marks = self._configuration["hook"] == "torch" or not _program_marks_steps()
+        self._marks = self._configuration["hook"] == "torch" or not program_marks_steps
         if self._marks:
             self._recorder.push("step_0")
 
