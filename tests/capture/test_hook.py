@@ -106,7 +106,7 @@ def test_steps_that_the_program_marks_are_not_marked_again(program: Program, tor
     root = str(Path(__file__).parents[2] / "src")
     trace = program.trace(
         f"""
-        sys.path.append({root!r})
+        sys.path.insert(0, {root!r})
         import stepscope
         from torch.optim import Optimizer
         one = Optimizer()

@@ -132,7 +132,8 @@ def step() -> int:
     """
     end_steps()
     _state.number += 1
-    if (hook := _modules.get(_HOOK)) is not None:
+    hook: Any = _modules.get(_HOOK)
+    if hook is not None:
         hook.program_marks_steps = True
     for watcher in _state.watchers:
         watcher(_state.number)
