@@ -64,7 +64,8 @@ class Dumps:
 
     def ask(self, why: str) -> None:
         """Leave a request, as from a signal handler of the launcher."""
-        request(self._raw, f"signal-{time.monotonic_ns()}", why)
+        with contextlib.suppress(OSError):  # the folder is gone
+            request(self._raw, f"signal-{time.monotonic_ns()}", why)
 
     def poll(self, *, ended: bool = False) -> None:
         """Make a dump where one is wanted; called often.
