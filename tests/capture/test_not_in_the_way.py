@@ -166,6 +166,30 @@ def test_signals_to_the_launcher_reach_the_program(program: Program, number: int
     assert read(options.output / "raw" / "rank0").rows("gpu_op") == 5
 
 
+@pytest.mark.parametrize("ignored", [(), (signal.SIGHUP,), (signal.SIGINT, signal.SIGQUIT)])
+def test_dispositions_are_inherited(program: Program, ignored: tuple[int, ...]) -> None:
+    """As nohup and a shell's background set them."""
+    report = program.folder / "report"
+    options = program.options(
+        f"""
+        launch(3)
+        text = open("/proc/self/status").read()
+        open({str(report)!r}, "w").write(text[text.index("SigIgn:"):].split()[1])
+        """
+    )
+    code = (
+        "import signal, sys; from stepscope.capture.launcher import record;"
+        f"[signal.signal(number, signal.SIG_IGN) for number in {tuple(map(int, ignored))}];"
+        "from stepscope.capture.options import Options; from pathlib import Path;"
+        f"record(Options({options.command!r}, Path({str(options.output)!r}),"
+        " counters=False, backend='collector'), 'test', print)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    found = int(report.read_text(), 16)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR2):
+        assert bool(found >> (number - 1) & 1) == (number in ignored), number
+
+
 def typed(argv: list[str], keys: bytes) -> tuple[int, str]:
     """Run a command on a terminal of its own, and type when it says "ready"."""
     process, terminal = pty.fork()

@@ -264,7 +264,12 @@ def _signals(
             with contextlib.suppress(OSError):
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (*_FORWARDED, *_TYPED)}
+    before = {
+        number: signal.signal(number, forward)
+        for number in (*_FORWARDED, *_TYPED)
+        # what is ignored (by nohup, by a shell for its background) the program shall ignore, too
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield receivers
     finally:
