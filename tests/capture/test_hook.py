@@ -224,6 +224,20 @@ def test_operators_with_shapes_in_the_recorded_steps_only(
     ]
 
 
+def test_without_operators_steps_are_recorded_all_the_same(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = torch / "torch" / "autograd"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "profiler.py").write_text("def emit_nvtx(**_): raise AssertionError('no CUDA')")
+    trace = program.trace(
+        "\n    import torch.autograd.profiler" + TRAIN, steps=4, warmup=3, ops=True
+    )
+    assert trace.rows("gpu_op") == 40
+    assert "no operators are recorded: AssertionError('no CUDA')" in capfd.readouterr().err
+
+
 def test_without_the_hook_the_program_is_as_it_was(program: Program, torch: Path) -> None:
     trace = program.trace(
         """

@@ -162,10 +162,17 @@ class _Steps:
         # torch.profiler crashes where it still records while the process ends
         atexit.register(self._safely, self._end)
         if self._configuration.get("ops") == "1":
-            self._operators.on()
+            self._name_operators()
         self._marks = kind == "torch" or not hook.program_marks_steps
         if self._marks:
             self._recorder.push("step_0")
+
+    def _name_operators(self) -> None:
+        try:
+            self._operators.on()
+        except Exception as error:  # the steps are recorded all the same
+            self._operators = _Operators()
+            print(f"stepscope: no operators are recorded: {error!r}", file=sys.stderr)
 
     def _next(self) -> None:
         if self._marks:
