@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -33,16 +32,17 @@ class CollectorHook(BuildHookInterface[Any]):
         # a folder of its own: several builds may run at once, and the sources stay as they were
         self._scratch = Path(tempfile.mkdtemp(prefix="stepscope-build-"))
         build = _build_module(Path(self.root) / COLLECTOR)
+        libraries = []
         for part in build.PARTS:
             library = build.compile_into(self._scratch, part)
             if library.path is None:
                 self.app.display_warning(f"the wheel brings no compiled {part}: {library.remedy}")
                 return
+            libraries.append(library.path)
             inside = Path("stepscope/capture/collector") / library.path.name
             build_data["force_include"][str(library.path)] = str(inside)
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{build.platform_tag(libraries)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled: it is in the wheel."""

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from stepscope.annotate import (
         huggingface_callback,
+        kernel_count,
         lightning_callback,
         profile,
         range,
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
 _ANNOTATE = {
     *("huggingface_callback", "lightning_callback", "profile", "range", "schedule", "step"),
-    "step_time",
+    *("step_time", "kernel_count"),
 }
 """What a training script uses as ``stepscope.NAME``; loaded on first use."""
 
 __all__ = [
     "__version__",
     "huggingface_callback",
+    "kernel_count",
     "lightning_callback",
     "profile",
     "range",

@@ -110,10 +110,44 @@ def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
 
     with _capture_errors():
         outcome = record(options, __version__, say)
+    for dumped in outcome.dumps:
+        _finalise_dump(dumped, say)
     traces, failures = _finalised(outcome.raw, keep=options.keep_raw)
     for remark in (*outcome.remarks, *failures):
         say(remark)
     return Captured(outcome.folder, outcome.exit_code, traces, outcome.results)
+
+
+def _finalise_dump(folder: Path, say: Callable[[str], None]) -> None:
+    """Read a dump, unless whoever asked for it has done so."""
+    from stepscope.capture.backends.collector import RAW_FOLDER
+
+    if (folder / RAW_FOLDER).is_dir():
+        try:
+            finalise_capture(folder, say)
+        except StepscopeError as error:
+            say(f"the dump {folder} cannot be read: {error}")
+
+
+def dump_capture(target: str, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+    """Read what a running capture has recorded up to now; with a ring, the last seconds.
+
+    Args:
+        target: a process of the program, the launcher's process, or the run's folder.
+        say: takes what went wrong with single ranks or files.
+
+    Returns:
+        The traces, and whether every rank has one.
+
+    Raises:
+        UsageError: nothing is recorded there.
+        InputError: nothing has been recorded yet.
+    """
+    from stepscope.capture.facade import dump
+
+    with _capture_errors():
+        folder = dump(target)
+    return finalise_capture(folder, say)
 
 
 def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[list[Path], bool]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,19 @@ class Paper:
         self.said: list[str] = []
         self.profiling = False
         self.ready = True
+        self.events: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def profile(self, activities: list[str]) -> Iterator[types.SimpleNamespace]:
+        assert activities == ["cuda"]
+
+        def event(name: str, device: str) -> types.SimpleNamespace:
+            return types.SimpleNamespace(name=name, device_type=f"DeviceType.{device}")
+
+        found = [event(*one) for one in self.events]
+        self.said.append("profile")
+        yield types.SimpleNamespace(events=lambda: found)
+        self.said.append("profiled")
 
     def module(self) -> types.SimpleNamespace:
         outer = self
@@ -178,6 +193,10 @@ class Paper:
                 synchronize=say("sync"),
                 profiler=types.SimpleNamespace(start=say("start"), stop=say("stop")),
                 Event=Event,
+                max_memory_allocated=lambda: 4096,
+            ),
+            profiler=types.SimpleNamespace(
+                ProfilerActivity=types.SimpleNamespace(CUDA="cuda"), profile=self.profile
             ),
         )
 
@@ -238,7 +257,29 @@ def test_step_times_on_the_gpu(paper: Paper) -> None:
         "median_ms": 10.0,
         "shortest_ms": 10.0,
         "longest_ms": 10.0,
+        "peak_memory_bytes": 4096,
     }
+
+
+def test_kernels_are_counted_and_nothing_else(paper: Paper) -> None:
+    paper.events = [
+        ("gemm", "CUDA"),
+        ("add", "CUDA"),
+        ("gemm", "CUDA"),
+        ("cudaLaunchKernel", "CPU"),
+        ("Memcpy HtoD (Pageable -> Device)", "CUDA"),
+        ("Memset (Device)", "CUDA"),
+    ]
+    with stepscope.kernel_count() as kernels:
+        assert kernels.count is None
+    assert (kernels.count, kernels.names) == (3, {"gemm": 2, "add": 1})
+    assert paper.said == ["sync", "profile", "sync", "profiled"]
+
+
+def test_without_a_gpu_no_kernels_are_counted() -> None:
+    with stepscope.kernel_count() as kernels:
+        pass
+    assert kernels.count is None
 
 
 def test_step_times_without_a_gpu() -> None:

@@ -16,7 +16,7 @@ from tests.capture.conftest import Program
 from tests.cli.command import Stepscope
 
 import stepscope.capture
-from stepscope.capture import libraries
+from stepscope.capture import doctor, libraries
 from stepscope.capture.backends import registry
 from stepscope.capture.backends.base import Readiness
 from stepscope.capture.errors import CaptureError
@@ -147,6 +147,20 @@ def test_nsys_gets_the_flags_that_its_version_knows(tmp_path: Path) -> None:
         planned(tmp_path, backend="nsys", ring_s=1.0)
 
 
+def test_operators_by_nsys_where_it_knows_how(tmp_path: Path) -> None:
+    tool(tmp_path, "nsys", "2023.4.4", 'echo "  --python-sampling="')
+    with pytest.raises(CaptureError, match=r"nsys 2023.4.4 does not record .* give --steps, too"):
+        planned(tmp_path, backend="nsys", ops=True)
+    _, _, plan = prepare(options(tmp_path, backend="nsys", ops=True, steps=3))
+    assert "--pytorch=autograd-shapes-nvtx" not in plan.command
+    (text,) = plan.files.values()
+    assert "ops=1" in text.splitlines()  # the hook does it, in the steps only
+    libraries.find_tool.cache_clear()
+    tool(tmp_path, "nsys", "2025.3.1", 'echo "	--pytorch=<functions>"')
+    command, _ = planned(tmp_path, backend="nsys", ops=True)
+    assert "--pytorch=autograd-shapes-nvtx" in command
+
+
 def test_ncu_is_bounded_to_a_range(tmp_path: Path) -> None:
     tool(tmp_path, "ncu", "2025.3.1.0")
     command, _ = planned(tmp_path, backend="ncu", range="forward")
@@ -263,6 +277,32 @@ def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> No
         assert check["says"]
         assert check["remedy"] or check["status"] != "missing"
     assert "backend collector" in stepscope("doctor").stdout
+
+
+def test_doctor_tells_rights_in_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("ptrace", "2\n"), ("perf", "4\n"), ("params", "RmProfilingAdminOnly: 1\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(doctor, "_PTRACE", tmp_path / "ptrace")
+    monkeypatch.setattr(doctor, "_PERF", tmp_path / "perf")
+    monkeypatch.setattr(doctor, "_ADMIN_ONLY", tmp_path / "params")
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor, "_container", lambda: "a Docker container")
+
+    def told(capabilities: int) -> dict[str, doctor.Check]:
+        monkeypatch.setattr(doctor, "_capabilities", lambda: capabilities)
+        return {check.name: check for check in doctor._permissions()}
+
+    without = told(0)
+    wanted = ("hardware counters", "attach", "cpu sampling", "container")
+    assert [without[name].status for name in wanted] == ["warning"] * 4
+    assert "--cap-add=SYS_ADMIN" in without["container"].remedy
+    with_all = told(1 << 21 | 1 << 38)
+    assert [with_all[name].status for name in wanted] == ["ok"] * 4
+    assert with_all["container"].says == "a Docker container, with CAP_SYS_ADMIN, CAP_PERFMON"
+    monkeypatch.setattr(doctor, "_ADMIN_ONLY", tmp_path / "nothing")
+    assert "hardware counters" not in told(0)  # without a driver there are none
 
 
 def test_without_a_compiler_the_collector_says_what_is_missing(

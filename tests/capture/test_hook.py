@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -101,6 +102,26 @@ def test_steps_of_the_first_optimizer(
     assert capfd.readouterr().out.split() == ["2"]  # before and after, not in between
 
 
+def test_steps_that_the_program_marks_are_not_marked_again(program: Program, torch: Path) -> None:
+    root = str(Path(__file__).parents[2] / "src")
+    trace = program.trace(
+        f"""
+        sys.path.insert(0, {root!r})
+        import stepscope
+        from torch.optim import Optimizer
+        one = Optimizer()
+        for i in range(12):
+            stepscope.step(); launch(10); one.step()
+        """,
+        steps=4,
+        warmup=3,
+    )
+    assert texts(trace, "gpu_op", "kind").count("kernel") == 40
+    rows = sorted(trace.arrow("range").to_pylist(), key=lambda row: row["start_ns"])
+    assert [row["name"] for row in rows] == [f"step_{i}" for i in range(3, 7)]
+    assert all(a["end_ns"] <= b["start_ns"] for a, b in itertools.pairwise(rows))
+
+
 def test_a_program_without_steps_is_told(program: Program, torch: Path) -> None:
     outcome = program.record("launch(5)", steps=4)
     assert any("made no 1 optimizer steps" in text for text in outcome.remarks)
@@ -164,6 +185,57 @@ def test_batches_are_ranges_in_the_program_and_its_workers(program: Program, tor
     fetching = [row["process_id"] for row in rows if row["name"] == "DataLoader fetch"]
     assert fetching.count(main) == 2
     assert len(set(fetching)) == 3
+
+
+def test_operators_with_shapes_in_the_recorded_steps_only(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = torch / "torch" / "autograd"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "profiler.py").write_text(
+        "class emit_nvtx:\n"
+        "    on = 0\n"
+        "    def __init__(self, record_shapes): assert record_shapes\n"
+        "    def __enter__(self): emit_nvtx.on += 1\n"
+        "    def __exit__(self, *_): emit_nvtx.on -= 1\n"
+    )
+    trace = program.trace(
+        """
+        from torch.optim import Optimizer
+        from torch.autograd.profiler import emit_nvtx
+        one = Optimizer()
+        for i in range(6):
+            print(emit_nvtx.on)
+            if emit_nvtx.on: push(f"aten::mm, seq = {i}, op_id = 9, sizes = [[2, 3], [3, 4]]")
+            launch()
+            if emit_nvtx.on: pop()
+            one.step()
+        """,
+        steps=3,
+        warmup=1,
+        ops=True,
+    )
+    assert capfd.readouterr().out.split() == list("011100")
+    rows = trace.arrow("operator", ["name", "sequence_number", "input_shapes"]).to_pylist()
+    assert rows == [
+        {"name": "aten::mm", "sequence_number": i, "input_shapes": "[[2,3],[3,4]]"}
+        for i in (1, 2, 3)
+    ]
+
+
+def test_without_operators_steps_are_recorded_all_the_same(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = torch / "torch" / "autograd"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "profiler.py").write_text("def emit_nvtx(**_): raise AssertionError('no CUDA')")
+    trace = program.trace(
+        "\n    import torch.autograd.profiler" + TRAIN, steps=4, warmup=3, ops=True
+    )
+    assert trace.rows("gpu_op") == 40
+    assert "no operators are recorded: AssertionError('no CUDA')" in capfd.readouterr().err
 
 
 def test_without_the_hook_the_program_is_as_it_was(program: Program, torch: Path) -> None:

@@ -7,12 +7,14 @@ next to nothing, so they can stay in the script.
 from stepscope.annotate.callbacks import huggingface_callback, lightning_callback
 from stepscope.annotate.ranges import end_steps, range, step
 from stepscope.annotate.recording import profile, schedule
-from stepscope.annotate.timing import StepTimes, step_time
+from stepscope.annotate.timing import KernelCount, StepTimes, kernel_count, step_time
 
 __all__ = [
+    "KernelCount",
     "StepTimes",
     "end_steps",
     "huggingface_callback",
+    "kernel_count",
     "lightning_callback",
     "profile",
     "range",

@@ -41,6 +41,8 @@ class _State:
 
 _state = _State()
 _modules = sys.modules
+_HOOK = "_stepscope_hook"
+"""The recorder's hook, where it is in this program: it marks no steps beside ours."""
 _MOST_NAMES = 1000
 _nothings: dict[str, _Nothing] = {}
 """Ranges that nobody listens to, by name: making one anew would cost more than all the rest."""
@@ -130,6 +132,9 @@ def step() -> int:
     """
     end_steps()
     _state.number += 1
+    hook: Any = _modules.get(_HOOK)
+    if hook is not None:
+        hook.program_marks_steps = True
     for watcher in _state.watchers:
         watcher(_state.number)
     _state.open = range(f"step_{_state.number}")

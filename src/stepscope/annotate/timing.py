@@ -1,4 +1,7 @@
-"""Step times without a recorder: CUDA events on the current stream, read when they are done."""
+"""What CI asks of a step without a recorder: its time, its memory, the number of its kernels.
+
+Times are those between CUDA events on the current stream, read when they are done.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +58,74 @@ class StepTimes:
     def summary(self, skip: int = 0) -> dict[str, float]:
         """Number of steps, and their mean, median, shortest and longest time in ms.
 
+        With a GPU also ``peak_memory_bytes``: the most that PyTorch's allocator handed out on the
+        current device since the program began (or since it reset that figure).
+
         Args:
             skip: steps at the beginning to leave out.
         """
         found = self.times()[skip:]
         if not found:
             return {"steps": 0}
-        return {
+        summary: dict[str, float] = {
             "steps": len(found),
             "mean_ms": statistics.fmean(found),
             "median_ms": statistics.median(found),
             "shortest_ms": min(found),
             "longest_ms": max(found),
         }
+        if self._pending:
+            summary["peak_memory_bytes"] = sys.modules["torch"].cuda.max_memory_allocated()
+        return summary
+
+
+class KernelCount:
+    """Counts the kernels that a block launches, by torch.profiler.
+
+    ``with stepscope.kernel_count() as kernels: train_step()``, then ``kernels.count``. A count does
+    not depend on the machine's mood, so CI can hold it to the exact number. The block itself takes
+    longer than without: do not time it.
+
+    Attributes:
+        count: kernels, copies and memory sets left out; None until the block has ended, and
+            without a GPU.
+        names: how often each kernel was launched, by its full name.
+    """
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+        self.names: dict[str, int] = {}
+        self._profiler: Any = None
+        self._found: Any = None
+
+    def __enter__(self) -> KernelCount:
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.synchronize()  # what was launched before does not count
+            kinds = [torch.profiler.ProfilerActivity.CUDA]
+            self._profiler = torch.profiler.profile(activities=kinds)
+            self._found = self._profiler.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._profiler is None:
+            return
+        sys.modules["torch"].cuda.synchronize()
+        self._profiler.__exit__(*(problem or (None, None, None)))
+        for event in self._found.events():
+            name = event.name
+            # torch.profiler names copies and sets "Memcpy HtoD (...)" and "Memset (Device)"
+            if str(event.device_type).endswith("CUDA") and not name.startswith(
+                ("Memcpy", "Memset")
+            ):
+                self.names[name] = self.names.get(name, 0) + 1
+        self.count = sum(self.names.values())
+        self._profiler = None
+
+
+def kernel_count() -> KernelCount:
+    """A new counter of kernels, for a ``with`` block."""
+    return KernelCount()
 
 
 def step_time() -> StepTimes:

@@ -23,12 +23,12 @@ class Beside:
 
     def __init__(self, raw: Path, configuration: Path, options: Options) -> None:
         self._counters = (
-            nvml.Sampler(raw / COUNTERS_FILE, 1 / options.counters_hz)
+            nvml.Sampler(raw / COUNTERS_FILE, 1 / options.counters_hz, options.ring_s)
             if options.counters and options.counters_hz
             else None
         )
         self._threads = (
-            ThreadSampler(raw / THREADS_FILE, options.threads_hz, configuration)
+            ThreadSampler(raw / THREADS_FILE, options.threads_hz, configuration, options.ring_s)
             if options.threads_hz
             else None
         )

@@ -18,6 +18,7 @@ from stepscope.capture.profilers import in_environment, in_process
 Status = Literal["ok", "warning", "missing"]
 _ADMIN_ONLY = Path("/proc/driver/nvidia/params")
 _CAP_SYS_ADMIN = 1 << 21
+_CAPABILITIES = {1 << 19: "CAP_SYS_PTRACE", _CAP_SYS_ADMIN: "CAP_SYS_ADMIN", 1 << 38: "CAP_PERFMON"}
 _PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PERF = Path("/proc/sys/kernel/perf_event_paranoid")
 
@@ -102,7 +103,9 @@ def _permissions() -> Iterator[Check]:
         restricted = "RmProfilingAdminOnly: 1" in _ADMIN_ONLY.read_text(encoding="utf-8")
     except OSError:
         restricted = False
-    if restricted and not admin:
+    if not _ADMIN_ONLY.exists():
+        pass  # without the driver there is nothing to read
+    elif restricted and not admin:
         yield Check(
             "hardware counters",
             "warning",
@@ -111,17 +114,7 @@ def _permissions() -> Iterator[Check]:
         )
     else:
         yield Check("hardware counters", "ok", "may be read by this user")
-    if (scope := _number(_PTRACE)) is not None and scope >= 2 and not admin:
-        yield Check(
-            "attach", "warning", f"ptrace_scope is {scope}: no tool may attach to processes"
-        )
-    if (level := _number(_PERF)) is not None and level > 2 and not admin:
-        yield Check(
-            "cpu sampling",
-            "warning",
-            f"perf_event_paranoid is {level}, so nsys does not sample the CPU",
-            "sysctl kernel.perf_event_paranoid=2",
-        )
+    yield from _rights(admin=admin)
     try:
         free = os.statvfs("/dev/shm")
         megabytes = free.f_bavail * free.f_frsize / 1e6
@@ -136,6 +129,53 @@ def _permissions() -> Iterator[Check]:
         )
     else:
         yield Check("shared memory", "ok", f"/dev/shm has {megabytes:.0f} MB free")
+
+
+def _rights(*, admin: bool) -> Iterator[Check]:
+    """What the kernel lets tools do beside the program; Stepscope's own collector needs none."""
+    scope = _number(_PTRACE)
+    if scope is not None and scope >= 2 and not admin:
+        says = f"ptrace_scope is {scope}: no tool may attach to processes"
+        yield Check("attach", "warning", says)
+    else:
+        told = "this kernel does not restrict it" if scope is None else f"ptrace_scope is {scope}"
+        yield Check("attach", "ok", f"tools may attach to programs that they start ({told})")
+    level = _number(_PERF)
+    if level is None:
+        says = "this kernel has no perf events, so nsys does not sample the CPU"
+        yield Check("cpu sampling", "warning", says)
+    elif level > 2 and not admin:
+        yield Check(
+            "cpu sampling",
+            "warning",
+            f"perf_event_paranoid is {level}, so nsys does not sample the CPU",
+            "sysctl kernel.perf_event_paranoid=2",
+        )
+    else:
+        yield Check("cpu sampling", "ok", f"perf_event_paranoid is {level}")
+    if container := _container():
+        held = _capabilities()
+        had = [name for bit, name in _CAPABILITIES.items() if held & bit]
+        yield Check(
+            "container",
+            "ok" if had else "warning",
+            f"{container}, with {', '.join(had) or 'no further rights'}",
+            "" if had else "ncu and CPU sampling may need docker run --cap-add=SYS_ADMIN",
+        )
+
+
+def _container() -> str:
+    """What kind of container this is; empty where it is none, or does not show."""
+    if Path("/.dockerenv").exists():
+        return "a Docker container"
+    if Path("/run/.containerenv").exists():
+        return "a Podman container"
+    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if os.environ.get(name):
+            return "an Apptainer container"
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "a Kubernetes container"
+    return ""
 
 
 def _others() -> Iterator[Check]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture import control
+from stepscope.capture import control, dumps
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
 
@@ -56,6 +56,18 @@ def _new_folder() -> Path:
     )
 
 
+def dump(target: str) -> Path:
+    """What has been recorded up to now, as a run's folder of its own; the program runs on.
+
+    Args:
+        target: a process id, or the folder of a run.
+
+    Raises:
+        CaptureError: nothing is recorded there.
+    """
+    return dumps.ask_for(_raw_folder(target), "asked for by stepscope capture dump")
+
+
 def steer(order: str, target: str) -> None:
     """Begin or end recording from outside.
 
@@ -66,9 +78,13 @@ def steer(order: str, target: str) -> None:
     Raises:
         CaptureError: nothing is recorded there.
     """
+    control.give_order(_raw_folder(target), order)
+
+
+def _raw_folder(target: str) -> Path:
+    """The raw folder of a running capture, from a process id or the run's folder."""
     if target.isdigit() and not os.path.isdir(target):  # noqa: PTH112 - a name, not yet a path
-        control.give_order(control.folder_of(int(target)), order)
-        return
+        return control.folder_of(int(target))
     folder = Path(target)
     raw = folder if (folder / control.CONTROL_FILE).exists() else folder / "raw"
     if not (raw / control.CONTROL_FILE).exists():
@@ -76,4 +92,4 @@ def steer(order: str, target: str) -> None:
             f"{target} is neither a process nor the folder of a capture that runs; name the "
             "process id of the program or of stepscope run"
         )
-    control.give_order(raw, order)
+    return raw

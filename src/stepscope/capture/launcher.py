@@ -19,6 +19,7 @@ from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import RAW_FOLDER
 from stepscope.capture.backends.registry import choose
 from stepscope.capture.beside import Beside
+from stepscope.capture.dumps import Dumps
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
 from stepscope.capture.process_tree import VARIABLE, members
@@ -28,6 +29,9 @@ _PROGRESS_S = 5.0
 _GRACE_S = 10.0
 """How long processes that outlive the program's first one are waited for."""
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+_DUMP = signal.SIGUSR2
+"""Dumps a ring instead of reaching the program."""
 Say = Callable[[str], None]
 
 
@@ -44,6 +48,7 @@ class Outcome:
         results: files that another tool wrote.
         remarks: what the user should know, in sentences.
         keep_raw: whether the raw files shall stay after they were read.
+        dumps: folders of dumps that were made meanwhile, each like a run's.
     """
 
     folder: Path
@@ -54,6 +59,7 @@ class Outcome:
     results: list[Path] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     keep_raw: bool = False
+    dumps: list[Path] = field(default_factory=list)
 
 
 def prepare(options: Options) -> tuple[Backend, str, Plan]:
@@ -87,16 +93,21 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     raw = _make_folders(options, plan, version)
     ours = backend.name == "collector"
     beside = Beside(raw, _configuration(raw), options) if ours else None
+    dumps = Dumps(raw, plan.pool, options.flush_ms / 1e3, options.ring_s, say) if ours else None
     began = time.monotonic()
     failures: list[str] = []
     try:
-        exit_code = _run(plan, raw, say, beside)
+        exit_code = _run(plan, raw, say, beside, dumps)
+        if dumps:
+            dumps.poll(ended=True)
     finally:
         if beside:
             beside.stop()
         if ours:
             failures = rawfiles.rescue(raw, plan.pool)
     outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
+    if dumps:
+        outcome.dumps = dumps.folders
     if beside:
         outcome.remarks += [*failures, *beside.remarks()]
         _order_raw(raw, options, outcome)
@@ -192,22 +203,29 @@ def _machine() -> dict[str, str]:
         return {}
 
 
-def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None) -> int:
+def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | None = None) -> int:
     """Run the program to its end; returns its exit code as a shell would."""
     environment = {**os.environ, **plan.environment}
-    try:
-        child = subprocess.Popen(plan.command, env=environment)
-    except OSError as error:
-        raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
-    if beside:
-        beside.start(child.pid)
-    with _signals_to(child):
+    instead = {}
+    if dumps and dumps.of_ring:
+        instead[_DUMP] = lambda: dumps.ask(f"{_DUMP.name} to stepscope run")
+    with _signals(instead) as receivers:
+        try:
+            # what this process was given (a shell's <(...), a job server's pipe) is the program's
+            child = subprocess.Popen(plan.command, env=environment, close_fds=False)
+        except OSError as error:
+            raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+        receivers.append(child)
+        if beside:
+            beside.start(child.pid)
         shown = time.monotonic()
         while True:
             try:
                 code = child.wait(timeout=0.2)
                 break
             except subprocess.TimeoutExpired:
+                if dumps:
+                    dumps.poll()
                 if sys.stderr.isatty() and time.monotonic() - shown > _PROGRESS_S:
                     shown = time.monotonic()
                     say(f"recording: {_megabytes(raw):.1f} MB so far")
@@ -226,20 +244,51 @@ def _await_others(configuration: Path, say: Say) -> None:
 
 
 @contextlib.contextmanager
-def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals on. Ctrl+C reaches the program by itself: it is in the same process group."""
+def _signals(
+    instead: dict[signal.Signals, Callable[[], None]],
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Pass signals on to the programs in the list that this gives, but for some.
+
+    What is typed (Ctrl+C, Ctrl+Backslash) reaches the program by itself, which is in the same
+    process group; this process lives on to read what was recorded.
+    """
+    receivers: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: object) -> None:
-        with contextlib.suppress(OSError):
-            child.send_signal(number)
+        if number in instead:
+            instead[signal.Signals(number)]()
+            return
+        if number in _TYPED and _in_foreground():
+            return
+        for child in receivers:
+            with contextlib.suppress(OSError):
+                child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+    before = {
+        number: signal.signal(number, forward)
+        for number in (*_FORWARDED, *_TYPED)
+        # what is ignored (by nohup, by a shell for its background) the program shall ignore, too
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        yield
+        yield receivers
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal's keys send signals to this process and to the program alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _megabytes(folder: Path) -> float:

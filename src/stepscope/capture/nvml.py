@@ -13,6 +13,7 @@ from typing import Any
 
 from stepscope.capture import gpm
 from stepscope.capture.libraries import load
+from stepscope.capture.lines import KeptLines
 
 _TEXT_BYTES = 96
 _FLUSH_S = 0.5
@@ -184,11 +185,13 @@ class Sampler:
     Args:
         path: the file.
         period_s: time between samples.
+        keep_s: seconds that are kept; 0: all.
     """
 
-    def __init__(self, path: Path, period_s: float = 0.1) -> None:
+    def __init__(self, path: Path, period_s: float = 0.1, keep_s: float = 0.0) -> None:
         self._path = path
         self._period_s = period_s
+        self._keep_s = keep_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stepscope-nvml", daemon=True)
         self.failure = ""
@@ -206,7 +209,7 @@ class Sampler:
         try:
             nvml = Nvml()
             gpus = nvml.gpus()
-            with self._path.open("w", encoding="utf-8", newline="") as stream:
+            with KeptLines(self._path, self._keep_s) as stream:
                 lines = csv.writer(stream)
                 activity = {gpu.index: nvml.open_gpm(gpu) for gpu in gpus}
                 flushed = due = time.monotonic()
@@ -222,6 +225,7 @@ class Sampler:
                     due = max(due + self._period_s, time.monotonic())
                     if time.monotonic() - flushed > _FLUSH_S:
                         flushed = time.monotonic()
+                        stream.writelines(())  # where old lines are dropped
                         stream.flush()
                 for counters in activity.values():
                     if counters is not None:

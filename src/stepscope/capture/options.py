@@ -41,6 +41,7 @@ class Options:
         duration_s: record so many seconds; 0: to the end.
         paused: begin when ``stepscope capture start`` says so.
         ring_s: keep only the last so many seconds; 0: everything.
+        slow_step: dump the ring when an optimizer step takes so many times the usual; 0: not.
         max_bytes: end recording when one process's file has this size; 0: no limit.
         ranks: record only these ranks; empty: all.
         graph: ``graph`` records a CUDA graph as one operation, ``node`` every kernel in it.
@@ -55,6 +56,7 @@ class Options:
         gc: record Python's garbage collections.
         waits: record waits in the C library and for Python's global lock.
         stacks: record Python stacks (``torch`` only).
+        ops: record PyTorch's operators with shapes, in the recorded steps.
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.
         stop_program: end the program when recording has ended.
         keep_raw: keep the raw files after they were read.
@@ -74,6 +76,7 @@ class Options:
     duration_s: float = 0.0
     paused: bool = False
     ring_s: float = 0.0
+    slow_step: float = 0.0
     max_bytes: int = 0
     ranks: tuple[int, ...] = ()
     graph: str = "graph"
@@ -88,6 +91,7 @@ class Options:
     gc: bool = False
     waits: bool = False
     stacks: bool = False
+    ops: bool = False
     flush_ms: int = 500
     stop_program: bool = False
     keep_raw: bool = False
@@ -124,11 +128,17 @@ class Options:
             ("--delay", self.delay_s),
             ("--duration", self.duration_s),
             ("--ring", self.ring_s),
+            ("--slow-step", self.slow_step),
             ("--max-size", self.max_bytes),
             ("--ranks", min(self.ranks, default=0)),
         ):
             if not math.isfinite(number) or number < 0:
                 raise CaptureError(f"{name} is {number:g}; give a number from 0 on")
+        if asked and self.delay_s:
+            raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
+        self._check_rates()
+
+    def _check_rates(self) -> None:
         if self.flush_ms < 1:
             raise CaptureError(f"--flush-ms is {self.flush_ms}; give 1 ms or more")
         for name, rate, most in (
@@ -138,8 +148,16 @@ class Options:
         ):
             if not 0 <= rate <= most:
                 raise CaptureError(f"{name} is {rate:g} a second; give 0 to {most}")
+        if self.slow_step and (not self.ring_s or self.slow_step <= 1):
+            raise CaptureError(
+                f"--slow-step {self.slow_step:g} dumps the ring after a step that took so many "
+                "times the usual; give --ring, too, and a number above 1"
+            )
+        if self.slow_step and self.steps:
+            raise CaptureError("--slow-step watches all steps; leave --steps out")
         needing = {
             "--steps": self.steps > 0,
+            "--slow-step": self.slow_step > 0,
             "--gc": self.gc,
             "--sample-hz": self.sample_hz > 0,
             "--stand-aside": self.stand_aside,
@@ -147,8 +165,6 @@ class Options:
         if not self.hook and any(needing.values()):
             name = next(name for name, given in needing.items() if given)
             raise CaptureError(f"{name} needs the hook in the program; leave --no-hook out")
-        if asked and self.delay_s:
-            raise CaptureError(f"--delay and {asked[0]} both say when to begin; give one of them")
 
     def kinds(self) -> list[int]:
         """Numbers of the CUPTI activity kinds to record."""

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stepscope.capture.lines import KeptLines
 from stepscope.capture.process_tree import children, members
 
 THREADS_FILE = "threads.tsv"
@@ -56,6 +57,7 @@ class ThreadSampler:
         path: the file.
         hertz: readings a second.
         configuration: names the run: processes that left the tree are found by it.
+        keep_s: seconds that are kept; 0: all.
         cpu_s: CPU time that the sampler itself took, s.
         polls: readings of everything.
         watched: most threads watched at once.
@@ -64,6 +66,7 @@ class ThreadSampler:
     path: Path
     hertz: float
     configuration: Path | None = None
+    keep_s: float = 0.0
     cpu_s: float = 0.0
     polls: int = 0
     watched: int = 0
@@ -96,7 +99,7 @@ class ThreadSampler:
         strays: set[int] = set()
         due = time.monotonic()
         try:
-            with self.path.open("w", encoding="utf-8") as stream:
+            with KeptLines(self.path, self.keep_s, self._again) as stream:
                 while not self._end.is_set():
                     now = time.monotonic()
                     if now >= stray_at and self.configuration is not None:
@@ -174,6 +177,10 @@ class ThreadSampler:
             one.seen, one.seen_ns, one.written, one.idle = found, now, True, 0
             lines.append(_line(one, now))
         return lines
+
+    def _again(self) -> list[str]:
+        """The last reading of every thread, where older lines are dropped."""
+        return [_line(one, one.seen_ns) for one in self._threads.values() if one.seen_ns]
 
     def _last(self) -> list[str]:
         return [_line(one, one.seen_ns) for one in self._threads.values() if not one.written]

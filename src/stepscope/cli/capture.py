@@ -8,22 +8,24 @@ from stepscope.cli import options
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["start", "stop", "finalise"]))
+@click.argument("action", type=click.Choice(["start", "stop", "dump", "finalise"]))
 @click.argument("target")
 @options.formats("text", "json")
 def command(action: str, target: str, format_: str) -> int:
-    """Steer a capture that runs, or read one whose launcher did not live to do it.
+    """Steer or read a capture that runs, or read one whose launcher did not live to do it.
 
     "start PID" and "stop PID" begin and end recording in a program that 'stepscope run' started
     (--paused lets it start without recording); PID is any of its processes, or the launcher.
+    "dump PID" reads what has been recorded up to now (with run --ring, the last seconds) into
+    traces in a folder of their own, while the program runs on.
     "finalise FOLDER" reads the raw files of a run into traces beside them, and removes them then
     (they stay after run --keep-raw, or where a rank cannot be read: exit code 2).
     """
-    from stepscope.recording import finalise_capture, order_capture
+    from stepscope.recording import dump_capture, finalise_capture, order_capture
 
     traces, whole = [], True
-    if action == "finalise":
-        found, whole = finalise_capture(target, _say)
+    if action in ("finalise", "dump"):
+        found, whole = (finalise_capture if action == "finalise" else dump_capture)(target, _say)
         traces = [str(trace) for trace in found]
     else:
         order_capture(action, target)

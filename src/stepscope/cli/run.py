@@ -72,7 +72,18 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option("--delay", default=0.0, help="Begin so many seconds after the program's start.")
 @click.option("--duration", default=0.0, help="Record so many seconds.")
 @click.option("--paused", is_flag=True, help="Begin when 'stepscope capture start' says so.")
-@click.option("--ring", default=0.0, help="Keep only the last so many seconds.")
+@click.option(
+    "--ring",
+    default=0.0,
+    help="Keep only the last so many seconds; 'stepscope capture dump', SIGUSR2 to this command "
+    "and --slow-step read them while the program runs on.",
+)
+@click.option(
+    "--slow-step",
+    default=0.0,
+    metavar="FACTOR",
+    help="Dump the ring when an optimizer step of PyTorch takes so many times the usual, as in 2.",
+)
 @click.option(
     "--max-size",
     default="0",
@@ -128,6 +139,11 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "--waits",
     is_flag=True,
     help="Record waits in the C library (locks, files, queues) and for Python's global lock.",
+)
+@click.option(
+    "--ops",
+    is_flag=True,
+    help="Record PyTorch's operators with shapes, as NVTX ranges, in the steps of --steps.",
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
 @click.option(

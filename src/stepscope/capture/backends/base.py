@@ -10,7 +10,8 @@ from pathlib import Path
 
 from stepscope.capture.options import Options
 
-HOOK_FOLDER = Path(__file__).resolve().parents[1] / "hook"
+HOOK_FOLDER = Path(__file__).resolve().parents[1] / "hook" / "path"
+"""Goes into the program's ``PYTHONPATH``, so it holds a ``sitecustomize`` and nothing else."""
 
 
 @dataclass(frozen=True)

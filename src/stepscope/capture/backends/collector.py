@@ -47,6 +47,10 @@ def plan(options: Options) -> Plan:
         raise CaptureError(library.remedy)
     if options.stacks:
         raise CaptureError("the collector records no Python stacks; use --backend torch")
+    if options.ops and not options.steps:
+        raise CaptureError(
+            "--ops makes every operator slower, so it is for some steps only; give --steps 10, too"
+        )
     raw = options.output.resolve() / RAW_FOLDER
     pool = _pool_folder(options.output)
     name, _, domain = options.range.partition("@")
@@ -69,6 +73,8 @@ def plan(options: Options) -> Plan:
         "start_ns": begin_ns,
         "duration_ns": round(options.duration_s * 1e9),
         "ring_ns": round(options.ring_s * 1e9),
+        "slow_step": options.slow_step or "",
+        "ops": options.ops,
         "hook": "collector" if hook else "",
         "library": library.path,
         "steps": options.steps,

@@ -39,6 +39,7 @@ def plan(options: Options) -> Plan:
         (options.waits, "--waits"),
         (options.sample_hz > 0, "--sample-hz"),
         (options.stacks, "--stacks"),
+        (options.ops, "--ops"),
     ):
         if given:
             raise CaptureError(f"the ncu back-end does not know {name}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
 from stepscope.capture.errors import CaptureError
-from stepscope.capture.libraries import find_tool
+from stepscope.capture.libraries import Tool, find_tool
 from stepscope.capture.options import PROFILER_RANGE, Options
 
 RESULT = "run"
@@ -54,6 +57,7 @@ def plan(options: Options) -> Plan:
                 f"nsys {tool.text()} does not record CUDA events; it needs 2025.1 or newer"
             )
         command.append("--cuda-event-trace=true")
+    command += _operators(options, tool)
     environment: dict[str, str] = {}
     files = {}
     end = "stop-shutdown" if options.stop_program else "stop"
@@ -71,7 +75,12 @@ def plan(options: Options) -> Plan:
         command.append(f"--kill={'sigterm' if options.stop_program else 'none'}")
     if options.steps:
         path = options.output.resolve() / _CONFIGURATION
-        values = {"hook": "profiler", "steps": options.steps, "warmup": options.warmup}
+        values: dict[str, object] = {
+            "hook": "profiler",
+            "steps": options.steps,
+            "warmup": options.warmup,
+            "ops": options.ops,
+        }
         files[path] = configuration(values)
         environment = with_hook({**environment, "STEPSCOPE_CAPTURE": str(path)})
     return Plan(
@@ -80,6 +89,28 @@ def plan(options: Options) -> Plan:
         files=files,
         results=f"{RESULT}.nsys-rep",
     )
+
+
+def _operators(options: Options, tool: Tool) -> list[str]:
+    """The flag for PyTorch's operators; none where the hook does it, in the recorded steps only."""
+    if not options.ops or options.steps:
+        return []
+    if not _knows(tool.path, "--pytorch"):
+        raise CaptureError(
+            f"nsys {tool.text()} does not record PyTorch's operators by itself; give --steps, too"
+        )
+    return ["--pytorch=autograd-shapes-nvtx"]
+
+
+def _knows(program: str, option: str) -> bool:
+    """Whether this nsys lists an option: they came and went with versions."""
+    try:
+        done = subprocess.run(
+            [program, "profile", "--help"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return re.search(rf"(?m)^\s*{re.escape(option)}=", done.stdout) is not None
 
 
 BACKEND = Backend("nsys", "Nsight Systems", check, plan)

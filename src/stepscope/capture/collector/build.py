@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,20 @@ PARTS = {"collector": "*.cpp", "waits": "preload/*.cpp"}
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
-    *("-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra"),
+    *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wall", "-Wextra"),
 )
+MACROS = {"collector": (), "waits": ("-DSTEPSCOPE_WAITS",)}
 LINK = ("-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL", "-ldl", "-lpthread")
+OLDEST = SOURCES / "oldest_glibc.h"
+OLD = (
+    *("-include", str(OLDEST), "-Wl,--push-state,--no-as-needed"),
+    *("-l:libdl.so.2", "-l:libpthread.so.0", "-Wl,--pop-state"),
+)
+"""Makes a library that old systems load, too: there, what it needs stands in these two files."""
 STATIC = ("-static-libstdc++", "-static-libgcc")
-"""The program may bring a C++ library of another version; where the static one is missing the
-library is linked without these."""
+"""The program may bring a C++ library of another version."""
+WAYS = ((*STATIC, *OLD), STATIC, ())
+"""Tried in turn: another C library has no old versions, and a static C++ one may be missing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class Library:
 
 def file_name(part: str = "collector") -> str:
     """A library's name, which changes with the sources: a stale one is never used."""
-    digest = hashlib.sha256(" ".join((*FLAGS, *LINK)).encode())
+    digest = hashlib.sha256(" ".join((*FLAGS, *LINK, *STATIC)).encode())
     for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return f"{PREFIX}{part}-{digest.hexdigest()[:16]}.so"
@@ -84,8 +94,8 @@ def compile_into(folder: Path, part: str = "collector") -> Library:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / "collector.so"
-            for static in (STATIC, ()):
-                command = [cxx, *FLAGS, *sources, "-o", str(built), *static, *LINK]
+            for way in WAYS:
+                command = [cxx, *FLAGS, *MACROS[part], *sources, "-o", str(built), *way, *LINK]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode == 0:
                     built.rename(target)  # at once: another process may compile too
@@ -94,6 +104,19 @@ def compile_into(folder: Path, part: str = "collector") -> Library:
         return Library(None, f"the collector cannot be compiled into {folder}: {error.strerror}")
     line = next((li for li in done.stderr.splitlines() if "error" in li), done.stderr[:200])
     return Library(None, f"{cxx} could not compile the collector: {line.strip()}")
+
+
+_VERSION = re.compile(rb"GLIBC_(\d+)\.(\d+)")
+_OLDEST_POLICY = (2, 17)
+
+
+def platform_tag(libraries: list[Path]) -> str:
+    """The platform of a wheel with these libraries, by PEP 600: which C library they need."""
+    found = {tuple(map(int, v)) for path in libraries for v in _VERSION.findall(path.read_bytes())}
+    if not found:  # another C library
+        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    major, minor = max(_OLDEST_POLICY, *found)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
 
 
 def cache_folder() -> Path:

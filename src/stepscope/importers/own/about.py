@@ -77,7 +77,8 @@ def _number(text: Any) -> int | None:
 def window_of(raws: Sequence[Raw]) -> Window:
     """When recording was on, from its first begin to its last end.
 
-    Processes that used a GPU decide; workers record all the time.
+    Processes that used a GPU decide; workers record all the time. What a ring has dropped lies
+    before it.
     """
     deciding = [raw for raw in raws if raw.one("cupti")] or list(raws)
     begins, ends = [], []
@@ -89,7 +90,9 @@ def window_of(raws: Sequence[Raw]) -> Window:
         else:
             ends += states["time"][states["recording"] == 0].tolist()
     first = min((int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws), default=0)
-    return Window(min(begins, default=first), max(ends, default=max(map(end_of, raws))))
+    kept = max(raw.whole_since_ns for raw in deciding)
+    end = max(ends, default=max(map(end_of, raws)))
+    return Window(min(max(min(begins, default=first), kept), end), end)
 
 
 def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | None]:

@@ -22,7 +22,7 @@ _OPTIONS = (
     ("cpu_sample", "samples of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
     ("stack_frame", "stacks of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
     ("gil", "use of Python's global lock", f"{_RUN} --waits"),
-    ("operator", "framework operators", f"{_RUN} --backend torch"),
+    ("operator", "framework operators", f"{_RUN} --steps 10 --ops, or --backend torch"),
     ("python_function", "Python function calls", f"{_RUN} --backend torch --stacks"),
     ("collective", "descriptions of collectives", f"{_RUN} --backend torch"),
     ("communicator", "process groups", f"{_RUN} --backend torch"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.importers.operators import TABLE as OPERATORS
+from stepscope.importers.operators import operators_in
 from stepscope.importers.own import layout
 from stepscope.importers.own.payload import payload_texts
 from stepscope.importers.own.raw import PART_ROWS, Chunk, Raw
@@ -230,6 +232,8 @@ def _put(
     order = np.argsort(begin, kind="stable")
     first, last, kind, closed = first[order], last[order], kind[order], closed[order]
     end_thread = thread[last]
+    names = texts(raw, rows["name"][first]).fill_null("")
+    _put_operators(sink, process, names, thread[first], (begin[order], end[order]), closed)
     sink.put(
         TABLE,
         {
@@ -239,11 +243,40 @@ def _put(
             "end_thread_id": pa.array(end_thread, mask=(kind != 1) | ~closed),
             "start_ns": sink.times(begin[order]),
             "end_ns": sink.times(end[order]),
-            "name": texts(raw, rows["name"][first]).fill_null(""),
+            "name": names,
             "domain": texts(raw, rows["domain"][first]),
             "payload": _payload_column(rows, first, payloads),
             "closed": closed,
             "end_missing": ~closed,
+        },
+    )
+
+
+def _put_operators(
+    sink: Sink,
+    process: int,
+    names: pa.DictionaryArray,
+    thread: IntArray,
+    times: tuple[IntArray, IntArray],
+    closed: BoolArray,
+) -> None:
+    """Fill ``operator`` from ranges that PyTorch's profiler named (``stepscope run --ops``)."""
+    if not len(names):
+        return
+    found = operators_in(names.dictionary_decode(), closed)
+    if found is None:
+        return
+    begin, end = times
+    sink.put(
+        OPERATORS,
+        {
+            "process_id": np.full(len(found.rows), process),
+            "thread_id": thread[found.rows],
+            "start_ns": sink.times(begin[found.rows]),
+            "end_ns": sink.times(end[found.rows]),
+            "name": found.name.dictionary_encode(),
+            "sequence_number": found.sequence,
+            "input_shapes": found.shapes.dictionary_encode(),
         },
     )
 

@@ -81,6 +81,7 @@ class Raw:
         nvtx: chunks of NVTX rows, in order of their sequence: a thread's are in order of time.
         schemas: NVTX rows that describe payloads; any thread may use them.
         last_ns: monotonic time of the last block.
+        whole_since_ns: monotonic time from which on a ring has dropped nothing; 0: none was.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Raw:
     nvtx: list[Chunk] = field(default_factory=list)
     schemas: list[AnyArray] = field(default_factory=list)
     last_ns: int = 0
+    whole_since_ns: int = 0
 
     def count(self, kind: int) -> int:
         """Number of rows of a kind."""
@@ -122,6 +124,10 @@ class Raw:
         return [m for m in self.meta if m.get("type") == kind]
 
 
+_FIRST = ".000000"
+"""A ring's first file; where it is gone, so are the records of its time."""
+
+
 def names_in(folder: Path) -> list[str]:
     """Names of the processes whose files lie in a folder, in order."""
     names = {path.name.split(".", 1)[0] for path in folder.glob("*.raw") if path.is_file()}
@@ -140,6 +146,8 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
     for path in (folder / f"{name}.raw", *segments):
         for header, payload, at in _blocks(path, problems):
             kind = int(header["kind"])
+            if not raw.whole_since_ns and path in segments and segments[0].suffixes[0] != _FIRST:
+                raw.whole_since_ns = int(header["time_ns"])
             raw.last_ns = max(raw.last_ns, int(header["time_ns"]))
             if kind == layout.META:
                 raw.meta.append(_json(path, payload))

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 #include "config.h"
@@ -26,6 +27,11 @@ struct CrcTables {
   }
 };
 constexpr CrcTables kCrc;
+
+// Not fstat: programs that are linked with it need glibc 2.33.
+int status_of(int descriptor, struct stat* found) {
+  return static_cast<int>(syscall(SYS_fstat, descriptor, found));
+}
 
 bool is_stream_of_rows(uint16_t kind) {
   return kind >= kNvtx && kind <= kMemory;
@@ -52,7 +58,7 @@ uint32_t crc32(const void* data, size_t bytes) {
 // The program may have closed every descriptor, and its own file may now stand under our number.
 bool Sink::is_ours(int descriptor, const Place& place, uint64_t& size) {
   struct stat found;
-  if (fstat(descriptor, &found) || found.st_dev != place.device || found.st_ino != place.inode)
+  if (status_of(descriptor, &found) || found.st_dev != place.device || found.st_ino != place.inode)
     return false;
   size = static_cast<uint64_t>(found.st_size);
   return true;
@@ -61,7 +67,7 @@ bool Sink::is_ours(int descriptor, const Place& place, uint64_t& size) {
 int Sink::open_file(const char* path, int flags, Place& place) {
   int descriptor = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags, 0644);
   struct stat found;
-  if (descriptor < 0 || fstat(descriptor, &found)) return -1;
+  if (descriptor < 0 || status_of(descriptor, &found)) return -1;
   place = {found.st_dev, found.st_ino};
   return descriptor;
 }

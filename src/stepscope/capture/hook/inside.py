@@ -1,9 +1,8 @@
 """The hook in the recorded program: notes batches and other profilers; on request steps and more.
 
-Python imports a module of this name when it starts; the launcher puts this folder in front of
-``PYTHONPATH``, unless it is told not to. It imports the standard library only, reads the
-collector's configuration, and waits for modules of torch and triton without importing them.
-Another ``sitecustomize`` that would have been found without it is run as usual.
+Loaded by ``path/sitecustomize.py``, whose folder the launcher puts in front of ``PYTHONPATH``,
+unless it is told not to. It imports the standard library only, reads the collector's configuration,
+and waits for modules of torch and triton without importing them.
 """
 
 # Every Python of the run pays for what is imported here, a compiler's helper too: only modules that
@@ -13,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,19 +26,10 @@ _TORCH_PROFILER = "torch.autograd.profiler"
 _PROTON = "triton.profiler.profile"
 _LOADER = "torch.utils.data.dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
+program_marks_steps = False
+"""Set by ``stepscope.step()`` in the program: two series of steps would cross."""
 _LONG_COLLECTION_NS = 100_000
 """Collections below this are not noted: young generations take microseconds and are many."""
-
-
-def _run_other() -> None:
-    """Run the sitecustomize that this one hides."""
-    elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]  # noqa: PTH100
-    spec = PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is not None and spec.loader is not None:
-        import importlib.util
-
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
 
 
 def _configuration() -> _Configuration:
@@ -95,109 +84,8 @@ class _Collector:
     def remark(self, text: str) -> None:
         self._library.stepscope_remark(b"info", text.encode())
 
-
-class _ProfilerApi:
-    """Recording by another tool that watches cudaProfilerStart and cudaProfilerStop."""
-
-    def __init__(self, configuration: _Configuration) -> None:
-        self._torch = sys.modules["torch"]
-
-    def start(self) -> None:
-        self._torch.cuda.cudart().cudaProfilerStart()
-
-    def stop(self) -> None:
-        self._torch.cuda.cudart().cudaProfilerStop()
-
-    def push(self, name: str) -> None:
-        self._torch.cuda.nvtx.range_push(name)
-
-    def pop(self) -> None:
-        self._torch.cuda.nvtx.range_pop()
-
-
-class _TorchProfiler:
-    """Recording by torch.profiler, into one file a process."""
-
-    def __init__(self, configuration: _Configuration) -> None:
-        self._configuration = configuration
-        self._profiler: Any = None
-
-    def start(self) -> None:
-        import importlib
-
-        profiler = importlib.import_module("torch.profiler")
-        kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
-        self._profiler = profiler.profile(
-            activities=kinds,
-            record_shapes=True,
-            with_stack=self._configuration.get("stacks") == "1",
-        )
-        self._profiler.start()
-
-    def stop(self) -> None:
-        self._profiler.stop()
-        rank = os.environ.get("RANK", "0")
-        folder = self._configuration["output"]
-        self._profiler.export_chrome_trace(f"{folder}/torch.rank{rank}.json.gz")
-
-    def push(self, name: str) -> None:
-        if name != "step_0":
-            self._profiler.step()
-
-    def pop(self) -> None:
-        pass
-
-
-_RECORDERS = {"collector": _Collector, "profiler": _ProfilerApi, "torch": _TorchProfiler}
-
-
-class _Steps:
-    """Counts the steps of the first optimizer that makes one, and records some of them."""
-
-    def __init__(self, configuration: _Configuration) -> None:
-        self._configuration = configuration
-        self._warmup = int(configuration.get("warmup", "0"))
-        self._steps = int(configuration["steps"])
-        self._optimizer: int | None = None
-        self._made = 0
-        self._recorder: Any = None
-
-    def before(self, optimizer: object, *_: object) -> None:
-        """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
-            if self._warmup == 0:
-                self._begin()
-
-    def after(self, optimizer: object, *_: object) -> None:
-        if id(optimizer) != self._optimizer:
-            return
-        self._made += 1
-        recorded = self._made - self._warmup
-        if self._warmup and recorded == 0:
-            self._begin()
-        elif 0 < recorded < self._steps:
-            self._recorder.pop()
-            self._recorder.push(f"step_{recorded}")
-        elif recorded == self._steps:
-            self._synchronize()
-            self._recorder.pop()
-            self._recorder.stop()
-            if self._configuration.get("stop_program") == "1":
-                import signal
-
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    def _begin(self) -> None:
-        self._synchronize()
-        self._recorder = _RECORDERS[self._configuration["hook"]](self._configuration)
-        self._recorder.start()
-        self._recorder.push("step_0")
-
-    def _synchronize(self) -> None:
-        cuda = sys.modules["torch"].cuda
-        if cuda.is_initialized():
-            cuda.synchronize()
+    def finish(self, how: bytes) -> None:
+        self._library.stepscope_finish(how)
 
 
 class _Watch:
@@ -231,12 +119,7 @@ class _Watch:
 
 
 def _count_steps(configuration: _Configuration, module: Any) -> None:
-    steps = _Steps(configuration)
-    try:
-        module.register_optimizer_step_pre_hook(steps.before)
-        module.register_optimizer_step_post_hook(steps.after)
-    except AttributeError:
-        print("stepscope: this torch is too old for --steps; it needs 2.1", file=sys.stderr)
+    _part("steps").count_steps(configuration, module)
 
 
 class _OtherProfiler:
@@ -351,16 +234,48 @@ def _watch_collections(configuration: _Configuration) -> None:
     gc.callbacks.append(note)
 
 
+def _finish_when_interrupted(configuration: _Configuration) -> None:
+    """After an interrupt that nobody caught, Python ends itself by the signal.
+
+    The C library's exit handlers do not run then, in which the collector writes the rest.
+    """
+    import atexit
+
+    def finish() -> None:
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:
+            return
+        import ctypes
+
+        try:
+            # not where neither CUDA nor NVTX has loaded it
+            ctypes.CDLL(configuration["library"], mode=os.RTLD_NOLOAD)
+        except OSError:
+            return
+        _Collector(configuration).finish(b"SIGINT")
+
+    atexit.register(finish)
+
+
 def _sample_stacks(configuration: _Configuration) -> None:
+    sampler = _part("sampling").Sampler
+    sampler(configuration["folder"], float(configuration["sample_hz"])).start()
+
+
+def _watch_slow_steps(configuration: _Configuration, module: Any) -> None:
+    slow = _part("slow").SlowSteps(configuration["folder"], float(configuration["slow_step"]))
+    module.register_optimizer_step_post_hook(slow.after)
+
+
+def _part(name: str) -> Any:
+    """Load a file beside this one, under a name that is no program's."""
     import importlib.util
 
-    # not by name: the folder may have left the search path, and the name may be the program's
-    spec = importlib.util.spec_from_file_location("_stepscope_sampling", f"{_HERE}/sampling.py")
+    spec = importlib.util.spec_from_file_location(f"_stepscope_{name}", f"{_HERE}/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.Sampler(configuration["folder"], float(configuration["sample_hz"])).start()
+    return module
 
 
 def _install() -> None:
@@ -375,18 +290,16 @@ def _install() -> None:
     watch = _Watch()
     if int(configuration.get("steps") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
+    elif float(configuration.get("slow_step") or 0) > 0:
+        watch.wanted[_OPTIMIZER] = lambda module: _watch_slow_steps(configuration, module)
     if configuration.get("hook") == "collector":
         watch.wanted[_TORCH_PROFILER] = lambda module: _note_torch(configuration, module)
         watch.wanted[_PROTON] = lambda module: _note_proton(configuration, module)
         watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
         watch.wanted[_FETCHERS] = lambda module: _note_fetchers(configuration, module)
+        _finish_when_interrupted(configuration)
     if watch.wanted:
         sys.meta_path.insert(0, watch)
 
 
-_run_other()
-try:
-    _install()
-except Exception as error:
-    # whatever goes wrong here must not stop the program
-    print(f"stepscope: the hook does nothing here: {error!r}", file=sys.stderr)
+_install()

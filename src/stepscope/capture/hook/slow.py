@@ -1,0 +1,61 @@
+"""Asks for a dump when an optimizer step took much longer than those before it. On request only."""
+
+import os
+import sys
+import time
+from collections import deque
+from typing import Any
+
+_STEPS = 50
+"""Steps whose median is the usual length: enough to be steady, few enough to follow a change."""
+_LEAST = 10
+"""Steps before anything is judged: the first ones are compilation and allocation."""
+
+
+class SlowSteps:
+    """Compares the time between steps of the first optimizer that makes one.
+
+    It is the host's time: where nothing in a step waits for the GPU, a GPU that becomes slow is
+    seen some steps later, when its queue is full.
+    """
+
+    def __init__(self, folder: str, factor: float) -> None:
+        self._folder = folder
+        self._factor = factor
+        self._optimizer: int | None = None
+        self._since = 0.0
+        self._steps = 0
+        self._lengths: deque[float] = deque(maxlen=_STEPS)
+
+    def after(self, optimizer: object, *_: Any) -> None:
+        """After each step of any optimizer."""
+        now = time.perf_counter()
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        elif id(optimizer) == self._optimizer:
+            length = now - self._since
+            self._steps += 1
+            if len(self._lengths) >= _LEAST:
+                usual = sorted(self._lengths)[len(self._lengths) // 2]
+                if length > self._factor * usual:
+                    self._ask(length, usual)
+            self._lengths.append(length)
+        else:
+            return
+        self._since = now
+
+    def _ask(self, length_s: float, usual_s: float) -> None:
+        process = os.getpid()
+        why = (
+            f"step {self._steps} of process {process} took {length_s * 1e3:.0f} ms, "
+            f"{length_s / usual_s:.1f} times the usual {usual_s * 1e3:.0f} ms"
+        )
+        base = f"{self._folder}/slow-{process}"
+        if os.path.exists(f"{base}.request"):  # noqa: PTH110
+            return  # the dump that is on its way shows this step, too
+        try:
+            with open(f"{base}.made", "w", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(why)
+            os.replace(f"{base}.made", f"{base}.request")  # noqa: PTH105
+        except OSError as error:
+            print(f"stepscope: no dump: {error}", file=sys.stderr)
