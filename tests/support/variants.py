@@ -105,6 +105,8 @@ def renamed(tables: Tables) -> Tables:
     for column in ("name", "short_name", "mangled_name"):
         if column in ops.column_names:
             coded = ops[column].combine_chunks()
+            if coded.null_count == len(coded):
+                continue
             number = coded.indices.fill_null(0).to_numpy(False)
             names = coded.cast(pa.string()).to_pylist()
             texts = [

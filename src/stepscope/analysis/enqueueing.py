@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis.lanes import Lane
+from stepscope.analysis.lanes import UNKNOWN_NS, Lane
 from stepscope.trace.frame import BoolArray, IntArray
 
 LATENCY_NS: Final = 6_000
@@ -33,8 +33,8 @@ FEW_LOST: Final = 3
 """So many operations in a row without a call may be a loss. More are the work of something whose
 calls are not in the capture, and nothing is known of that."""
 
-NEVER: Final = int(np.iinfo(np.int64).min // 2)
-"""The time of a call that is not known."""
+NEVER: Final = UNKNOWN_NS
+"""The time of a call that is not known: it counts as long ago."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,12 @@ def _between(lane: Lane) -> tuple[IntArray, IntArray]:
     ``NEVER`` twice, where there is none or more than ``FEW_LOST`` operations in a row have none.
     """
     n = len(lane.ops)
-    stream = lane.ops["stream"]
-    order = np.lexsort((np.arange(n), lane.ops["start_ns"], stream))
-    at = np.arange(n)
-    linked = lane.call[order] >= 0
+    order = np.lexsort((np.arange(n), lane.ops["start_ns"], lane.ops["stream"]))
+    at, linked = np.arange(n), lane.call[order] >= 0
     ahead = np.maximum.accumulate(np.where(linked, at, -1))
     behind = np.minimum.accumulate(np.where(linked, at, n)[::-1])[::-1]
-    known = (ahead >= 0) & (behind < n) & (behind - ahead - 1 <= FEW_LOST)
-    one, other = np.maximum(ahead, 0), np.minimum(behind, n - 1)
-    of = stream[order]
-    known &= (of[one] == of) & (of[other] == of)
-    calls = lane.enqueue_begin_ns[order]
-    earliest, latest = np.empty(n, np.int64), np.empty(n, np.int64)
-    earliest[order] = np.where(known, calls[one], NEVER)
-    latest[order] = np.where(known, calls[other], NEVER)
-    return earliest, latest
+    few = np.empty(n, bool)
+    few[order] = behind - ahead - 1 <= FEW_LOST
+    earliest, latest = lane.enqueued_between_ns
+    known = few & (earliest > NEVER) & (latest > NEVER)
+    return np.where(known, earliest, NEVER), np.where(known, latest, NEVER)
