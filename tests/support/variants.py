@@ -79,7 +79,8 @@ def _moved(tables: Tables, move: Callable[[Times], Times]) -> Tables:
 
 def _busy(tables: Tables) -> tuple[Times, Times]:
     ops = tables["gpu_op"]
-    return union(ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy())
+    start, end = (ops[c].to_numpy().astype(np.int64) for c in ("start_ns", "end_ns"))
+    return union(start, end)
 
 
 def paced(tables: Tables, *, busy: float = 1.0, idle: float = 1.0) -> Tables:
@@ -92,7 +93,8 @@ def paced(tables: Tables, *, busy: float = 1.0, idle: float = 1.0) -> Tables:
 
     def move(times: Times) -> Times:
         beyond = np.where(times < at[0], times - at[0], np.maximum(times - at[-1], 0))
-        return (np.interp(times, at, to) + beyond).astype(np.int64)
+        moved: Times = (np.interp(times, at, to) + beyond).astype(np.int64)
+        return moved
 
     return _moved(tables, move)
 
@@ -194,7 +196,8 @@ def two_kinds(tables: Tables, begins: Times) -> Tables:
 
     def move(times: Times) -> Times:
         beyond = np.where(times < at[0], times - at[0], np.maximum(times - at[-1], 0))
-        return (np.interp(times, at, to) + beyond).astype(np.int64)
+        moved: Times = (np.interp(times, at, to) + beyond).astype(np.int64)
+        return moved
 
     ops = tables["gpu_op"]
     step = np.searchsorted(begins, ops["start_ns"].to_numpy(), side="right") - 1
