@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.build import MAIN, PID, Build
 
-from stepscope.analysis.enqueueing import FEW_LOST, LATENCY_NS, NEVER, enqueued
+from stepscope.analysis.enqueueing import FEW_LOST, LATENCY_NS, enqueued
 from stepscope.analysis.explain import explain
 from stepscope.analysis.lanes import UNKNOWN_NS, HostSide, Lane, lanes
 from stepscope.trace.frame import Frame
@@ -127,6 +127,6 @@ def test_without_any_call_nothing_is_known(tmp_path: Path) -> None:
     build.kernel(10, 20)
     (lane,) = lanes(build.trace(tmp_path).frame)
     found = enqueued(lane, np.array([0, -1]), np.array([0, 20_000]))
-    assert found.begin_ns.tolist() == [NEVER, NEVER]
+    assert found.begin_ns.tolist() == [UNKNOWN_NS, UNKNOWN_NS]
     assert not found.recorded.any()
     assert found.latency_ns == LATENCY_NS

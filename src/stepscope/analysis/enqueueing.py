@@ -33,16 +33,13 @@ FEW_LOST: Final = 3
 """So many operations in a row without a call may be a loss. More are the work of something whose
 calls are not in the capture, and nothing is known of that."""
 
-NEVER: Final = UNKNOWN_NS
-"""The time of a call that is not known: it counts as long ago."""
-
 
 @dataclass(frozen=True)
 class Enqueued:
     """When operations were enqueued.
 
     Attributes:
-        begin_ns: begin of the launching call; ``NEVER`` where nothing tells.
+        begin_ns: begin of the launching call; ``UNKNOWN_NS`` where nothing tells.
         end_ns: its end; the begin where the call itself is not in the capture.
         recorded: whether the call is in the capture.
         latency_ns: from the begin of a call to the start of its kernel on an idle device.
@@ -67,10 +64,10 @@ def enqueued(lane: Lane, ops: IntArray, idle_from_ns: IntArray) -> Enqueued:
     recorded = call >= 0
     api = lane.host.api
     if not len(api):
-        never = np.full(len(ops), NEVER)
+        never = np.full(len(ops), UNKNOWN_NS)
         return Enqueued(never, never, recorded, LATENCY_NS)
-    begin = np.where(recorded, api["start_ns"][np.maximum(call, 0)], NEVER)
-    end = np.where(recorded, api["end_ns"][np.maximum(call, 0)], NEVER)
+    begin = np.where(recorded, api["start_ns"][np.maximum(call, 0)], UNKNOWN_NS)
+    end = np.where(recorded, api["end_ns"][np.maximum(call, 0)], UNKNOWN_NS)
     start = lane.ops["start_ns"][row]
     alone = recorded & (begin >= idle_from_ns) & lane.ops.equals("kind", "kernel")[row]
     latency = _latency_ns((start - begin)[alone])
@@ -78,7 +75,7 @@ def enqueued(lane: Lane, ops: IntArray, idle_from_ns: IntArray) -> Enqueued:
     if lost.any():
         earliest, latest = (times[row] for times in _between(lane))
         inferred = np.maximum(earliest, np.minimum(start - latency, latest))
-        begin = np.where(lost & (earliest > NEVER), inferred, begin)
+        begin = np.where(lost & (earliest > UNKNOWN_NS), inferred, begin)
         end = np.where(lost, begin, end)
     return Enqueued(begin, end, recorded, latency)
 
@@ -93,7 +90,7 @@ def _latency_ns(measured_ns: IntArray) -> int:
 def _between(lane: Lane) -> tuple[IntArray, IntArray]:
     """Begins of the calls ahead of and behind each operation on its stream.
 
-    ``NEVER`` twice, where there is none or more than ``FEW_LOST`` operations in a row have none.
+    ``UNKNOWN_NS`` twice, where there is none or more than ``FEW_LOST`` operations in a row have none.
     """
     n = len(lane.ops)
     order = np.lexsort((np.arange(n), lane.ops["start_ns"], lane.ops["stream"]))
@@ -103,5 +100,5 @@ def _between(lane: Lane) -> tuple[IntArray, IntArray]:
     few = np.empty(n, bool)
     few[order] = behind - ahead - 1 <= FEW_LOST
     earliest, latest = lane.enqueued_between_ns
-    known = few & (earliest > NEVER) & (latest > NEVER)
-    return np.where(known, earliest, NEVER), np.where(known, latest, NEVER)
+    known = few & (earliest > UNKNOWN_NS) & (latest > UNKNOWN_NS)
+    return np.where(known, earliest, UNKNOWN_NS), np.where(known, latest, UNKNOWN_NS)
