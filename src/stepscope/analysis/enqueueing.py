@@ -90,7 +90,7 @@ def _latency_ns(measured_ns: IntArray) -> int:
 def _between(lane: Lane) -> tuple[IntArray, IntArray]:
     """Begins of the calls ahead of and behind each operation on its stream.
 
-    ``UNKNOWN_NS`` twice, where there is none or more than ``FEW_LOST`` operations in a row have none.
+    ``UNKNOWN_NS`` twice, where there is none, or more than ``FEW_LOST`` in a row have none.
     """
     n = len(lane.ops)
     order = np.lexsort((np.arange(n), lane.ops["start_ns"], lane.ops["stream"]))
