@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.accounting import Accounting, account, host_device_copies
+from stepscope.analysis.call_cost import CallCost, call_cost
 from stepscope.analysis.compiling import compile_time
 from stepscope.analysis.gaps import CAUSES, Gaps, explain_gaps
 from stepscope.analysis.gil import GilWaits, gil_waits
@@ -69,6 +70,8 @@ class Explanation:
         places: looks up where in the program some time was spent.
         kernels: the device's operations as kernels.
         recording: estimated cost of recording over time, on the launching threads.
+        tool: what the capturing tool may have added to CUDA calls; None where that is part of
+            ``recording``. It is in no idle time by cause.
         events: cause to the stretches of the host's time that it owns, in the steady window, ns;
             no two causes own the same time.
         stalls: where the program stops to save its state, in the steady window.
@@ -92,6 +95,7 @@ class Explanation:
     gil: GilWaits
     kernels: Kernels
     recording: RecordedCost = NOTHING
+    tool: CallCost | None = None
 
     @property
     def begin_ns(self) -> int:
@@ -204,6 +208,7 @@ def explain_lane(
         places=Places(lane, read, steps.label),
         kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
         recording=recording,
+        tool=call_cost(lane, meta.source, begin, end, last - first + 1),
         events=events,
         stalls=stalls,
         gil=gil,

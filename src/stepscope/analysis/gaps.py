@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.analysis import host as h
+from stepscope.analysis.enqueueing import enqueued
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.owners import Owned, charge_owned, inside
@@ -62,6 +63,9 @@ TURNAROUND_NS = 20_000
 """An operation that was enqueued in time starts within this time after its predecessor: the
 device's own turnaround from one kernel to the next takes 1 to 2 us, 10 us and more where streams
 or graphs change. Longer waits need another explanation."""
+
+BETWEEN_NS = 1_500
+"""Turnaround from one kernel to the next of a stream: 1 to 2 us."""
 
 CROWDED_NS = 1_000_000
 """Blocking calls that follow one another within this time leave no room to build a lead."""
@@ -119,17 +123,11 @@ def explain_gaps(
     op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
     op[end >= end_ns] = -1  # nothing ended it inside the window
     call = np.where(op >= 0, lane.call[np.minimum(op, len(lane.call) - 1)], -1)
-    api = lane.host.api
-    known = call >= 0
-    row = np.maximum(call, 0)
-    no_time = np.iinfo(np.int64).min
-    call_start = np.where(known, api["start_ns"][row], no_time) if len(api) else np.full(
-        len(start), no_time
-    )  # fmt: skip
-    call_end = np.where(known, api["end_ns"][row], no_time) if len(api) else call_start
-    # Work without a recorded call cannot be called late: it counts as waiting on the device, and
-    # what that does not explain stays unexplained.
-    queued = (known & (call_start < start)) | (~known & (op >= 0))
+    at = enqueued(lane, op, start)
+    call_start, call_end = at.begin_ns, at.end_ns
+    # Work of which nothing tells when it was enqueued cannot be called late: it counts as waiting
+    # on the device, and what that does not explain stays unexplained.
+    queued = (call_start < start) & (op >= 0)
 
     late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
     cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
@@ -139,14 +137,18 @@ def explain_gaps(
         "cause": cause,
         "op": late["op"],
         "evidence": evidence,
-        "inferred": np.zeros(len(cause), np.int64),
+        "inferred": np.isin(late["op"], op[~at.recorded & ~queued]).astype(np.int64),
     }
     length = end[queued] - start[queued]
     in_flight = call_end[queued] > start[queued]
+    # a launch takes its time on an idle device as well: what began as soon as it could was late
+    due = call_start[queued] + at.latency_ns
+    launched = at.recorded[queued] & (due > start[queued] + BETWEEN_NS)
+    launched &= end[queued] - due <= TURNAROUND_NS
     waiting = np.where(
-        length <= TURNAROUND_NS,
+        (length <= TURNAROUND_NS) & ~launched,
         _CODE["small_kernels"],
-        np.where(in_flight, _CODE["launch_bound"], _CODE["unexplained"]),
+        np.where(in_flight | launched, _CODE["launch_bound"], _CODE["unexplained"]),
     )
     waiting = _blocked_call(lane, call[queued], waiting, in_flight)
     queued_frame = {

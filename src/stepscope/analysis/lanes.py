@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -50,6 +51,9 @@ RANGE_COLUMNS = (
     "name",
     "domain",
 )
+
+UNKNOWN_NS: Final = int(np.iinfo(np.int64).min // 2)
+"""A time that nothing tells."""
 
 Reader = Callable[..., Frame]
 """``(table, *columns) -> Frame``: how an analysis gets its tables."""
@@ -129,19 +133,60 @@ class Lane:
 
     @cached_property
     def enqueue_begin_ns(self) -> IntArray:
-        """Begin of the launching call of each operation; its own start where none is known."""
+        """Begin of the launching call of each operation.
+
+        Where none is known: between those of its neighbours on the stream, which runs operations in
+        the order in which they were enqueued; without neighbours its own start.
+        """
         return self._call_time("start_ns")
 
     @cached_property
     def enqueue_end_ns(self) -> IntArray:
-        """End of the launching call of each operation; its own start where none is known."""
+        """End of the launching call of each operation; ``enqueue_begin_ns`` where none is known."""
         return self._call_time("end_ns")
 
     def _call_time(self, column: str) -> IntArray:
         if not len(self.host.api):
             return self.ops["start_ns"]
         called = self.host.api[column][np.maximum(self.call, 0)]
-        return np.where(self.call >= 0, called, self.ops["start_ns"])
+        return np.where(self.call >= 0, called, self._probably_ns)
+
+    @cached_property
+    def _probably_ns(self) -> IntArray:
+        """When operations without a call were enqueued: in the middle of what is possible.
+
+        That is after the call ahead and before the call behind on their stream, and before they
+        started. Without a call ahead, the capture began later: then at the end of what is possible.
+        """
+        start = self.ops["start_ns"]
+        if not (self.call < 0).any():
+            return start
+        earliest, latest = self.enqueued_between_ns
+        latest = np.where(latest > UNKNOWN_NS, latest, start)
+        middle = np.where(earliest > UNKNOWN_NS, (earliest + latest) // 2, latest)
+        return np.minimum(middle, start)
+
+    @cached_property
+    def enqueued_between_ns(self) -> tuple[IntArray, IntArray]:
+        """Begins of the calls ahead of and behind each operation on its stream, ns.
+
+        Of one whose call is known, its own twice. ``UNKNOWN_NS`` where there is no such call.
+        """
+        n = len(self.ops)
+        stream = self.ops["stream"]
+        order = np.lexsort((np.arange(n), self.ops["start_ns"], stream))
+        at, of, linked = np.arange(n), stream[order], self.call[order] >= 0
+        ahead = np.maximum.accumulate(np.where(linked, at, -1))
+        behind = np.minimum.accumulate(np.where(linked, at, n)[::-1])[::-1]
+        begin = self.host.api["start_ns"][np.maximum(self.call[order], 0)]
+        found = []
+        for place in (ahead, behind):
+            row = np.clip(place, 0, n - 1)
+            known = (place >= 0) & (place < n) & (of[row] == of)
+            times = np.empty(n, np.int64)
+            times[order] = np.where(known, begin[row], UNKNOWN_NS)
+            found.append(times)
+        return found[0], found[1]
 
     def calls_of(self, mask: BoolArray) -> BoolArray:
         """Mask of the rows of ``host.api`` that enqueued any of the selected operations."""

@@ -17,6 +17,7 @@ _MIN_REPEATS = 3
 _MAX_HYPOTHESES = 16
 _MIN_SIMILARITY = 0.75
 _TIE = 0.015
+_COVERS = 0.5  # of the operations: what holds less is not what the run consists of
 _TWICE = 0.15  # how far from twice the usual length two steps together may be
 _LOOKED_AT = 64
 _BURSTS = -1  # marks the hypothesis that each run of optimizer operations ends a step
@@ -54,14 +55,15 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     values, distinct = np.unique(counts[counts >= _MIN_REPEATS], return_counts=True)
     likely = values[np.argsort(-distinct, kind="stable")][:_MAX_HYPOTHESES]
     bursts = _bursts(optimizer)
-    if len(bursts) >= _MIN_REPEATS:
+    if len(bursts) >= _MIN_REPEATS and _coverage(bursts, len(token)) >= _COVERS:
         hypotheses.append((_similarity(token, bursts), len(bursts), _BURSTS))
     for count in likely.tolist():
         marker = _most_regular(token, counts, order, first, count)
         if marker is None:
             continue
         anchors = order[first[marker] : first[marker + 1]]
-        hypotheses.append((_similarity(token, anchors), count, marker))
+        if _coverage(anchors, len(token)) >= _COVERS:
+            hypotheses.append((_similarity(token, anchors), count, marker))
     good = [h for h in hypotheses if h[0] >= _MIN_SIMILARITY]
     if not good:
         return None
@@ -100,6 +102,12 @@ def _bursts(optimizer: BoolArray) -> IntArray:
     distance = np.diff(at)
     far = max(8.0, 0.25 * float(distance.max()))
     return at[np.concatenate(([True], distance > far))]
+
+
+def _coverage(anchors: IntArray, length: int) -> float:
+    """Share of the sequence that the segments hold, the last as long as those before it."""
+    spanned = int(anchors[-1] - anchors[0])
+    return spanned * len(anchors) / max(len(anchors) - 1, 1) / length
 
 
 def _similarity(token: IntArray, anchors: IntArray) -> float:

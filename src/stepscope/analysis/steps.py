@@ -96,7 +96,8 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
     compilation, autotuning, profiler start). A last step under half the median was cut by the end
-    of the capture. Odd steps in the middle stay: they are jitter, which is a finding of its own.
+    of the capture; last steps of no length at all were only enqueued in it. Odd steps in the middle
+    stay: they are jitter, which is a finding of its own.
 
     Args:
         duration_ns: length of each step.
@@ -106,6 +107,12 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     n = len(duration_ns)
     if n < MIN_STEPS:
         return 0, n - 1, "" if n > 1 else "only one step was found"
+    unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
+    if unseen:
+        first, last, said = steady_steps(duration_ns[: n - unseen], open_end=open_end)
+        which = "the last step" if unseen == 1 else f"the last {unseen} steps"
+        unseen_said = f"{which} set aside, because the capture ends before the GPU gets to them"
+        return first, last, f"{said} and {unseen_said}" if said else unseen_said
     typical = float(np.median(duration_ns[n // 2 :]))
     first, last = 0, n - 1
     while first < n // 2 and duration_ns[first] > 1.3 * typical:
@@ -263,15 +270,23 @@ def _from_kernels(lane: Lane, window_start_ns: int) -> Steps | None:
     steady = np.flatnonzero(
         ~(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[order]
     )
-    kept = order[steady]
-    anchors = find_period(token[kept], optimizer[kept], upload[kept]) if len(kept) else None
-    if anchors is None or len(anchors) < MIN_STEPS - 1:
+    # What was enqueued before the capture began has no time of its own; where nothing repeats in
+    # what came later, its order still tells.
+    later = steady[int(np.argmax(lane.call[order[steady]] >= 0)) :] if len(steady) else steady
+    anchors = None
+    for steady in (later, steady) if len(later) < len(steady) else (steady,):  # noqa: B020
+        kept = order[steady]
+        anchors = find_period(token[kept], optimizer[kept], upload[kept]) if len(kept) else None
+        if anchors is not None and len(anchors) >= MIN_STEPS - 1:
+            break
+    else:
         return None
     anchors = steady[anchors]
     # The step begins when the one before has enqueued its last work: what the host does before
     # its own first call, getting a batch, belongs to it.
-    first = min(_capture_begin(lane.host, window_start_ns), int(enqueued[order[0]]))
-    begin = np.where(anchors > 0, lane.enqueue_end_ns[order][anchors - 1], first)
+    first = min(_capture_begin(lane.host, window_start_ns), int(enqueued[kept[0]]))
+    begin = np.where(anchors > steady[0], lane.enqueue_end_ns[order][anchors - 1], first)
+    begin = np.maximum.accumulate(begin)  # calls of several threads may overlap
     end = int(max(enqueued.max(), ops["end_ns"].max()))
     says = (
         f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "

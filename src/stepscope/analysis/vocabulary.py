@@ -106,8 +106,19 @@ STEP_RANGE = re.compile(
 _PART_OF_STEP = re.compile(r"optim|zero_?grad|scaler|schedul|forward|backward|micro", re.IGNORECASE)
 
 
+_XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
+_XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
+
+
 def is_step_range(text: str) -> bool:
-    """Whether a range name says that it holds a whole training step."""
+    """Whether a range name says that it holds a whole training step.
+
+    XLA names the range of a compiled program after the function that it was compiled from
+    (``XlaModule:#hlo_module=jit_train_step,program_id=7#``).
+    """
+    module = _XLA_MODULE.match(text)
+    if module:
+        return bool(_XLA_STEP.search(module[1])) and not EPOCH_RANGE.search(module[1])
     is_part = _PART_OF_STEP.search(text) or is_input_range(text)
     return bool(STEP_RANGE.search(text)) and not is_part
 
@@ -161,7 +172,9 @@ LOCK_WAIT_CALL = re.compile(
 COMPILE_RANGE = re.compile(
     r"dynamo_timed|compile_inner|_compile\.|call_user_compiler|compile_fx|fx_codegen|GraphLowering"
     r"|Scheduler\.codegen|inductor_compile|triton_?(jit_?)?compile|async_compile\.|autotun"
-    r"|CachingAutotuner\.bench|aot_(autograd|dispatch|trace)|^(re)?compil(e|ing|ation)\b",
+    r"|CachingAutotuner\.bench|aot_(autograd|dispatch|trace)|^(re)?compil(e|ing|ation)\b"
+    r"|^(TSL:)?Xla(Compile|Pass\b|Autotun|EmitLlvmIr|CreateGpuExecutable|BufferAssign|OptimizeHlo"
+    r"|MemorySched)",
     re.IGNORECASE,
 )
 """Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""

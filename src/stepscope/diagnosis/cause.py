@@ -120,11 +120,13 @@ class Detection:
         where: where in the program.
         next_capture: a command that would sharpen the finding.
         unsure_ns: further time that may belong to it, ns a step.
+        doubt_ns: part of ``time_ns`` that the capturing tool may have made, ns a step.
         repair: the kernels that the repair changes; None where it changes none.
         time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
+        least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         credit_ns: the most that the repair is credited with, ns a step: what it gains beyond is
             the doing of other causes, which it hides.
         because: id of the cause behind this one.
@@ -140,10 +142,12 @@ class Detection:
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
     unsure_ns: float = 0.0
+    doubt_ns: float = 0.0
     repair: Repair | None = None
     time_sql: str | None = None
     change: Change | None = None
     floor_ns: float | None = None
+    least_floor_ns: float | None = None
     credit_ns: float | None = None
     because: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()

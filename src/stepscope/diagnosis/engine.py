@@ -26,6 +26,7 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.tool_cost import unclaimed_figures, unclaimed_remark
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent
 
@@ -40,6 +41,10 @@ _ELSEWHERE = "most of that time would pass all the same, for something else then
 _HOST_LIMITS = (
     "the host would then limit the step, at the pace that it has here; a program that is not "
     "recorded, or that launches faster, gains more"
+)
+_RECORDING_LIMITS = (
+    "the host would then limit the step, at the pace that recording leaves it; without the "
+    "estimated cost of recording the repaired step takes {unrecorded_step_ns}"
 )
 
 
@@ -68,6 +73,10 @@ def diagnose(
     explanation = reference.explanation
     findings = [_finding(item, compute) for item in found]
     asked = [*job_figures(reference), *rank_figures(reference.job.view.collectives)]
+    late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
+    if late_is_unclaimed:
+        asked += unclaimed_figures(reference)
+    unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
     for case in cases:
@@ -92,7 +101,7 @@ def diagnose(
         accounting=accounting,
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
-        remarks=[*_remarks(reference, findings, about), *remarks],
+        remarks=[*_remarks(reference, findings, about, unclaimed), *remarks],
         problems=problems,
         evidence=[*about.values(), *sums],
     )
@@ -103,6 +112,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     known = cause.id != INSUFFICIENT
     figures = [_with_time(figure, cause.id, detection.time_sql) for figure in _OF_EVERY_FINDING]
     figures = [*detection.figures, *(figures if known else figures[:1])]
+    if item.predicted.unrecorded is not None:
+        sql = predicted_sql("unrecorded_step_ns", cause.id)
+        figures.append(Figure("unrecorded_step_ns", "ns", sql))
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
     says = filled(detection.says, evidence, detection.texts)
@@ -110,7 +122,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         costs = "{time_ns_per_step} of each {step_ns} step"
         says = f"{cause.title} costs {filled(costs, evidence, {})}: {says}"
         if item.gain_ns < _SMALL_PART * detection.time_ns:
-            says += f"; {_ELSEWHERE if detection.repair is None else _HOST_LIMITS}"
+            says += "; " + filled(_limit(item), evidence, {})
     else:
         says = says[0].upper() + says[1:]
     step = round(case.step_ns)
@@ -132,6 +144,13 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
     )
+
+
+def _limit(item: Ranked) -> str:
+    """What limits the step once the cause is gone, a template."""
+    if item.detection.repair is None:
+        return _ELSEWHERE
+    return _HOST_LIMITS if item.predicted.unrecorded is None else _RECORDING_LIMITS
 
 
 _OF_EVERY_FINDING = (
@@ -174,14 +193,18 @@ def _accounting(case: Case, compute: Compute) -> tuple[LaneAccounting, list[Evid
     return lane, evidence
 
 
-def _remarks(reference: Case, findings: list[Finding], about: dict[str, Evidence]) -> list[str]:
+def _remarks(
+    reference: Case, findings: list[Finding], about: dict[str, Evidence], unclaimed: str
+) -> list[str]:
     e = reference.explanation
     remarks = [e.steps.says]
     if e.set_aside:
         remarks.append(e.set_aside)
     remarks += rank_remarks(reference.job.view.collectives, findings, about)
     idle = about["idle_share"].value
-    if not findings and idle > _NOTABLE:
+    if unclaimed:
+        remarks.append(filled(unclaimed, about.values(), {}))
+    elif not findings and idle > _NOTABLE:
         remarks.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"

@@ -10,6 +10,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.result import Location
+from stepscope.diagnosis.tool_cost import doubtful_ns
 
 Bound = Literal["low", "expected", "high"]
 
@@ -108,6 +109,7 @@ def detection(
         time_ns=saved,
         direct_ns=min(least, saved),
         unsure_ns=max(most - saved, 0.0) + unsure_ns,
+        doubt_ns=doubtful_ns(case, kernels.per_step(repair.total_idle_ns)),
         says=says,
         do=do,
         figures=[*repair_figures(cause), *(figures or [])],

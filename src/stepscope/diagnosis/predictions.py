@@ -24,6 +24,8 @@ COLUMNS: Final = {
     "predicted_step_ns": "mean step once the cause is gone, ns",
     "low_ns": "lower bound of the prediction, ns",
     "high_ns": "upper bound of the prediction, ns",
+    "unrecorded_step_ns": "mean step once neither the cause nor the estimated cost of recording is "
+    "there, ns; null where it was not replayed",
     "replay_error": "how far the replay of the unchanged step is from the measured one, as a "
     "share; null where the prediction is arithmetic",
 }
@@ -39,12 +41,15 @@ class Predicted:
         low_ns: its lower bound, ns.
         high_ns: its upper bound, ns.
         replay_error: error of the replay that it comes from, as a share; None for arithmetic.
+        unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
+            where recording has no such cost, or it was not replayed.
     """
 
     step_ns: float
     low_ns: float
     high_ns: float
     replay_error: float | None = None
+    unrecorded: tuple[float, float] | None = None
 
 
 LARGEST_REPLAY_ERROR: Final = 0.1
@@ -66,7 +71,16 @@ def simulated(
         apart = arithmetic(case, cause_id, detection)
         low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
         high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
-        return Predicted(middle.step_ns, low, high, middle.replay_error)
+        unrecorded = None
+        if any(each.explanation.recording_ns for each in case.job.cases):
+            quick = Free("profiler_overhead")
+            unrecorded = (
+                float(simulation.predict([quick]).step_ns),
+                float(
+                    simulation.predict([*repair_changes(case, cause_id, "expected"), quick]).step_ns
+                ),
+            )
+        return Predicted(middle.step_ns, low, high, middle.replay_error, unrecorded)
     change = detection.change
     if change is None:
         if cause_id not in CAUSES:
@@ -89,7 +103,8 @@ def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
     else:  # a repair inside the kernels changes what the device executes
         floor = 0.0 if detection.repair else _floor(case, cause_id)
     predicted = max(floor, step - time)
-    low = max(floor, step - time - detection.unsure_ns)
+    least = floor if detection.least_floor_ns is None else detection.least_floor_ns
+    low = max(least, step - time - detection.unsure_ns)
     high = min(step, step - detection.direct_ns)
     return Predicted(predicted, min(low, predicted), max(high, predicted))
 
@@ -121,6 +136,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> 
             ("predicted_step_ns", pa.int64()),
             ("low_ns", pa.int64()),
             ("high_ns", pa.int64()),
+            ("unrecorded_step_ns", pa.int64()),
             ("replay_error", pa.float64()),
         ]
     )
@@ -135,6 +151,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> 
             "predicted_step_ns": round(predicted.step_ns),
             "low_ns": round(predicted.low_ns),
             "high_ns": round(predicted.high_ns),
+            "unrecorded_step_ns": predicted.unrecorded and round(predicted.unrecorded[1]),
             "replay_error": predicted.replay_error,
         }
         for case, cause, detection, predicted in rows

@@ -45,9 +45,25 @@ class Ranked:
         """Predicted gain, ns a step."""
         return self.case.step_ns - self.predicted.step_ns
 
+    @property
+    def sure_gain_ns(self) -> float:
+        """Predicted gain of the program itself, ns a step.
+
+        What the capturing tool may have made is none. Where the host is then the limit because it
+        is being recorded, the gain of the program that is not recorded counts.
+        """
+        gain = self.gain_ns
+        if self.predicted.unrecorded is not None:
+            before, after = self.predicted.unrecorded
+            gain = max(gain, before - after)
+        time = self.detection.time_ns
+        return gain * (1 - min(self.detection.doubt_ns / time, 1.0)) if time else 0.0
+
 
 def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     """Root causes, the largest predicted gain first.
+
+    What the capturing tool may have made itself is no gain here.
 
     Args:
         cases: one a device.
@@ -57,7 +73,7 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     if INSUFFICIENT in seen:
         seen = {INSUFFICIENT: seen[INSUFFICIENT]}
     found = [_ranked(causes()[cause], pairs, predict) for cause, pairs in seen.items()]
-    found.sort(key=lambda r: (r.cause.of_program, r.gain_ns, r.detection.time_ns), reverse=True)
+    found.sort(key=_order, reverse=True)
     first = found[:1]
     # what is small beside the first cause is its side effect
     return first + [
@@ -66,6 +82,10 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
         if item.share >= _FOLD_BELOW_SHARE
         or item.detection.time_ns >= _FOLD_BELOW_FIRST * first[0].detection.time_ns
     ]
+
+
+def _order(item: Ranked) -> tuple[bool, float, float, float]:
+    return item.cause.of_program, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
 
 
 def _detections(cases: list[Case]) -> dict[str, list[tuple[Case, Detection]]]:

@@ -189,7 +189,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
         step_ns: distribution of the steady step time of the slowest device.
         accounting: where each device's time goes.
         verdict: the first finding's cause, or ``gpu_bound_healthy``.
-        findings: root causes, the largest predicted gain first.
+        findings: root causes, the largest predicted gain first; what the capturing tool may have
+            made itself is no gain there.
         remarks: what was assumed: how steps were found, which were set aside, how ranks were
             assigned.
         problems: what the imports counted.

@@ -13,6 +13,8 @@ import click
 
 import stepscope
 from stepscope.analysis import (
+    call_cost,
+    enqueueing,
     gaps,
     gil,
     host,
@@ -228,7 +230,7 @@ def idle_page() -> str:
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, host, noise, stalls, gil, outliers):
+    for module in (gaps, enqueueing, host, noise, stalls, gil, outliers, call_cost):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()

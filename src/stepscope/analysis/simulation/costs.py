@@ -7,17 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis.gaps import TURNAROUND_NS
+from stepscope.analysis.enqueueing import LATENCY_NS
+from stepscope.analysis.gaps import BETWEEN_NS, TURNAROUND_NS
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.simulation.waits import Order, previous_on_stream
 from stepscope.trace.frame import BoolArray, IntArray
-
-LATENCY_NS: Final = 6_000
-"""Launch latency where the capture shows none: 5 to 10 us from the begin of the launching call to
-the start of the kernel on an idle device (CUDA 11 to 13, x86 hosts)."""
-
-BETWEEN_NS: Final = 1_500
-"""Turnaround from one kernel to the next where the capture shows none: 1 to 2 us."""
 
 GRAPH_NS: Final = 1_000
 """Turnaround between the kernels of a CUDA graph (some 1 us on current devices)."""

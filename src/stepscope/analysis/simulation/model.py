@@ -48,6 +48,9 @@ FEWEST_STEPS: Final = 3
 LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
+WORTH_A_WORD: Final = 0.005
+"""A replay that is slower than the measured steps by more is explained where it can be."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -311,10 +314,26 @@ class Simulation:
         """Which steps were replayed and how well that gives the measured step."""
         run = self.runs[0]
         which = f"steps {run.first} to {run.last}" if run.steps > 1 else f"step {run.first}"
-        return (
+        said = (
             f"{which} were replayed; without changes the replay is "
             f"{100 * self.replay_error:+.1f} % off the measured step"
         )
+        used = self.lead_used_ns()
+        if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:
+            said += (
+                f": during them a host used up {used / 1e6:.2g} ms a step of the lead that it had "
+                "over its device, which it cannot do for ever, and the replay goes on as if the "
+                "lead were gone"
+            )
+        return said
+
+    def lead_used_ns(self) -> float:
+        """By how much the lead of a host over its device shrinks from step to step, the most, ns.
+
+        A device that has work enqueued when the run begins is faster than its host until that is
+        done: the measured step is then shorter than the host's.
+        """
+        return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
 def slowest_ns(replays: Sequence[Replay]) -> float:

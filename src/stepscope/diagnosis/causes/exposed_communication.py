@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stepscope.analysis.collectives.job import Collectives
 from stepscope.analysis.simulation import OverlapCommunication
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
@@ -71,6 +73,7 @@ def detect(case: Case) -> Detection | None:
     if not time or float(c.parts.absent.mean(axis=0).max()) > time:
         return None
     use = busiest_use(c)
+    compute = case.explanation.steady_total("compute_ns") / case.explanation.n_steady
     alone = float(c.parts.alone.mean(axis=0)[me])
     if bubble > blocking:
         says = (
@@ -94,12 +97,28 @@ def detect(case: Case) -> Detection | None:
         says=says,
         do=_ADVICE.get(use, _OTHERWISE),
         figures=figures,
-        floor_ns=case.explanation.steady_total("compute_ns") / case.explanation.n_steady,
+        floor_ns=max(compute, _hosts_need(case, c, "expected")),
+        least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
         time_sql=_TIME_SQL,
         # the bubbles of a pipeline shrink with the schedule, not by overlap
         change=OverlapCommunication() if blocking >= bubble else None,
     )
+
+
+def _hosts_need(case: Case, c: Collectives, bound: Literal["expected", "low"]) -> float:
+    """What the slowest host needs for a step without waiting, ns; at most the step.
+
+    Waiting for a neighbour whose host is slow is no fault of the schedule. The lower bound takes
+    away the most that the capturing tool may have added.
+    """
+    need = 0.0
+    for other, pace in zip(case.job.cases, c.paces, strict=True):
+        tool = other.explanation.tool
+        less = pace.recording_ns * (2 if bound == "low" else 1)
+        less += tool.most_ns if tool is not None and bound == "low" else 0.0
+        need = max(need, pace.need_ns - less)
+    return min(need, case.step_ns)
 
 
 def _figures() -> list[Figure]:
@@ -140,7 +159,7 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the exposed transfer, at best by as much as there is compute without "
-        "communication beside it"
+        "communication beside it; without a pipeline's bubbles not less than the slowest host needs"
     ),
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.tool_cost import doubtful_ns, tool_figures, tool_text, unclaimed_ns
 
 _ID = "launch_bound"
 _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
@@ -15,11 +16,10 @@ def detect(case: Case) -> Detection | None:
     time = case.idle_ns(_ID)
     if not time:
         return None
-    # The estimate of the recording cost is uncertain by a factor of two: what that much more of it
-    # would explain is not claimed.
-    doubt = case.explanation.recording_ns / case.explanation.n_steady
-    if doubt and time - doubt < CAUSE.min_share * case.step_ns:
+    # What twice the estimated cost of recording would explain is not claimed.
+    if time - unclaimed_ns(case) < CAUSE.min_share * case.step_ns:
         return None
+    doubt = doubtful_ns(case, time)
     where = case.place(_ID)
     explanation = case.explanation
     kernels = max(int(explanation.lane.is_kernel.sum()), 1)
@@ -37,11 +37,12 @@ def detect(case: Case) -> Detection | None:
         )
     return Detection(
         time_ns=time,
-        direct_ns=time - min(time, doubt),
+        direct_ns=time - doubt,
+        doubt_ns=doubt,
         unsure_ns=case.idle_ns("small_kernels"),
         # free launches also hide waits and host work of other causes, which keep their own gain
         credit_ns=time + case.idle_ns("small_kernels"),
-        says=says,
+        says=says + tool_text(case, time),
         texts=where.texts(),
         do=[
             "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), or "
@@ -52,6 +53,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[
             idle_figure(_ID),
+            *tool_figures(case),
             Figure(
                 "kernels",
                 "count",

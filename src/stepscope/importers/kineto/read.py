@@ -157,6 +157,11 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     meta = _meta(tables, found)
     base = found.get("baseTimeNanoseconds")
     window = tables.marks.window(tables.spans())
+    if window is None and tables.marks.of_xla:
+        raise InputError(
+            f"{path} is a trace of JAX's or TensorFlow's own profiler, which does not tell what "
+            "the host called; capture the run with nsys profile -t cuda,nvtx instead"
+        )
     if window is None:
         raise InputError(
             f"{path} holds no operator, call, GPU work or annotation; capture again with work "
