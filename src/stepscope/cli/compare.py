@@ -117,9 +117,9 @@ def _reports(
     if format_ == "json":
         text = options.as_json(found)
     elif format_ == "markdown":
-        from stepscope.render.tables import as_markdown
+        from stepscope.render.ncu_markdown import against_markdown
 
-        text = as_markdown(ncu.against_rows(found))
+        text = against_markdown(found)
     elif format_ == "html":
         from stepscope.render.ncu_html import against_page
 

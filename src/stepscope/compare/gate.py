@@ -20,7 +20,7 @@ from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
 from stepscope.compare.statistics import difference
 from stepscope.trace.errors import StepscopeError, UsageError
-from stepscope.trace.units import milliseconds
+from stepscope.trace.units import milliseconds, signed_percent
 
 SCHEMA: Final = "stepscope.gate/1"
 BASELINE: Final = "baseline"
@@ -172,11 +172,11 @@ def _against(
     # what the set-up may explain by itself is not held against the code
     least, _ = beyond(found, merged(baseline), merged(runs), compared.setup)
     times = f"{milliseconds(found.before_ns)} to {milliseconds(found.after_ns)}"
-    says = f"the step went from {times} ({100 * slower:+.1f} %)"
+    says = f"the step went from {times} ({signed_percent(slower)})"
     value, limit = round(found.ratio, 4), 1 + rules.min_effect
     if slower < rules.min_effect:
         return Check(BASELINE, "pass", value, limit, f"{says}: no slowdown that counts")
-    says += f"; at {100 * (1 - rules.alpha):g} % confidence {100 * (found.ratio_low - 1):+.1f} %"
+    says += f"; at {100 * (1 - rules.alpha):g} % confidence {signed_percent(found.ratio_low - 1)}"
     if found.ratio_low <= 1:
         return Check(BASELINE, "pass", value, limit, f"{says} or more: within noise")
     if least <= 0:
