@@ -168,6 +168,14 @@ def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[s
         run(history, "bisect", "-o", "x")
 
 
+def test_history_refuses_what_ends_with_the_process(captures: tuple[str, str]) -> None:
+    run(history, "add", captures[0])
+    for arguments in (("copy", "--to", "memory://x"), ("add", captures[0], "--file", "memory://x"),
+                      ("list", "--file", "simplecache::memory://x")):  # fmt: skip
+        with pytest.raises(UsageError, match="memory of this process"):
+            run(history, *arguments)
+
+
 def test_captures_of_other_jobs_are_not_judged_as_one(
     captures: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def command(
         raise UsageError(
             "history add needs captures" if action == "add" else f"history {action} takes no PATH"
         )
+    _refuse_memory(file, target)
     if action == "add":
         added = []
         offered.send_to(trackers, ())  # a package that is missing is told before anything is added
@@ -113,6 +114,18 @@ def command(
         options.write(offered.history_bisect(file, name, figure, good, bad, skip))
     else:
         options.write(_manage(action, file, name, target, trackers, latest) + "\n")
+
+
+def _refuse_memory(*places: str) -> None:
+    """Refuse places that end with this process: what is written there is gone at once."""
+    from stepscope.trace.errors import UsageError
+
+    for place in places:
+        if "memory://" in place or place.startswith("memory:"):
+            raise UsageError(
+                f"{place} is in the memory of this process, and gone with it; name a file, "
+                "a folder, or the URL of an object store or a server"
+            )
 
 
 def _manage(
