@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.session import Session
 from stepscope.trace.errors import StorageError, UsageError
+from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ class Pair:
             side: Session([path], again=again)
             for side, path in zip(SIDES, (before, after), strict=True)
         }
+        refuse_ranks_as_runs([session.job.traces for session in self.sessions.values()])
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -121,8 +123,16 @@ def compare_runs(
     """
     from stepscope.compare.comparison import compare
 
-    sides = [[Session(paths, again=again).profile() for paths in runs] for runs in (before, after)]
-    return compare(*sides, run_noise=run_noise)
+    profiles = _profiles([*before, *after], again=again)
+    return compare(profiles[: len(before)], profiles[len(before) :], run_noise=run_noise)
+
+
+def _profiles(runs: Sequence[Sequence[str]], *, again: bool = False) -> list[Profile]:
+    """Profiles of runs; ranks of one job that are given as runs are refused before any is made."""
+    sessions = [Session(paths, again=again) for paths in runs]
+    refuse_ranks_as_runs([session.job.traces for session in sessions])
+    # one after the other: an explained session holds its columns
+    return [sessions.pop(0).profile() for _ in runs]
 
 
 def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
@@ -133,13 +143,14 @@ def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
     """
     from stepscope.compare.stored import is_baseline, read_baseline
 
-    found: list[Profile] = []
-    for path in paths:
-        if is_baseline(Path(path)):
-            found += read_baseline(Path(path)).runs
-        else:
-            found.append(Session([path], again=again).profile())
-    return found
+    stored = [path for path in paths if is_baseline(Path(path))]
+    captures = [path for path in paths if path not in stored]
+    made = iter(_profiles([[path] for path in captures], again=again))
+    return [
+        run
+        for path in paths
+        for run in (read_baseline(Path(path)).runs if path in stored else [next(made)])
+    ]
 
 
 def gate_runs(
@@ -183,6 +194,7 @@ def gate_runs(
         rules = replace(rules, allow_missing=True)
     before = profiles_of(baseline, again=again)
     sessions = [Session([path], again=again) for path in paths]
+    refuse_ranks_as_runs([session.job.traces for session in sessions])
     runs = [session.profile() for session in sessions]
 
     def compute(item: SqlLimit | CellLimit) -> float:
@@ -237,14 +249,15 @@ def history_add(
     from stepscope.compare.history.git import head
 
     made_from = head() if revision is None else revision
+    profiles = _profiles([[path] for path in paths])
     records = [
         record_of(
-            Session([path]).profile(),
+            profile,
             name=name or Path(path).name.split(".")[0],
             revision=made_from,
             label=label,
         )
-        for path in paths
+        for path, profile in zip(paths, profiles, strict=True)
     ]
     left = list(records)
     try:
@@ -472,5 +485,4 @@ def trend_of_runs(
     """
     from stepscope.compare.trend import trend
 
-    profiles = [Session(paths, again=again).profile() for paths in runs]
-    return trend(profiles, run_noise=run_noise)
+    return trend(_profiles(runs, again=again), run_noise=run_noise)

@@ -67,8 +67,10 @@ class Session:
         cache: where imported files are kept; the user's cache by default.
         again: import even what the cache holds.
         ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
+        apart: each capture is looked at by itself, so they need not be of one job.
 
     Raises:
+        UsageError: the captures cannot be the ranks of one job.
         InputError: a path cannot be read as a capture.
         StorageError: the cache cannot be written.
     """
@@ -80,6 +82,7 @@ class Session:
         cache: Cache | None = None,
         again: bool = False,
         ceilings: str | Path = "",
+        apart: bool = False,
     ) -> None:
         self._ceilings = read_ceilings(ceilings) if ceilings else None
         # a file name need not be valid Unicode, but results are
@@ -99,7 +102,9 @@ class Session:
                     f"{path} is an Nsight Compute report, not a trace; stepscope kernels explains "
                     "it, and diagnose TRACE --ncu REPORT takes it beside a trace"
                 )
-        self.job: Job = assemble([load(path, self._cache, again=again) for path in inputs])
+        self.job: Job = assemble(
+            [load(path, self._cache, again=again) for path in inputs], apart=apart
+        )
         if left_out:
             named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
             self.job.remarks.append(

@@ -37,7 +37,7 @@ def command(
     by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
     if output is not None and format_ == "text":
         format_ = by_suffix.get(Path(output).suffix.lower(), "text")
-    session = Session(paths, again=again)
+    session = Session(paths, again=again, apart=True)
     sections = [
         report_page.Section(str(path), facts, tables, missing)
         for path, facts, tables, missing in session.page(stats_requests([], known_reports()))

@@ -72,6 +72,6 @@ def command(
     requests = stats_requests(outputs.split(names), known)
     wanted = outputs.targets(requests, formats, outputs_, timeunit)
     again = again or force_export == "true"
-    session = Session(outputs.inputs(paths, export, again=again), again=again)
+    session = Session(outputs.inputs(paths, export, again=again), again=again, apart=True)
     answers = session.answers(requests, window=window, nvtx=nvtx)
     outputs.write_answers(answers, wanted, quiet=quiet, force=force_overwrite == "true")
