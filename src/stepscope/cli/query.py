@@ -8,7 +8,9 @@ from stepscope.cli import options
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(readable=False), metavar="PATH..."
+)
 @click.argument("sql")
 @options.formats(*options.TABLE_FORMATS)
 @options.again

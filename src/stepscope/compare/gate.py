@@ -22,6 +22,9 @@ from stepscope.compare.statistics import difference
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds, signed_percent
 
+NOTHING_ASKED: Final = (
+    "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
+)
 SCHEMA: Final = "stepscope.gate/1"
 BASELINE: Final = "baseline"
 Status = Literal["pass", "fail", "cannot_tell"]
@@ -110,9 +113,7 @@ def gate(
             *compared.remarks,
         ]
     if not checks:
-        raise UsageError(
-            "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
-        )
+        raise UsageError(NOTHING_ASKED)
     bad = [c for c in checks if c.status == "fail"]
     # a baseline of another set-up is no proof of a slowdown: it is shown, but fails nothing
     unknown = [c for c in checks if c.status == "cannot_tell" and c.name != BASELINE]
