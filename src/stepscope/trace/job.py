@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.trace.one_job import claimed_rank, refuse_unrelated
+from stepscope.trace.one_job import apart_says, claimed_rank, refuse_unrelated
 from stepscope.trace.trace import Job, Member, Trace
 
 
@@ -42,6 +42,7 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
     members.sort(key=lambda member: member.rank)
     sources = sorted({member.rank_source for member in members})
     remarks = [f"ranks are taken from {' and '.join(sources)}"]
+    remarks += apart_says(traces)
     worlds = {trace.meta.world_size for trace in traces if trace.meta.world_size}
     if worlds and max(worlds) > len(traces):
         missing = sorted(set(range(max(worlds))) - {member.rank for member in members})

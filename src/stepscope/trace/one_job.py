@@ -83,17 +83,35 @@ def refuse_unrelated(traces: Sequence[Trace]) -> None:
         _refuse_apart(traces)
 
 
-def _refuse_apart(traces: Sequence[Trace]) -> None:
+def _apart(traces: Sequence[Trace]) -> tuple[int, Trace, Trace] | None:
+    """Time between captures of another moment, ns, the earlier and the later one; None for none."""
     timed = [(*span, trace) for trace in traces if (span := _span_ns(trace)) is not None]
     if len(timed) < 2:
-        return
+        return None
     first = min(timed, key=lambda item: item[1])
     last = max(timed, key=lambda item: item[0])
     apart_ns = last[0] - first[1]
-    if apart_ns > APART_NS:
+    return (apart_ns, first[2], last[2]) if apart_ns > APART_NS else None
+
+
+def apart_says(traces: Sequence[Trace]) -> list[str]:
+    """What to remark where ranks that were taken for one job are of another moment."""
+    found = _apart(traces)
+    if found is None:
+        return []
+    return [
+        f"{found[2].path.name} began {_long(found[0])} after {found[1].path.name} had ended: the "
+        "clocks of their machines differ, or they are captures of different runs"
+    ]
+
+
+def _refuse_apart(traces: Sequence[Trace]) -> None:
+    found = _apart(traces)
+    if found is not None:
+        apart_ns, first, last = found
         raise UsageError(
-            f"these are not the ranks of one job: {last[2].path} began {_long(apart_ns)} after "
-            f"{first[2].path} had ended; {_ADVICE}. Where they are, and only clocks differ, put "
+            f"these are not the ranks of one job: {last.path} began {_long(apart_ns)} after "
+            f"{first.path} had ended; {_ADVICE}. Where they are, and only clocks differ, put "
             "the rank into each file's name, as in NAME.rank0.EXTENSION"
         )
 
