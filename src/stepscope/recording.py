@@ -86,6 +86,22 @@ def capture_options(**options: Any) -> Options:
         return make_options(**options)
 
 
+def refuse_used_folder(name: str) -> None:
+    """Refuse a folder for a capture that holds something already.
+
+    Args:
+        name: as ``run --output`` has it.
+
+    Raises:
+        UsageError: it does, or its name asks for a variable that is not set.
+    """
+    from stepscope.capture.facade import expanded
+    from stepscope.capture.launcher import refuse_used
+
+    with _capture_errors():
+        refuse_used(Path(expanded(name)))
+
+
 def planned_command(options: Options) -> tuple[str, str]:
     """(why this back-end, the exact command) of a capture, without making it.
 

@@ -105,6 +105,16 @@ def test_an_output_that_exists_is_not_touched(tmp_path: Path) -> None:
         record(Options(("no-such-program",), tmp_path / "o"), "test", print)
 
 
+def test_an_output_that_exists_is_refused_first(stepscope: Stepscope, tmp_path: Path) -> None:
+    """Before a plan is shown, or a capture to examine is read."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    for more in ((), ("--dry-run",), ("--backend", "ncu", "--examine", str(tmp_path / "none"))):
+        said = stepscope.refuses("run", "-o", tmp_path / "out", *more, "--", "true")
+        assert "exists and is not empty" in said
+    assert "Not a directory" in stepscope.refuses("run", "-o", tmp_path / "out/mine", "--", "true")
+
+
 def test_names_are_filled_in(stepscope: Stepscope, tmp_path: Path) -> None:
     arguments = ("run", "--dry-run", "--backend", "collector", "-o")
     name = f"{tmp_path}/%q{{RANK}}-%h-%p-100%%"

@@ -299,8 +299,38 @@ def test_pids_lead_to_their_capture(program: Program) -> None:
             assert control.folder_of(os.getpid()) == program.folder
         finally:
             child.kill()
-    with pytest.raises(Exception, match="is not recorded by stepscope run"):
+    with pytest.raises(Exception, match="is not recorded by the collector"):
         control.folder_of(os.getpid())
+
+
+def test_a_run_that_has_finished_takes_no_orders(program: Program) -> None:
+    from stepscope.capture.errors import CaptureError
+    from stepscope.capture.facade import steer
+
+    program.record("launch()")
+    here = program.folder / "run1" / "raw"
+    for target in (here, here.parent):
+        for order_ in ("start", "stop"):
+            with pytest.raises(CaptureError, match="has finished"):
+                steer(order_, str(target))
+    # a launcher that was killed leaves the file of orders, but nobody reads it
+    control.prepare(here)
+    with pytest.raises(CaptureError, match="none of its processes is left"):
+        steer("stop", str(here.parent))
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        pass
+    with pytest.raises(CaptureError, match=f"no process {child.pid} "):
+        steer("stop", str(child.pid))
+
+
+def test_other_tools_take_no_orders(tmp_path: Path) -> None:
+    environment = {**os.environ, "STEPSCOPE_CAPTURE": str(tmp_path / "hook.conf")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment,
+                          stdin=subprocess.PIPE) as child:  # fmt: skip
+        with pytest.raises(Exception, match="another tool"):
+            control.folder_of(child.pid)
+        assert child.stdin is not None
+        child.stdin.close()
 
 
 def test_delay_and_duration(program: Program) -> None:

@@ -358,6 +358,35 @@ def test_what_is_no_file(folder: Path, stepscope: Stepscope) -> None:
     assert "holds no capture" in stepscope.refuses("diagnose", folder)
 
 
+def test_numbers_out_of_all_range(sqlite_capture: Path, stepscope: Stepscope) -> None:
+    huge = "9" * 30
+    assert "--rows" in stepscope.refuses("report", sqlite_capture, "--rows", huge)
+    assert "--latest" in stepscope.refuses("history", "keep", "--latest", huge)
+
+
+def test_a_folder_is_no_file_to_write(sqlite_capture: Path, stepscope: Stepscope) -> None:
+    folder = sqlite_capture.parent
+    said = stepscope.refuses("export", sqlite_capture, "-t", "chrome", "-o", folder, "--force")
+    assert "is a folder; name a file" in said
+
+
+def test_a_program_that_is_not_there(stepscope: Stepscope) -> None:
+    said = stepscope.refuses("doctor", "--", "no-such-program")
+    assert said == "no-such-program is no program that can be found; check its name"
+
+
+def test_what_people_read_has_one_name_everywhere(
+    sqlite_capture: Path, stepscope: Stepscope
+) -> None:
+    assert "'yaml' is not one of" in stepscope.refuses("steps", sqlite_capture, "-f", "yaml")
+    for command in ("info", "steps"):
+        texts = {
+            stepscope(command, sqlite_capture, "-f", name).stdout
+            for name in ("text", "terminal", "column")
+        }
+        assert len(texts) == 1
+
+
 def test_folders_without_captures(folder: Path, stepscope: Stepscope) -> None:
     empty = folder / "empty"
     empty.mkdir()

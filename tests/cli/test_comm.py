@@ -10,7 +10,8 @@ import pytest
 from tests.cli.command import Stepscope
 from tests.support.captures import unpack
 
-RANKS = Path(__file__).parents[1] / "data" / "ranks"
+DATA = Path(__file__).parents[1] / "data"
+RANKS = DATA / "ranks"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,38 @@ def test_formats_say_the_same(ranks: list[Path], stepscope: Stepscope) -> None:
         assert "all" in text
         assert "data parallel" in text
         assert "message sizes" in text
+
+
+def test_ranks_of_one_job_are_not_runs(
+    ranks: list[Path], stepscope: Stepscope, tmp_path: Path
+) -> None:
+    budget = ("--budget", "step_ms=1e9")
+    history = ("history", "add", "--file", tmp_path / "h.sqlite")
+    for command in (("compare", *ranks), ("gate", *ranks, *budget), (*history, *ranks),
+                    ("compare", ranks[0], "--repeat-before", ranks[1], ranks[0]),
+                    ("gate", ranks[0], *(f"--baseline={rank}" for rank in ranks))):  # fmt: skip
+        done = stepscope(*command, expect=2)
+        assert done.stdout == ""
+        assert "are ranks of one job (ranks 0, 1, captured at the same time)" in done.stderr
+    assert not (tmp_path / "h.sqlite").exists()
+    named = ("--before", ranks[0], "--before", ranks[1], "--after", ranks[0], "--after", ranks[1])
+    assert stepscope.json("compare", *named)["verdict"] == "no_difference"
+
+
+def test_unrelated_captures_are_no_job(
+    ranks: list[Path], stepscope: Stepscope, tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for name in ("cnn_small", "lstm_tiny"):
+        unpack(DATA / "captures" / "nsys" / f"{name}.sqlite.xz", folder)
+    for command in ("diagnose", "steps", "whatif"):
+        more = ("--launches-free",) if command == "whatif" else ()
+        done = stepscope(command, folder, *more, expect=2)
+        assert "these are not the ranks of one job" in done.stderr
+        assert done.stderr.count("\n") == 1
+    for command in ("stats", "info", "analyze"):  # these look at each capture by itself
+        stepscope(command, folder)
 
 
 def test_one_rank_says_what_it_cannot_tell(ranks: list[Path], stepscope: Stepscope) -> None:

@@ -116,7 +116,7 @@ def test_a_history_is_kept(
     assert "No change" in run(history, "bisect")[1]
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
     assert run(history, "copy", "--to", "folder/")[1] == "1 of 1 run copied\n"
-    assert "the others were there" in run(history, "copy", "--to", "folder/")[1]
+    assert "copied; 1 was there" in run(history, "copy", "--to", "folder/")[1]
     assert "cnn" in run(history, "list", "--file", "folder")[1]
     monkeypatch.setenv("STEPSCOPE_HISTORY", "folder")
     assert run(history, "plot", "--by", "added")[1].startswith("step_ms of cnn, 1 run")
@@ -166,6 +166,56 @@ def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[s
             run(history, *arguments)
     with pytest.raises(UsageError, match="writes no file"):
         run(history, "bisect", "-o", "x")
+
+
+def test_history_refuses_what_ends_with_the_process(captures: tuple[str, str]) -> None:
+    run(history, "add", captures[0])
+    for arguments in (("copy", "--to", "memory://x"), ("add", captures[0], "--file", "memory://x"),
+                      ("list", "--file", "simplecache::memory://x")):  # fmt: skip
+        with pytest.raises(UsageError, match="memory of this process"):
+            run(history, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("list", "--latest", "3"), "history list has no --latest"),
+        (("keep", "--latest", "3", "--figure", "step_ms"), "history keep has no --figure"),
+        (("add", "x", "--good", "x"), "history add has no --good"),
+        (("copy", "--to", "./stepscope-history.sqlite"), "itself; name another"),
+        (("bisect",), "bisect needs two runs at least, and there is 1"),
+        (("list", "--name", "zzz"), "no run of 'zzz' is in"),
+    ],
+)
+def test_history_refuses_what_would_not_count(
+    captures: tuple[str, str], arguments: tuple[str, ...], says: str
+) -> None:
+    run(history, "add", captures[0])
+    with pytest.raises(UsageError, match=says):
+        run(history, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("compare", "--before", "x"), "go together"),
+        (("compare", "x", "--before", "x"), "not both"),
+        (("compare", "x", "y", "z", "-f", "html"), "a trend, which has no --format html"),
+        (("compare", "x", "y", "--run-noise", "nan"), "--run-noise is a share"),
+        (("compare", "x.sqlite", "y", "-o", "x.sqlite"), "is read by this call"),
+        (("gate", "x.sqlite", "--budget", "step_ms=1", "--junit", "x.sqlite"), "is read by"),
+        (("gate", "x.sqlite", "--save-baseline", "x.sqlite"), "is read by this call"),
+        (("gate", "x.sqlite", "--budget", "step_ms=-5"), "is never below 0"),
+        (("gate", "x.sqlite"), "nothing to check"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sqlite").write_bytes(b"no capture: reading it would say so")
+    with pytest.raises(UsageError, match=says):
+        run(*arguments)
 
 
 def test_captures_of_other_jobs_are_not_judged_as_one(

@@ -84,6 +84,30 @@ def test_a_finding_at_its_threshold_did_not_come() -> None:
     assert [(f.cause, f.fate) for f in found.findings] == [("host_sync", "unchanged")]
 
 
+def test_a_finding_that_sank_under_its_threshold_says_what_its_time_did() -> None:
+    """Its idle time grew by a half, but the step grew more, so that it is no finding any more."""
+    found_there = finding("host_sync", 1_000_000, 10**7, 10**7, 11 * 10**6)
+    before, after = shifted(1.0, findings=[found_there]), shifted(1.5)
+    found = compare([before], [after])
+    (one,) = found.findings
+    assert (one.fate, one.before_ns, one.after_ns) == ("larger", 1_000_000, None)
+    assert (one.idle_before_ns, one.idle_after_ns) == (1_000_000, 1_500_000)
+    assert found.predictions == []  # nothing was repaired
+    assert "went" not in found.says
+    assert all(moved.difference_ns == 500_000 for moved in found.causes)
+    row = next(line for line in compare_text(found).splitlines() if " larger " in line)
+    assert row.split() == ["host_sync", "larger", "1.0", "ms", "[1.5", "ms]", "+0.50", "ms"]
+    assert "in brackets" in compare_text(found)
+    (back,) = compare([after], [before]).findings
+    assert (back.fate, back.end_ns - back.start_ns) == ("smaller", -500_000)
+
+
+def test_a_finding_whose_idle_time_is_mostly_elsewhere_is_measured_by_its_own_time() -> None:
+    before = shifted(1.0, findings=[finding("host_sync", 4_000_000, 10**7, 10**7, 11 * 10**6)])
+    (one,) = compare([before], [shifted(0.9)]).findings
+    assert (one.fate, one.start_ns, one.end_ns) == ("gone", 4_000_000, 900_000)
+
+
 def test_a_slower_host_is_not_called_a_slower_program() -> None:
     def run(ms: float, launch: float) -> Profile:
         figures = {"launch_ns": launch, "host_paced_idle_ns": ms * 1e6}

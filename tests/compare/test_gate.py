@@ -295,7 +295,7 @@ def damaged(change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "is damaged"),
+        (b"{", "is no baseline, or a damaged one"),
         (b"[]", "is no baseline"),
         (damaged(lambda d: d.update(schema="stepscope.baseline/99")), "later Stepscope"),
         (damaged(lambda d: d.update(schema="other/1")), "does not say"),

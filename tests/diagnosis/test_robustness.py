@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,14 @@ def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Pa
         busy = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
         assert busy + lane.memset_ns + lane.idle_ns == lane.wall_ns
         assert sum(lane.idle_by_cause_ns.values()) == lane.idle_ns
+
+
+def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:
+    """Copies alone leave all computing as idle time, which no cause explains."""
+    path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz", tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    diagnosis = Session([path]).diagnose()
+    assert diagnosis.verdict == "insufficient_data"
+    assert "no kernel" in diagnosis.findings[0].says
+    assert diagnosis.findings[0].next_capture

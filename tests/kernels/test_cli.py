@@ -12,6 +12,9 @@ from tests.cli.command import CONTROL, Stepscope
 from tests.support.ncu import LIMITERS, Row, bundled, changed, written
 from tests.test_docs import fits
 
+from stepscope.kernels.limiters import LIMITERS as KNOWN
+
+LIMITER_TITLES = {limiter.id: limiter.title for limiter in KNOWN.values()}
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
@@ -121,6 +124,33 @@ def test_a_cut_csv_is_one_line(stepscope: Stepscope, report: Path, tmp_path: Pat
     path = tmp_path / "cut.csv"
     path.write_bytes(whole[: len(whole) // 2])
     assert "cut.csv" in stepscope.refuses("kernels", path)
+
+
+def test_markdown_says_what_the_text_says(
+    stepscope: Stepscope, report: Path, tmp_path: Path
+) -> None:
+    def other(row: Row) -> None:
+        row["Kernel Name"] = row["Kernel Name"].replace("k_bank_conflict", "k_new")
+        clock = "gpc__cycles_elapsed.avg.per_second"
+        row[clock] = str(float(row[clock]) / 2)
+
+    after = changed(tmp_path / "after.csv", other)
+    found = stepscope.json("compare", report, after)
+    assert found["remarks"]
+    assert found["only_before"]
+    assert found["only_after"]
+    for arguments in (("compare", report, after), ("kernels", report, "--against", after)):
+        text = stepscope(*arguments, "-f", "markdown").stdout.replace("\\", "")
+        for said in (*found["remarks"], *found["only_before"], *found["only_after"]):
+            assert said in text
+        assert f"limited by {LIMITER_TITLES[found['pairs'][0]['limiter_before']]}" in text
+    explained = stepscope.json("kernels", report, "-k", "4")
+    text = stepscope("kernels", report, "-k", "4", "-f", "markdown").stdout.replace("\\", "")
+    for said in (explained["title"], *explained["because"], *explained["do"], "| Duration |"):
+        assert said in text
+    table = stepscope.json("kernels", after)
+    text = stepscope("kernels", after, "-f", "markdown").stdout.replace("\\", "")
+    assert all(said in text for said in (*table["missing"], *table["remarks"]))
 
 
 def test_compare_takes_reports(stepscope: Stepscope, report: Path, tmp_path: Path) -> None:

@@ -304,6 +304,19 @@ def test_only_the_page_itself_may_write(capture: Path) -> None:
         assert [n["id"] for n in json.loads(served.get("api/notes").body)["notes"]] == ["a1"]
 
 
+def test_a_note_that_is_too_long_is_refused_not_cut(capture: Path) -> None:
+    with serving(capture) as served:
+        for text in ("x" * 10_001, "\N{PILE OF POO}" * 10_001, "x" * 1_000_000):
+            answer = post(served, {**NOTE, "text": text})
+            assert answer.status == 400
+            assert "nothing was written: shorten it" in json.loads(answer.body)["error"]
+        assert list(capture.parent.iterdir()) == [capture]
+        longest = "\N{PILE OF POO}" * 10_000  # sent as 20,000 escapes
+        assert post(served, {**NOTE, "text": longest}).status == 200
+        (note,) = json.loads(served.get("api/notes").body)["notes"]
+        assert note["text"] == longest
+
+
 def test_notes_live_on_and_other_tabs_see_them(capture: Path, browser: Any) -> None:
     before = capture.read_bytes()
     with serving(capture) as served, browsing(browser) as page:

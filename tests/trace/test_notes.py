@@ -125,6 +125,11 @@ def test_what_cannot_be_a_note_is_refused(capture: Path) -> None:
         with pytest.raises(UsageError):
             add(notes, id_, begin, end, text)
     assert not notes.path.exists()
+    with pytest.raises(UsageError, match=r"has 10,001 characters, but 10,000 .* nothing was writ"):
+        add(notes, "a", text="x" * (LONGEST_TEXT + 1))
+    longest = "\N{SNOWMAN}" * LONGEST_TEXT
+    add(notes, "a", text=longest)
+    assert [note["text"] for note in notes.read()["notes"]] == [longest]
 
 
 @pytest.mark.parametrize(

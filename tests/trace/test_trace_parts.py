@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import NULL, Frame, distinct, from_arrow
-from stepscope.trace.job import assemble, rank_in_name
+from stepscope.trace.job import assemble
 from stepscope.trace.meta import Meta
+from stepscope.trace.one_job import rank_in_name, refuse_ranks_as_runs
 from stepscope.trace.store import write_meta
 from stepscope.trace.text import clean_dictionary, without_controls
 from stepscope.trace.trace import Trace
@@ -127,7 +129,7 @@ def traces(tmp_path: Path, *members: tuple[str, int | None, int | None]) -> list
     made = []
     for number, (name, rank, world) in enumerate(members):
         folder = tmp_path / f"{number}.stepscope"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         source = "environment RANK" if rank is not None else ""
         write_meta(folder, Meta(rank=rank, world_size=world, rank_source=source))
         made.append(Trace(folder, tmp_path / name))
@@ -169,10 +171,71 @@ def test_ranks_by_order(tmp_path: Path) -> None:
     assert "not every trace says its rank" in job.remarks[0]
 
 
-def test_ranks_claimed_twice(tmp_path: Path) -> None:
-    job = assemble(traces(tmp_path, ("a", 1, 2), ("b", 1, 2)))
-    assert ranks(job) == [("a", 0), ("b", 1)]
+def test_ranks_that_file_names_claim_twice(tmp_path: Path) -> None:
+    job = assemble(traces(tmp_path, ("node1.gpu0", None, 2), ("node2.gpu0", None, 2)))
+    assert ranks(job) == [("node1.gpu0", 0), ("node2.gpu0", 1)]
     assert "claim the same rank" in job.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("a", 1, 2), ("b", 1, 2)], r"/a and \S*/b are both of rank 1"),
+        ([("a", 0, 2), ("b", 1, 4)], "/a is of a job of 2 ranks, .*/b of one of 4 ranks"),
+        ([("a", 0, 2), ("b", 1, 2), ("c", None, None)], "3 captures, and .* of a job of 2 ranks"),
+        ([("a", 0, 1), ("b", None, 1)], "2 captures, and .* of a job of 1 rank;"),
+    ],
+)
+def test_what_cannot_be_one_job_is_refused(
+    tmp_path: Path, members: list[tuple[str, int | None, int | None]], says: str
+) -> None:
+    made = traces(tmp_path, *members)
+    with pytest.raises(UsageError, match=f"not the ranks of one job: .*{says}"):
+        assemble(made)
+    assert len(assemble(made, apart=True).members) == len(members)
+
+
+def timed(tmp_path: Path, *members: tuple[str, int | None, float, float]) -> list[Trace]:
+    """Traces with a rank of a world of 8, begin and length, s."""
+    made = traces(tmp_path, *((name, rank, 8) for name, rank, _, _ in members))
+    for trace, (_, _, begin, length) in zip(made, members, strict=True):
+        trace.meta.origin_epoch_ns = round(1.79e18 + (begin - 2) * 1e9)
+        trace.meta.window_start_ns = 2 * 10**9
+        trace.meta.window_end_ns = round((2 + length) * 1e9)
+    return made
+
+
+def test_captures_of_another_moment_are_refused_where_they_claim_no_ranks(tmp_path: Path) -> None:
+    made = timed(tmp_path, ("a", None, 0, 5), ("b", None, 14, 5))
+    assert len(assemble(made).members) == 2  # clocks of machines may differ by some seconds
+    made = timed(tmp_path / "x", ("a", None, 0, 5), ("b", None, 16, 5), ("c", None, 7, 5))
+    with pytest.raises(UsageError, match=r"/b began 11 s after \S*/a had ended; .*NAME.rank0"):
+        assemble(made)
+    # every rank claims another number: the clocks may be wrong by any time
+    by_meta = timed(tmp_path / "y", ("a", 0, 0, 5), ("b", 1, 7200, 5))
+    by_name = timed(tmp_path / "z", ("a.rank0", None, 0, 5), ("a.rank1", None, 7200, 5))
+    said = " ".join(assemble(by_meta).remarks)
+    assert "b began 120 minutes after a had ended" in said
+    assert [number for made in (by_meta, by_name) for _, number in ranks(assemble(made))] == [
+        *(0, 1),
+        *(0, 1),
+    ]
+
+
+def test_ranks_given_as_runs_are_refused(tmp_path: Path) -> None:
+    job = timed(tmp_path, *((f"t{i}", i, 0.1 * i, 5) for i in range(8)))
+    with pytest.raises(UsageError, match=r"ranks of one job \(ranks 0, 1, 2, 3, 4, 5, 6, 7, capt"):
+        refuse_ranks_as_runs([[trace] for trace in job])
+    with pytest.raises(UsageError, match=r"/t2 and \S*/t5 are ranks of one job"):
+        refuse_ranks_as_runs([[job[2]], [job[5]]])
+    refuse_ranks_as_runs([job[:4], job[4:]])  # these are folders: each is a run
+    refuse_ranks_as_runs([[job[0]], [job[0]]])  # the same rank of both runs
+    later = timed(tmp_path / "later", ("t1", 1, 60, 5))
+    refuse_ranks_as_runs([[job[0]], later])  # another moment, so another run
+    unknown = traces(tmp_path / "unknown", ("rank0", None, None), ("rank1", None, None))
+    refuse_ranks_as_runs([[trace] for trace in unknown])
+    alone = timed(tmp_path / "alone", ("a", None, 0, 5), ("b", None, 0, 5))
+    refuse_ranks_as_runs([[trace] for trace in alone])  # two programs at once
 
 
 def test_missing_ranks_are_said(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 
+from stepscope.capture.backends.collector import CONFIGURATION
 from stepscope.capture.errors import CaptureError
-from stepscope.capture.process_tree import children, configuration_of
+from stepscope.capture.process_tree import children, configuration_of, is_zombie, members
 
 CONTROL_FILE = "control"
 _ORDER = struct.Struct("<II")
@@ -18,15 +20,32 @@ def prepare(folder: Path) -> None:
     (folder / CONTROL_FILE).write_bytes(_ORDER.pack(0, 0))
 
 
+def close(folder: Path) -> None:
+    """Take no more orders: the launcher no longer waits for what the processes record."""
+    with contextlib.suppress(OSError):
+        (folder / CONTROL_FILE).unlink()
+
+
 def give_order(folder: Path, order: str) -> None:
     """Tell all processes of a run to begin ("start") or end ("stop") recording.
 
     They look every 50 ms.
 
     Raises:
-        CaptureError: the file cannot be written.
+        CaptureError: the run has finished, or the file cannot be written.
     """
     path = folder / CONTROL_FILE
+    run = folder.parent
+    if not path.exists():
+        raise CaptureError(
+            f"the run in {run} has finished, so there is nothing to {order}; read what it recorded "
+            f"with: stepscope diagnose {run}"
+        )
+    if not members(folder.resolve() / CONFIGURATION):
+        raise CaptureError(
+            f"the run in {run} has finished (none of its processes is left), so there is nothing "
+            f"to {order}; where its launcher died, read it with: stepscope capture finalise {run}"
+        )
     try:
         _, count = _ORDER.unpack(path.read_bytes())
         path.write_bytes(_ORDER.pack(ORDERS[order], count + 1))
@@ -42,13 +61,22 @@ def folder_of(process: int) -> Path:
     Raises:
         CaptureError: it is not recorded.
     """
+    if not Path(f"/proc/{process}").is_dir() or is_zombie(process):
+        raise CaptureError(
+            f"there is no process {process} (any more); a run that has finished cannot be steered"
+        )
     pending = [process]
     while pending:
         one = pending.pop()
         if (configuration := configuration_of(one)) is not None:
+            if configuration.name != CONFIGURATION:
+                raise CaptureError(
+                    f"process {process} is recorded by another tool than Stepscope's collector, "
+                    "which takes no orders; record it with: stepscope run --backend collector"
+                )
             return configuration.parent
         pending += children(one)
     raise CaptureError(
-        f"process {process} is not recorded by stepscope run, has ended, or belongs to somebody "
-        "else; start it with: stepscope run --paused -- COMMAND"
+        f"process {process} is not recorded by the collector of stepscope run, or belongs to "
+        "somebody else; start it with: stepscope run --paused -- COMMAND"
     )

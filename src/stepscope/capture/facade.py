@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture import control, dumps
+from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
 
@@ -86,10 +87,16 @@ def _raw_folder(target: str) -> Path:
     if target.isdigit() and not os.path.isdir(target):  # noqa: PTH112 - a name, not yet a path
         return control.folder_of(int(target))
     folder = Path(target)
-    raw = folder if (folder / control.CONTROL_FILE).exists() else folder / "raw"
-    if not (raw / control.CONTROL_FILE).exists():
+    is_raw = (folder / CONFIGURATION).exists()
+    raw = folder if is_raw else folder / RAW_FOLDER
+    if not is_raw and not (raw / CONFIGURATION).exists() and not _was_run(folder):
         raise CaptureError(
             f"{target} is neither a process nor the folder of a capture that runs; name the "
             "process id of the program or of stepscope run"
         )
     return raw
+
+
+def _was_run(folder: Path) -> bool:
+    """Whether a run of ours has left its traces in a folder."""
+    return folder.is_dir() and any(folder.glob("rank*.stepscope"))

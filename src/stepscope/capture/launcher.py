@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stepscope.capture import control, nvml, rawfiles
 from stepscope.capture.backends.base import Backend, Plan
-from stepscope.capture.backends.collector import RAW_FOLDER
+from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.backends.registry import choose
 from stepscope.capture.beside import Beside
 from stepscope.capture.dumps import Dumps
@@ -69,10 +69,27 @@ def prepare(options: Options) -> tuple[Backend, str, Plan]:
         CaptureError: the options make no sense, or nothing works here.
     """
     options.check()
+    refuse_used(options.output)
     if shutil.which(options.command[0]) is None:
         raise CaptureError(f"{options.command[0]} is no program that can be found; check its name")
     backend, why = choose(options)
     return backend, why, backend.plan(options)
+
+
+def refuse_used(folder: Path) -> None:
+    """Refuse a folder that holds something: it is asked before anything else is said or done.
+
+    Raises:
+        CaptureError: it is not empty, or no folder.
+    """
+    try:
+        used = folder.exists() and any(folder.iterdir())
+    except OSError as error:
+        raise CaptureError(
+            f"cannot use {folder}: {error.strerror}; give another folder with -o"
+        ) from error
+    if used:
+        raise CaptureError(f"{folder} exists and is not empty; give another folder with -o")
 
 
 def record(options: Options, version: str, say: Say) -> Outcome:
@@ -104,6 +121,7 @@ def record(options: Options, version: str, say: Say) -> Outcome:
         if beside:
             beside.stop()
         if ours:
+            control.close(raw)
             failures = rawfiles.rescue(raw, plan.pool)
     outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
     if dumps:
@@ -156,16 +174,15 @@ def _keeps_raw(raw: Path) -> bool:
 
 
 def _configuration(raw: Path) -> Path:
-    return raw.resolve() / "collector.conf"
+    return raw.resolve() / CONFIGURATION
 
 
 def _make_folders(options: Options, plan: Plan, version: str) -> Path:
     """Make the run's folders and files; returns the raw folder."""
     output = options.output
     raw = output / RAW_FOLDER
+    refuse_used(output)
     try:
-        if output.exists() and any(output.iterdir()):
-            raise CaptureError(f"{output} exists and is not empty; give another folder with -o")
         (raw if _writes_raw(plan) else output).mkdir(parents=True, exist_ok=True)
         for path, text in plan.files.items():
             path.write_text(text, encoding="utf-8")

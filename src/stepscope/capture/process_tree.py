@@ -28,7 +28,7 @@ def members(configuration: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             process = int(entry.name)
-            if configuration_of(process) == configuration and not _is_zombie(process):
+            if configuration_of(process) == configuration and not is_zombie(process):
                 found.append(process)
     return found
 
@@ -42,7 +42,8 @@ def children(process: int) -> list[int]:
     return found
 
 
-def _is_zombie(process: int) -> bool:
+def is_zombie(process: int) -> bool:
+    """Whether a process has ended, though its parent has not asked how yet."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -10,7 +10,7 @@ from stepscope.cli import options, outputs
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path())
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH]...")
 @click.option(
     "-r",
     "--rule",

@@ -15,7 +15,8 @@ def command(action: str, target: str, format_: str) -> int:
     """Steer or read a capture that runs, or read one whose launcher did not live to do it.
 
     "start PID" and "stop PID" begin and end recording in a program that 'stepscope run' started
-    (--paused lets it start without recording); PID is any of its processes, or the launcher.
+    with the collector (--paused lets it start without recording); PID is any of its processes, the
+    launcher, or the run's folder. A run that has finished takes no orders.
     "dump PID" reads what has been recorded up to now (with run --ring, the last seconds) into
     traces in a folder of their own, while the program runs on.
     "finalise FOLDER" reads the raw files of a run into traces beside them, and removes them then

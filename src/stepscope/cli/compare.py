@@ -65,6 +65,8 @@ def command(
     from stepscope.session import is_kernel_report
     from stepscope.trace.errors import UsageError
 
+    if output is not None:
+        options.refuse_inputs(output)
     reports = [is_kernel_report(path) for path in (*runs, *before, *after)]
     if any(reports):
         _reports([*runs, *before, *after], all(reports), format_, output,
@@ -72,14 +74,21 @@ def command(
         return
     named = [[path] for path in runs]
     if before or after:
-        if runs or not (before and after):
-            raise UsageError("give BEFORE and AFTER, or --before and --after, not one of each")
+        if runs:
+            raise UsageError("give BEFORE and AFTER, or --before and --after, not both")
+        if not (before and after):
+            raise UsageError(
+                "--before and --after go together: each names one rank, and both runs need some"
+            )
         named = [list(before), list(after)]
+    if run_noise is not None and not 0 <= run_noise <= 1:  # nan passes every range of click's
+        raise UsageError("--run-noise is a share between 0 and 1, as in 0.05 for 5 %")
     if len(named) < 2:
         raise UsageError("a comparison needs two runs: stepscope compare BEFORE AFTER")
     if len(named) > 2:
         if repeat_before or repeat_after or format_ == "html":
-            raise UsageError("a trend of more than two runs has no repeats and no HTML")
+            what = "--format html" if format_ == "html" else "--repeat-before or --repeat-after"
+            raise UsageError(f"more than two runs are shown as a trend, which has no {what}")
         trend = trend_of_runs(named, run_noise=run_noise, again=again)
         text = options.as_json(trend) if format_ == "json" else _trend(trend, format_)
     else:
@@ -117,9 +126,9 @@ def _reports(
     if format_ == "json":
         text = options.as_json(found)
     elif format_ == "markdown":
-        from stepscope.render.tables import as_markdown
+        from stepscope.render.ncu_markdown import against_markdown
 
-        text = as_markdown(ncu.against_rows(found))
+        text = against_markdown(found)
     elif format_ == "html":
         from stepscope.render.ncu_html import against_page
 

@@ -20,6 +20,13 @@ def command(format_: str, program: tuple[str, ...]) -> None:
     """
     from stepscope.recording import examine_machine
 
+    if program:
+        import shutil
+
+        from stepscope.trace.errors import UsageError
+
+        if shutil.which(program[0]) is None:
+            raise UsageError(f"{program[0]} is no program that can be found; check its name")
     checks = examine_machine(program)
     if format_ == "json":
         document = {"schema": "stepscope.doctor/1", "checks": checks}

@@ -41,6 +41,8 @@ def command(
     from stepscope.session import Session
 
     path = Path(output)
+    if path.is_dir():
+        raise UsageError(f"{output} is a folder; name a file")
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
     options.refuse_inputs(output)

@@ -67,7 +67,12 @@ def command(
     """
     from stepscope.render import gate as render
     from stepscope.runs import gate_runs
+    from stepscope.trace.errors import UsageError
 
+    for file in filter(None, (junit_file, gitlab_file, summary_file)):
+        options.refuse_inputs(file)  # before a verdict is printed
+    if save_baseline and any(options.same_file(save_baseline, path) for path in paths):
+        raise UsageError(f"{save_baseline} is read by this call and would be lost; name another")
     result = gate_runs(
         paths,
         baseline=baseline,

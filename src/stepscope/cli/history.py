@@ -47,7 +47,7 @@ _ACTIONS = ("add", "list", "plot", "bisect", "keep", "copy", "log")
 )
 @click.option(
     "--latest",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000_000),
     help="How many runs of each name to keep; how many to log, all by default.",
 )
 @options.formats("terminal", "json", "csv", "html", "parquet")
@@ -91,6 +91,8 @@ def command(
         raise UsageError(
             "history add needs captures" if action == "add" else f"history {action} takes no PATH"
         )
+    _refuse_unused(action)
+    _refuse_memory(file, target)
     if action == "add":
         added = []
         offered.send_to(trackers, ())  # a package that is missing is told before anything is added
@@ -115,6 +117,45 @@ def command(
         options.write(_manage(action, file, name, target, trackers, latest) + "\n")
 
 
+_USED = {
+    "add": ("name", "revision", "label", "trackers"),
+    "list": ("name",),
+    "plot": ("name", "figure", "by"),
+    "bisect": ("name", "figure", "good", "bad", "skip"),
+    "keep": ("name", "latest"),
+    "copy": ("target",),
+    "log": ("name", "trackers", "latest"),
+}
+"""Options that an action heeds, beside those that are about files and formats."""
+
+
+def _refuse_unused(action: str) -> None:
+    """Refuse options that the action would pass over: their user expects them to count."""
+    from click.core import ParameterSource
+
+    from stepscope.trace.errors import UsageError
+
+    context = click.get_current_context()
+    known = {name for names in _USED.values() for name in names}
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name in known - set(_USED[action]):
+            raise UsageError(f"history {action} has no {parameter.opts[0]}; leave it out")
+
+
+def _refuse_memory(*places: str) -> None:
+    """Refuse places that end with this process: what is written there is gone at once."""
+    from stepscope.trace.errors import UsageError
+
+    for place in places:
+        if "memory://" in place or place.startswith("memory:"):
+            raise UsageError(
+                f"{place} is in the memory of this process, and gone with it; name a file, "
+                "a folder, or the URL of an object store or a server"
+            )
+
+
 def _manage(
     action: str, file: str, name: str, target: str, trackers: tuple[str, ...], latest: int | None
 ) -> str:
@@ -125,9 +166,13 @@ def _manage(
     if action == "copy":
         if not target:
             raise UsageError("history copy needs --to, as in --to postgresql://HOST/DATABASE")
+        if target == file or options.same_file(target, file):
+            raise UsageError(f"--to is {target} itself; name another history")
         count, new = offered.history_copy(file, target)
         return f"{new} of {plural(count, 'run')} copied" + (
-            "" if new == count else "; the others were there"
+            ""
+            if new == count
+            else f"; {count - new:,} {'was' if count - new == 1 else 'were'} there"
         )
     if action == "log":
         if not trackers:
@@ -150,6 +195,10 @@ def _list(file: str, name: str, format_: str, output: str | None) -> None:
     from stepscope.runs import history_entries, history_parquet
 
     entries = history_entries(file, name)
+    if name and not entries:
+        from stepscope.trace.errors import UsageError
+
+        raise UsageError(f"no run of {name!r} is in {file}; history list shows all of them")
     if output is not None:
         options.refuse_inputs(output)
     if format_ == "parquet":

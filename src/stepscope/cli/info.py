@@ -15,7 +15,7 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
     """Show what a capture holds, what it lacks, and what was noticed while reading it."""
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    session = Session(paths, again=again, apart=True)
     if format_ == "json":
         members = [
             {

@@ -92,7 +92,8 @@ def _trace(
         from stepscope.render import operator_roofline as render
 
         found = session.operator_rooflines()
-        _write(found, format_, render.rooflines_text, render.rooflines_table)
+        shown = (render.rooflines_text, render.rooflines_markdown, render.rooflines_table)
+        _write(found, format_, *shown)
     else:
         options.write_table(session.kernels(), format_, "stepscope.kernels/1")
     options.warn_of_problems(session)
@@ -101,27 +102,38 @@ def _trace(
 def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None:
     from stepscope import session
     from stepscope.render import ncu
+    from stepscope.render import ncu_markdown as markdown
 
     if plot:
         _draw(path, kernel, other, plot)
     if other:
         compared = session.compare_kernel_reports(path, other)
-        _write(compared, format_, ncu.against_text, ncu.against_rows)
+        shown = (ncu.against_text, markdown.against_markdown, ncu.against_rows)
+        _write(compared, format_, *shown)
     elif kernel:
         explained = session.explain_kernel(path, kernel)
-        _write(explained, format_, ncu.explanation_text, ncu.explanation_rows)
+        text, rows = ncu.explanation_text, ncu.explanation_rows
+        _write(explained, format_, text, markdown.explanation_markdown, rows)
     else:
-        _write(session.kernel_report(path), format_, ncu.kernels_text, ncu.kernels_table)
+        text_of_all, table = ncu.kernels_text, ncu.kernels_table
+        found = session.kernel_report(path)
+        _write(found, format_, text_of_all, markdown.kernels_markdown, table)
 
 
 def _write(
-    result: T, format_: str, text: Callable[[T], str], rows: Callable[[T], pa.Table]
+    result: T,
+    format_: str,
+    text: Callable[[T], str],
+    markdown: Callable[[T], str],
+    rows: Callable[[T], pa.Table],
 ) -> None:
     """Print a result: JSON of all of it, text for people, or its rows."""
     if format_ == "json":
         options.write(options.as_json(result))
     elif format_ == "column":
         options.write(text(result))
+    elif format_ == "markdown":
+        options.write(markdown(result))
     else:
         options.write_table(rows(result), format_, "")
 

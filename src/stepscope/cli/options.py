@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def paths(function: F) -> F:
     """``PATH...``: captures, folders of captures, or Stepscope traces."""
     path = click.Path(readable=False)  # whether it can be read is said later, and better
-    return click.argument("paths", nargs=-1, required=True, type=path)(function)
+    return click.argument("paths", nargs=-1, required=True, type=path, metavar="PATH...")(function)
 
 
 def again(function: F) -> F:
@@ -42,13 +42,25 @@ def ceilings(function: F) -> F:
     )(function)
 
 
+_TEXT_FORMATS = ("terminal", "text", "column")
+
+
+class _Format(click.Choice[str]):
+    """A format; what people read is known by each of its names in every command."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in _TEXT_FORMATS and value not in self.choices:
+            value = next((name for name in self.choices if name in _TEXT_FORMATS), value)
+        return super().convert(value, param, ctx)
+
+
 def formats(*names: str) -> Callable[[F], F]:
     """``--format``; the first name is the default."""
     return click.option(
         "--format",
         "-f",
         "format_",
-        type=click.Choice(names),
+        type=_Format(names),
         default=names[0],
         show_default=True,
         help="Output format.",
@@ -142,7 +154,7 @@ def refuse_inputs(output: str) -> None:
     context = click.get_current_context(silent=True)
     for name, value in (context.params if context else {}).items():
         several = value if isinstance(value, tuple | list) else (value,)
-        if name not in _OUTPUTS and any(_same_file(output, item) for item in several):
+        if name not in _OUTPUTS and any(same_file(output, item) for item in several):
             raise UsageError(f"{output} is read by this call and would be lost; name another file")
 
 
@@ -150,7 +162,8 @@ _OUTPUTS = {"output", "junit_file", "gitlab_file", "summary_file", "static", "pl
 """Parameters that name files to write."""
 
 
-def _same_file(one: str, other: object) -> bool:
+def same_file(one: str, other: object) -> bool:
+    """Whether two values of the command line name one file that exists."""
     try:
         return isinstance(other, str) and os.path.samefile(one, other)  # noqa: PTH121 - may be text
     except (OSError, ValueError):  # one of them does not exist, or is no name

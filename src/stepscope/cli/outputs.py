@@ -173,7 +173,7 @@ def answer(
     requests = requests_of(split(names))
     wanted = targets(requests, asked.formats, asked.outputs_, asked.timeunit)
     again = asked.again or asked.force_export == "true"
-    session = Session(inputs(paths, asked.export, again=again), again=again)
+    session = Session(inputs(paths, asked.export, again=again), again=again, apart=True)
     answers = session.answers(requests, window=asked.window, nvtx=asked.nvtx)
     write_answers(answers, wanted, quiet=asked.quiet, force=asked.force_overwrite == "true")
 

@@ -8,16 +8,19 @@ from stepscope.cli import options
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(readable=False), metavar="PATH..."
+)
 @click.argument("sql")
 @options.formats(*options.TABLE_FORMATS)
 @options.again
 def command(paths: tuple[str, ...], sql: str, format_: str, again: bool) -> None:
     """Run SQL over the tables of a capture.
 
-    The canonical tables (gpu_op, api_call, range, operator, ...) and the analysis tables (step,
-    idle_gap) are there with a column rank. One SELECT statement in DuckDB's dialect; nothing else
-    can be read, and nothing is changed. "SHOW TABLES" and "DESCRIBE gpu_op" work too.
+    Several PATHs, or a folder of them, are the ranks of one job. The canonical tables (gpu_op,
+    api_call, range, operator, ...) and the analysis tables (step, idle_gap) are there with a column
+    rank. One SELECT statement in DuckDB's dialect; nothing else can be read, and nothing is
+    changed. "SHOW TABLES" and "DESCRIBE gpu_op" work too.
     """
     from stepscope.session import Session
 

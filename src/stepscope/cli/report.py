@@ -7,13 +7,19 @@ from pathlib import Path
 import click
 
 from stepscope.cli import options
-from stepscope.trace.errors import StorageError, UsageError
+from stepscope.trace.errors import StorageError
 
 
 @click.command()
 @options.paths
 @options.formats("text", "markdown", "html")
-@click.option("--rows", default=15, show_default=True, help="Rows shown of each report.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, 1_000_000),
+    default=15,
+    show_default=True,
+    help="Rows shown of each report.",
+)
 @click.option(
     "-o", "--output", type=click.Path(), help="Write to this file; .md and .html set the format."
 )
@@ -32,12 +38,10 @@ def command(
     from stepscope.render.report_format import parse_format, time_unit
     from stepscope.session import Session, known_reports, stats_requests
 
-    if rows < 1:
-        raise UsageError("--rows must be at least 1")
     by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
     if output is not None and format_ == "text":
         format_ = by_suffix.get(Path(output).suffix.lower(), "text")
-    session = Session(paths, again=again)
+    session = Session(paths, again=again, apart=True)
     sections = [
         report_page.Section(str(path), facts, tables, missing)
         for path, facts, tables, missing in session.page(stats_requests([], known_reports()))

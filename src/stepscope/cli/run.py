@@ -181,8 +181,15 @@ def command(
     installed for it and the program is not changed. What is recorded survives a crash. The exit
     code is the program's.
     """
-    from stepscope.recording import capture_options, capture_program, planned_command
+    from stepscope.recording import (
+        capture_options,
+        capture_program,
+        planned_command,
+        refuse_used_folder,
+    )
 
+    if output:
+        refuse_used_folder(output)  # before --examine, which takes its time
     named = _kernels(examine, kernel, in_a_range=bool(steps or range_))
     wanted = capture_options(
         command=program,

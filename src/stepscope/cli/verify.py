@@ -29,7 +29,14 @@ def command(report: Path, paths: tuple[str, ...], format_: str, ceilings: str, a
         text = report.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {report}: {error.strerror}; name a stored report") from error
-    result = Session(paths, again=again, ceilings=ceilings).verify(text)
+    session = Session(paths, again=again, ceilings=ceilings)
+    try:
+        result = session.verify(text)
+    except InputError as error:
+        said = str(error)
+        if said.startswith("the report"):
+            said = said.replace("the report", str(report), 1)
+        raise InputError(said) from error
     if format_ == "json":
         options.write(options.as_json(result))
     elif result.verified:

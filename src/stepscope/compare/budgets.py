@@ -206,6 +206,8 @@ def _limit(name: str, value: Any) -> float:
     limit = _number(value, name)
     if name.endswith("_share") and limit > 1:  # as percent it would pass whatever comes
         raise UsageError(f"{name} goes from 0 to 1; for {limit:g} % write {limit / 100:g}")
+    if limit < 0:  # no run has less than nothing
+        raise UsageError(f"{name} is never below 0; {limit:g} would fail whatever comes")
     return limit
 
 

@@ -27,7 +27,7 @@ from stepscope.compare.result import (
 )
 from stepscope.compare.setup import beyond, noise_between, setup_differences
 from stepscope.compare.statistics import Difference, difference, mean_error
-from stepscope.trace.units import milliseconds
+from stepscope.trace.units import milliseconds, signed_milliseconds, signed_percent
 
 _FEW_STEPS = 20
 _OF_THE_MACHINE = ("launch_bound", "host_compute", "profiler_overhead")
@@ -141,7 +141,7 @@ def causes_moved(
     sign = 1 if step.difference_ns > 0 else -1
     moved = []
     for f in findings:
-        amount = (f.after_ns or 0) - (f.before_ns or 0)
+        amount = f.end_ns - f.start_ns
         if f.fate != "unchanged" and sign * amount > 0:
             moved.append(CauseMoved(f.cause, amount))
     named = {item.name for item in moved}
@@ -213,7 +213,7 @@ def _says(
         amount = f"{100 * abs(step.ratio - 1):.0f} % {word}"
     said = f"{verdict.capitalize()}: the step is {amount} ({times})"
     if causes:
-        said += f", mostly {causes[0].name} ({signed(causes[0].difference_ns)})"
+        said += f", mostly {causes[0].name} ({signed_milliseconds(causes[0].difference_ns)})"
     if confounding:
         said += f"; part of it may come from what else differs ({confounding})"
     return said
@@ -227,7 +227,7 @@ def _certain(
     said += [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
     said += [
         f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
-        f"({signed((f.after_ns or 0) - (f.before_ns or 0))})"
+        f"({signed_milliseconds(f.end_ns - f.start_ns)})"
         for f in findings
         if f.fate in ("new", "gone") and f.cause not in _OF_THE_MACHINE
     ][:1]
@@ -264,14 +264,9 @@ def kernel_says(kernel: KernelDifference) -> str:
     if kernel.relation in ("same", "other_shape"):
         said = f"{names[1]} takes {amount} a step {more}"
         if kernel.each_ratio is not None:
-            said += f" ({100 * (kernel.each_ratio - 1):+.1f} % a call)"
+            said += f" ({signed_percent(kernel.each_ratio - 1)} a call)"
         return said
     return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} a step {more})"
-
-
-def signed(ns: int) -> str:
-    """A difference of times with its sign."""
-    return ("+" if ns > 0 else "-") + milliseconds(abs(ns))
 
 
 def _places(before: list[PlaceUse], after: list[PlaceUse]) -> list[PlaceDifference]:
@@ -313,10 +308,11 @@ def _collectives(before: Profile, after: Profile) -> list[CollectiveDifference]:
 
 
 def _findings(before: Profile, after: Profile) -> list[FindingDifference]:
-    """Findings of both diagnoses.
+    """Findings of both diagnoses, and what their time did.
 
-    A cause just under its threshold is no finding: one that is found on one side only, but whose
-    idle time hardly differs, is unchanged.
+    A cause under its threshold is no finding, and the threshold is a share of the step: one that is
+    found on one side only may have kept its idle time, or even more of it. Its fate tells what
+    became of the time, not of the finding.
     """
     ours = {f.cause: f for f in before.findings if f.time_ns_per_step}
     theirs = {f.cause: f for f in after.findings if f.time_ns_per_step}
@@ -325,27 +321,32 @@ def _findings(before: Profile, after: Profile) -> list[FindingDifference]:
     found = []
     for cause in dict.fromkeys((*ours, *theirs)):
         a, b = ours.get(cause), theirs.get(cause)
-        start = a.time_ns_per_step if a else budgets[0].get(f"idle:{cause}", 0)
-        end = b.time_ns_per_step if b else budgets[1].get(f"idle:{cause}", 0)
-        fate: Fate
-        if abs(end - start) < max(_MATTERS * step, 0.1 * max(start, end)):
-            fate = "unchanged"
-        elif a is None or b is None:
-            fate = "new" if a is None else "gone"
-        else:
-            fate = "larger" if end > start else "smaller"
         latest = b or a
         assert latest is not None
-        found.append(
-            FindingDifference(
-                cause,
-                fate,
-                a.time_ns_per_step if a else None,
-                b.time_ns_per_step if b else None,
-                latest.says,
-            )
+        idle = [budget.get(f"idle:{cause}") for budget in budgets]
+        if any(ns is not None for ns in idle):
+            idle = [ns or 0 for ns in idle]
+        one = FindingDifference(
+            cause,
+            "unchanged",
+            a.time_ns_per_step if a else None,
+            b.time_ns_per_step if b else None,
+            latest.says,
+            *idle,
         )
+        found.append(msgspec.structs.replace(one, fate=_fate(one, step)))
     return found
+
+
+def _fate(f: FindingDifference, step_ns: float) -> Fate:
+    start, end = f.start_ns, f.end_ns
+    if abs(end - start) < max(_MATTERS * step_ns, 0.1 * max(start, end)):
+        return "unchanged"
+    if f.after_ns is None and end < (1 - _GONE) * start:
+        return "gone"
+    if f.before_ns is None and start < (1 - _GONE) * end:
+        return "new"
+    return "larger" if end > start else "smaller"
 
 
 def _predictions(
@@ -358,7 +359,7 @@ def _predictions(
         told = fate.get(f.cause)
         if told is None or not f.predicted_step_ns:
             continue
-        less = told.after_ns is not None and told.after_ns < (1 - _GONE) * f.time_ns_per_step
+        less = told.end_ns < (1 - _GONE) * told.start_ns
         if told.fate == "gone" or (told.fate == "smaller" and less):
             repaired.append(f)
     noise = 2 * measured.run_noise

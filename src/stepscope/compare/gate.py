@@ -20,8 +20,11 @@ from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
 from stepscope.compare.statistics import difference
 from stepscope.trace.errors import StepscopeError, UsageError
-from stepscope.trace.units import milliseconds
+from stepscope.trace.units import milliseconds, signed_percent
 
+NOTHING_ASKED: Final = (
+    "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
+)
 SCHEMA: Final = "stepscope.gate/1"
 BASELINE: Final = "baseline"
 Status = Literal["pass", "fail", "cannot_tell"]
@@ -110,9 +113,7 @@ def gate(
             *compared.remarks,
         ]
     if not checks:
-        raise UsageError(
-            "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
-        )
+        raise UsageError(NOTHING_ASKED)
     bad = [c for c in checks if c.status == "fail"]
     # a baseline of another set-up is no proof of a slowdown: it is shown, but fails nothing
     unknown = [c for c in checks if c.status == "cannot_tell" and c.name != BASELINE]
@@ -172,11 +173,11 @@ def _against(
     # what the set-up may explain by itself is not held against the code
     least, _ = beyond(found, merged(baseline), merged(runs), compared.setup)
     times = f"{milliseconds(found.before_ns)} to {milliseconds(found.after_ns)}"
-    says = f"the step went from {times} ({100 * slower:+.1f} %)"
+    says = f"the step went from {times} ({signed_percent(slower)})"
     value, limit = round(found.ratio, 4), 1 + rules.min_effect
     if slower < rules.min_effect:
         return Check(BASELINE, "pass", value, limit, f"{says}: no slowdown that counts")
-    says += f"; at {100 * (1 - rules.alpha):g} % confidence {100 * (found.ratio_low - 1):+.1f} %"
+    says += f"; at {100 * (1 - rules.alpha):g} % confidence {signed_percent(found.ratio_low - 1)}"
     if found.ratio_low <= 1:
         return Check(BASELINE, "pass", value, limit, f"{says} or more: within noise")
     if least <= 0:

@@ -171,10 +171,14 @@ class FindingDifference(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: public id.
-        fate: ``gone``, ``new``, ``smaller``, ``larger`` or ``unchanged``.
+        fate: what its time did: ``smaller``, ``larger``, ``unchanged``, or, where only one
+            diagnosis finds it, ``gone`` or ``new`` if more than half of the time went or came.
         before_ns: time it takes a step before; null where not found.
         after_ns: the same after.
         says: its sentence, of the later run that has it.
+        idle_before_ns: idle time a step that is charged to the cause, found or not, before; null
+            where none is on either side.
+        idle_after_ns: the same after.
     """
 
     cause: str
@@ -182,6 +186,38 @@ class FindingDifference(msgspec.Struct, frozen=True):
     before_ns: int | None
     after_ns: int | None
     says: str
+    idle_before_ns: int | None = None
+    idle_after_ns: int | None = None
+
+    @property
+    def start_ns(self) -> int:
+        """Its time before: of the finding, else idle time that is charged to the cause."""
+        return self._time(self.before_ns, self.idle_before_ns)
+
+    @property
+    def end_ns(self) -> int:
+        """Its time after, measured as :attr:`start_ns` is."""
+        return self._time(self.after_ns, self.idle_after_ns)
+
+    def _time(self, found_ns: int | None, idle_ns: int | None) -> int:
+        if found_ns is None or (self._is_idle and idle_ns is not None):
+            return idle_ns or 0
+        return found_ns
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether one diagnosis lacks it, and most of what the other found is such idle time.
+
+        Then both sides are read from the same ledger.
+        """
+        if self.before_ns is not None and self.after_ns is not None:
+            return False
+        found, idle = (
+            (self.before_ns, self.idle_before_ns)
+            if self.after_ns is None
+            else (self.after_ns, self.idle_after_ns)
+        )
+        return 2 * (idle or 0) > (found or 0)
 
 
 class PredictionCheck(msgspec.Struct, frozen=True):

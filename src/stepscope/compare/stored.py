@@ -67,14 +67,15 @@ def read_baseline(path: Path) -> Baseline:
         raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
     except msgspec.DecodeError as error:
         raise InputError(
-            f"the baseline {path} is damaged ({error}); write it anew with --save-baseline"
+            f"{path} is no baseline, or a damaged one ({error}); gate --save-baseline FILE "
+            "writes one"
         ) from error
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
-        raise InputError(f"{path} is no baseline; write one with --save-baseline")
+        raise InputError(f"{path} is no baseline; gate --save-baseline FILE writes one")
     _version(document, BASELINE_SCHEMA, str(path))
     runs = [read_profile(run, str(path)) for run in document["runs"]]
     if not runs:
-        raise InputError(f"the baseline {path} holds no run; write it anew with --save-baseline")
+        raise InputError(f"the baseline {path} holds no run; gate --save-baseline FILE writes one")
     return Baseline(BASELINE_SCHEMA, str(document.get("stepscope", "")), runs)
 
 
@@ -108,7 +109,10 @@ def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
         StorageError: the file cannot be written.
     """
     with _alone(path.parent):
-        kept = read_baseline(path).runs if path.exists() else []
+        try:
+            kept = read_baseline(path).runs if path.exists() else []
+        except InputError as error:
+            raise InputError(f"{error}; {path} was left as it is, name another file") from error
         write_baseline(path, [*kept, *runs], version)
 
 

@@ -44,7 +44,7 @@ def shown(value: float, unit: str) -> str:
         unit: base unit: ``ns``, ``byte``, ``byte/s``, ``hz``, ``%``, ...
     """
     scaled, name = _to_fit(value, unit)
-    number = f"{scaled:,.0f}" if scaled == int(scaled) else f"{scaled:,.2f}"
+    number = f"{scaled:z,.0f}" if scaled == int(scaled) else f"{scaled:z,.2f}"
     return f"{number} {name}".rstrip()
 
 

@@ -119,11 +119,11 @@ def _parts(found: Communication, rows: Sequence[Any]) -> dict[str, list[str]]:
 
 
 def _ms(values: Sequence[int], steps: int) -> list[str]:
-    return [f"{value / max(steps, 1) / 1e6:.3f}" for value in values]
+    return [f"{value / max(steps, 1) / 1e6:z.3f}" for value in values]
 
 
 def _scaled(value: int | None, unit: float) -> str:
-    return "" if value is None else f"{value / unit:.1f}"
+    return "" if value is None else f"{value / unit:z.1f}"
 
 
 def _table(columns: Mapping[str, Sequence[object]]) -> pa.Table:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean, milliseconds
+from stepscope.trace.units import signed_milliseconds as change
+from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
-    from stepscope.compare.result import Comparison
+    from stepscope.compare.result import Comparison, FindingDifference
     from stepscope.compare.trend import Trend
 
 Rows = list[tuple[str, ...]]
 _ROWS = 12
+_BRACKETS = "in brackets: idle time of the cause where it is too small a share to be found"
 _LEAST_NS = 1000  # shorter differences are not worth a line
 
 
@@ -71,7 +74,7 @@ def trend_rows(t: Trend) -> tuple[tuple[str, ...], Rows]:
         (
             named(row.paths),
             milliseconds(row.step_ns),
-            f"{100 * (row.ratio_to_first - 1):+.1f} %",
+            signed_percent(row.ratio_to_first - 1),
             row.since_first.replace("_", " "),
             row.since_previous.replace("_", " "),
             f"{row.moved} ({change(row.moved_ns)})" if row.moved else "",
@@ -120,9 +123,13 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             ],
         ),
         (
-            "Findings",
-            ("cause", "fate", "before", "after"),
-            [(f.cause, f.fate, _time(f.before_ns), _time(f.after_ns)) for f in c.findings],
+            "Findings" + (f" ({_BRACKETS})" if any(map(_in_brackets, c.findings)) else ""),
+            ("cause", "fate", *time),
+            [
+                (f.cause, f.fate, _time(f.before_ns, f.idle_before_ns),
+                 _time(f.after_ns, f.idle_after_ns), change(f.end_ns - f.start_ns))
+                for f in c.findings
+            ],
         ),
     ]  # fmt: skip
     changed = [k for k in c.kernels if k.changed][:_ROWS]
@@ -135,7 +142,7 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
                 (kernel_name(k.before, k.after), k.relation,
                  f"{k.calls_before:g} / {k.calls_after:g}", milliseconds(k.before_ns),
                  milliseconds(k.after_ns), change(k.difference_ns),
-                 f"{100 * (k.each_ratio - 1):+.1f} %" if k.each_ratio else "")
+                 signed_percent(k.each_ratio - 1) if k.each_ratio else "")
                 for k in changed
             ],
         )
@@ -175,11 +182,6 @@ def kernel_name(before: Sequence[str], after: Sequence[str]) -> str:
     return f"{sides[0]} -> {sides[1]}" if sides[0] else sides[1]
 
 
-def change(ns: int) -> str:
-    """A difference of times with its sign."""
-    return "0 ms" if not ns else ("+" if ns > 0 else "-") + milliseconds(abs(ns))
-
-
 def named(paths: Sequence[str]) -> str:
     """The inputs of a run, short."""
     shown = ", ".join(clean(path, 60) for path in paths[:2])
@@ -197,8 +199,15 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _time(ns: int | None) -> str:
-    return "" if ns is None else milliseconds(ns)
+def _time(ns: int | None, idle_ns: int | None) -> str:
+    if ns is not None:
+        return milliseconds(ns)
+    return f"[{milliseconds(idle_ns)}]" if idle_ns else ""
+
+
+def _in_brackets(f: FindingDifference) -> bool:
+    sides = ((f.before_ns, f.idle_before_ns), (f.after_ns, f.idle_after_ns))
+    return any(found is None and idle for found, idle in sides)
 
 
 def _both(before: int, after: int) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape as xml
 from xml.sax.saxutils import quoteattr
 
-from stepscope.render.compare import change
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean, milliseconds
+from stepscope.trace.units import signed_milliseconds
 
 if TYPE_CHECKING:
     from stepscope.compare.gate import Check, GateResult
@@ -110,7 +110,7 @@ def _notes(g: GateResult) -> list[str]:
     notes = []
     if g.causes and (not g.passed or against):
         if against:
-            moved = ", ".join(f"{m.name} {change(m.difference_ns)}" for m in g.causes)
+            moved = ", ".join(f"{m.name} {signed_milliseconds(m.difference_ns)}" for m in g.causes)
             notes.append(f"moved most (a step): {moved}")
         else:
             most = ", ".join(f"{m.name} {milliseconds(m.difference_ns)}" for m in g.causes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from stepscope.render.compare import columns
 from stepscope.render.text import clean, plural
+from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
     from stepscope.compare.history import Entry, Mark, Plot
@@ -69,7 +70,7 @@ def plot_text(p: Plot) -> str:
 def mark_says(mark: Mark, figure: str) -> str:
     """A change of level in a sentence without end."""
     return (
-        f"{figure} changed by {100 * (mark.ratio - 1):+.1f} % after entry {mark.previous.id} "
+        f"{figure} changed by {signed_percent(mark.ratio - 1)} after entry {mark.previous.id} "
         f"({clean(mark.previous.revision, _REVISION) or 'no revision'}), with entry "
         f"{mark.entry.id} ({clean(mark.entry.revision, _REVISION) or 'no revision'}); by chance in "
         f"{100 * mark.chance:.1f} of 100 such series"

@@ -33,7 +33,7 @@ _NOTABLE = 0.05  # relative change of a metric below which a comparison leaves i
 
 
 def kernels_table(table: KernelTable) -> pa.Table:
-    """Every figure of the table in base units; for CSV and Markdown."""
+    """Every figure of the table in base units."""
     import msgspec
     import pyarrow as pa
 

@@ -14,7 +14,7 @@ _MOST = 30
 
 
 def rooflines_table(found: OperatorRooflines) -> pa.Table:
-    """One row an operator and shapes, in base units; for CSV and Markdown."""
+    """One row an operator and shapes, in base units."""
     import msgspec
     import pyarrow as pa
 
@@ -28,15 +28,33 @@ def rooflines_table(found: OperatorRooflines) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
+def rooflines_markdown(found: OperatorRooflines) -> str:
+    """Every figure, the step's MFU, and the commands that examine the slow ones."""
+    from stepscope.render.markdown import escape
+    from stepscope.render.ncu_markdown import bullets
+    from stepscope.render.tables import as_markdown
+
+    said = "".join(f"{escape(line)}  \n" for line in _facts(found))
+    return f"{said}\n{as_markdown(rooflines_table(found))}" + bullets(found.remarks)
+
+
+def _facts(found: OperatorRooflines) -> list[str]:
+    """The device, the step and its MFU."""
+    lines = [f"{clean(found.device) or 'unknown device'}, step {figure(found.step_ns, 'ns')}"]
+    if not found.operators:
+        return lines
+    said = f"{found.flop_per_step / 1e12:.3g} TFLOP a step, "
+    said += figure(found.flop_per_s, "flop_per_s")
+    if found.mfu is not None:
+        said += f", MFU {found.mfu:.1%} of the dense 16-bit peak"
+    return [*lines, said, f"work known for {found.known_share:.0%} of the time of products"]
+
+
 def rooflines_text(found: OperatorRooflines) -> str:
     """The operators for a terminal, and the commands that examine the slow ones."""
-    lines = [f"{clean(found.device) or 'unknown device'}, step {figure(found.step_ns, 'ns')}"]
+    lines = _facts(found)
     if found.operators:
-        said = f"{found.flop_per_step / 1e12:.3g} TFLOP a step, "
-        said += figure(found.flop_per_s, "flop_per_s")
-        if found.mfu is not None:
-            said += f", MFU {found.mfu:.1%} of the dense 16-bit peak"
-        lines += [said, f"work known for {found.known_share:.0%} of the time of products", ""]
+        lines.append("")
         head = ["operator", "shapes", "calls", "time", "step", "math", "FLOP/byte", "attained",
                 "memory", "of roof", "bound"]  # fmt: skip
         body = [

@@ -83,4 +83,4 @@ def _places(title: str, places: Sequence[PathPlace], steps: int) -> list[str]:
 
 
 def _line(name: str, ns: float, share: float) -> str:
-    return f"  {milliseconds(ns):>9}  {100 * share:5.1f} %  {name}"
+    return f"  {milliseconds(ns):>9}  {100 * share:z5.1f} %  {name}"

@@ -90,7 +90,8 @@ def _plain(value: Any) -> Any:
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN has no JSON form
         return None
-    return value
+    # a negative zero is a zero
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def _cell(value: Any) -> str:
@@ -99,7 +100,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.12g}"
+        return f"{value:z.12g}"
     return clean(str(value))
 
 

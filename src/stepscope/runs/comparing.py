@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.session import Session
+from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
     from stepscope.compare.profile import Profile
@@ -34,8 +35,8 @@ def compare_runs(
     """
     from stepscope.compare.comparison import compare
 
-    sides = [_profiles(runs, again=again) for runs in (before, after)]
-    return compare(*sides, run_noise=run_noise)
+    found = profiles([*before, *after], again=again)
+    return compare(found[: len(before)], found[len(before) :], run_noise=run_noise)
 
 
 def trend_of_runs(
@@ -48,12 +49,20 @@ def trend_of_runs(
     """
     from stepscope.compare.trend import trend
 
-    return trend(_profiles(runs, again=again), run_noise=run_noise)
+    return trend(profiles(runs, again=again), run_noise=run_noise)
 
 
-def _profiles(runs: Sequence[Sequence[str]], *, again: bool) -> list[Profile]:
-    """Profiles of runs, each one path, or the paths of its ranks."""
-    return [Session(paths, again=again).profile() for paths in runs]
+def profiles(runs: Sequence[Sequence[str]], *, again: bool = False) -> list[Profile]:
+    """Profiles of runs, each one path, or the paths of its ranks.
+
+    Raises:
+        InputError: a path cannot be read as a capture.
+        UsageError: ranks of one job are given as runs; told before any profile is made.
+    """
+    sessions = [Session(paths, again=again) for paths in runs]
+    refuse_ranks_as_runs([session.job.traces for session in sessions])
+    # one after the other: an explained session holds its columns
+    return [sessions.pop(0).profile() for _ in runs]
 
 
 def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
@@ -64,10 +73,11 @@ def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
     """
     from stepscope.compare.stored import is_baseline, read_baseline
 
-    found: list[Profile] = []
-    for path in paths:
-        if is_baseline(Path(path)):
-            found += read_baseline(Path(path)).runs
-        else:
-            found.append(Session([path], again=again).profile())
-    return found
+    stored = [path for path in paths if is_baseline(Path(path))]
+    captures = [path for path in paths if path not in stored]
+    made = iter(profiles([[path] for path in captures], again=again))
+    return [
+        run
+        for path in paths
+        for run in (read_baseline(Path(path)).runs if path in stored else [next(made)])
+    ]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.runs.comparing import profiles_of
 from stepscope.session import Session
+from stepscope.trace.errors import UsageError
+from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
     from stepscope.compare.budgets import CellLimit, SqlLimit
@@ -46,7 +48,7 @@ def gate_runs(
 
     from stepscope import __version__
     from stepscope.compare.budgets import Rules, read_rules, with_limits
-    from stepscope.compare.gate import gate
+    from stepscope.compare.gate import NOTHING_ASKED, gate
     from stepscope.compare.stored import add_to_baseline
 
     usual = Path("stepscope.toml")
@@ -54,8 +56,11 @@ def gate_runs(
     rules = with_limits(read_rules(file) if file else Rules(), budgets)
     if allow_missing:
         rules = replace(rules, allow_missing=True)
+    if not (baseline or rules.limits or rules.figures or rules.cells or save_baseline):
+        raise UsageError(NOTHING_ASKED)  # before anything is read
     before = profiles_of(baseline, again=again)
     sessions = [Session([path], again=again) for path in paths]
+    refuse_ranks_as_runs([session.job.traces for session in sessions])
     runs = [session.profile() for session in sessions]
 
     def compute(item: SqlLimit | CellLimit) -> float:

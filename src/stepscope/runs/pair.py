@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.session import Session
 from stepscope.trace.errors import UsageError
+from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
@@ -32,6 +33,7 @@ class Pair:
             side: Session([path], again=again)
             for side, path in zip(SIDES, (before, after), strict=True)
         }
+        refuse_ranks_as_runs([session.job.traces for session in self.sessions.values()])
 
     @cached_property
     def comparison(self) -> Comparison:

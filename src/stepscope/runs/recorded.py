@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.session import Session
+from stepscope.runs.comparing import profiles
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -47,14 +47,15 @@ def history_add(
     from stepscope.compare.history.git import head
 
     made_from = head() if revision is None else revision
+    found = profiles([[path] for path in paths])
     records = [
         record_of(
-            Session([path]).profile(),
+            profile,
             name=name or Path(path).name.split(".")[0],
             revision=made_from,
             label=label,
         )
-        for path in paths
+        for path, profile in zip(paths, found, strict=True)
     ]
     left = list(records)
     try:

@@ -15,8 +15,9 @@ from stepscope.trace.errors import ConflictError, StepscopeError, UsageError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LONGEST_BODY = 100_000
-"""Bytes of a change: the text of a note in the longest encoding, and a little around it."""
+LONGEST_BODY = 130_000
+"""Bytes of a change: the text of a note with every character written as two escapes, and a little
+around it."""
 
 
 def changing(path: str, answer: Callable[[bytes], bytes]) -> Route:
@@ -33,7 +34,12 @@ def changing(path: str, answer: Callable[[bytes], bytes]) -> Route:
         async for part in request.stream():
             body += part
             if len(body) > LONGEST_BODY:
-                return _refusal(UsageError("the note is too long"))
+                return _refusal(
+                    UsageError(
+                        f"the note is too long: over {LONGEST_BODY:,} bytes; nothing was written: "
+                        "shorten it"
+                    )
+                )
         try:
             found = await run_in_threadpool(answer, body)
         except StepscopeError as error:

@@ -80,8 +80,10 @@ class Session(Diagnosing, Reporting, Viewing):
         cache: where imported files are kept; the user's cache by default.
         again: import even what the cache holds.
         ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
+        apart: each capture is looked at by itself, so they need not be of one job.
 
     Raises:
+        UsageError: the captures cannot be the ranks of one job.
         InputError: a path cannot be read as a capture.
         StorageError: the cache cannot be written.
     """

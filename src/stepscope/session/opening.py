@@ -28,6 +28,7 @@ class Opening:
         cache: Cache | None = None,
         again: bool = False,
         ceilings: str | Path = "",
+        apart: bool = False,
     ) -> None:
         self._ceilings = read_ceilings(ceilings) if ceilings else None
         # a file name need not be valid Unicode, but results are
@@ -40,7 +41,9 @@ class Opening:
         self._cache = cache or Cache()
         left_out: list[str] = []
         captures = captures_of(paths, left_out)
-        self.job: Job = assemble([load(path, self._cache, again=again) for path in captures])
+        self.job: Job = assemble(
+            [load(path, self._cache, again=again) for path in captures], apart=apart
+        )
         if left_out:
             named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
             self.job.remarks.append(

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
+from stepscope.trace.one_job import apart_says, claimed_rank, refuse_unrelated
 from stepscope.trace.trace import Job, Member, Trace
 
-_RANK_IN_NAME = (
-    re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE),
-    # shorter words count where no letter stands before them: server12 and year2026 are no ranks
-    re.compile(r"(?<![a-z])(?:r|worker|gpu|proc)[_\-.]?(\d+)", re.IGNORECASE),
-)
-_LONGEST_RANK = 7  # digits; longer numbers are dates and process ids
 
-
-def assemble(traces: list[Trace]) -> Job:
+def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
     """Order traces by rank.
 
     The rank is what the trace's own metadata says (distributed info, environment), else a number
     in the file name after a word such as ``rank``, else the position in the given order. When two
-    traces claim one rank, the given order decides for all.
+    file names claim one rank, the given order decides for all.
+
+    Args:
+        traces: the traces.
+        apart: each is looked at by itself, so they need not be of one job.
+
+    Raises:
+        UsageError: they cannot be ranks of one job.
     """
+    if not apart:
+        refuse_unrelated(traces)
     if len(traces) == 1:
         meta = traces[0].meta
         return Job([Member(traces[0], meta.rank or 0, meta.rank_source or "only trace")], [])
-    claims = [_claim(trace) for trace in traces]
+    claims = [claimed_rank(trace) for trace in traces]
     ranks = [rank for rank, _ in claims]
     if None in ranks or len(set(ranks)) < len(ranks):
         why = (
@@ -42,27 +42,12 @@ def assemble(traces: list[Trace]) -> Job:
     members.sort(key=lambda member: member.rank)
     sources = sorted({member.rank_source for member in members})
     remarks = [f"ranks are taken from {' and '.join(sources)}"]
+    remarks += apart_says(traces)
     worlds = {trace.meta.world_size for trace in traces if trace.meta.world_size}
     if worlds and max(worlds) > len(traces):
         missing = sorted(set(range(max(worlds))) - {member.rank for member in members})
         remarks.append(f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}")
     return Job(members, remarks)
-
-
-def rank_in_name(name: str) -> int | None:
-    """The rank that a file name states; None when it states none."""
-    for pattern in _RANK_IN_NAME:
-        found = pattern.findall(Path(name).name)
-        if found and len(found[-1]) <= _LONGEST_RANK:
-            return int(found[-1])
-    return None
-
-
-def _claim(trace: Trace) -> tuple[int | None, str]:
-    if trace.meta.rank is not None:
-        return trace.meta.rank, trace.meta.rank_source or "trace's metadata"
-    named = rank_in_name(trace.path.name)
-    return named, "file names"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -232,7 +232,10 @@ def _check(id_: str, begin_ns: int, end_ns: int, text: str) -> None:
     if not -_LONGEST_TIME_NS <= begin_ns <= end_ns <= _LONGEST_TIME_NS:
         raise UsageError("the note ends before it begins, or lies outside of all time")
     if len(text) > LONGEST_TEXT:
-        raise UsageError(f"a note holds {LONGEST_TEXT:,} characters at most")
+        raise UsageError(
+            f"the note has {len(text):,} characters, but {LONGEST_TEXT:,} at most are kept; "
+            "nothing was written: shorten it, or make two of it"
+        )
 
 
 def _data_folder() -> Path:

@@ -1,4 +1,7 @@
-"""Figures with their units, as people read them. Every sentence and table shows them this way."""
+"""Figures with their units, as people read them. Every sentence and table shows them this way.
+
+What rounds to zero is shown without a sign: ``z`` in a format drops that of a negative zero.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,32 @@ def milliseconds(ns: float) -> str:
     if abs(ms) >= 100:
         return f"{ms:.0f} ms"
     if abs(ms) >= 1 or ms == 0:
-        return f"{ms:.1f} ms"
-    return f"{ns / 1e3:.1f} us" if abs(ms) < 0.1 else f"{ms:.2f} ms"
+        return f"{ms:z.1f} ms"
+    return f"{ns / 1e3:z.1f} us" if abs(ms) < 0.1 else f"{ms:.2f} ms"
+
+
+def signed_milliseconds(ns: float) -> str:
+    """A difference of times with its sign; what rounds to zero has none."""
+    length = milliseconds(abs(ns))
+    if _is_zero(length):
+        return length
+    return ("+" if ns > 0 else "-") + length
 
 
 def percent(share: float) -> str:
     """A share as whole percent."""
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:z.0f} %"
+
+
+def signed_percent(share: float) -> str:
+    """A relative difference in percent with its sign; what rounds to zero has none."""
+    rounded = f"{100 * share:z.1f} %"
+    return rounded if rounded[0] == "-" or _is_zero(rounded) else f"+{rounded}"
+
+
+def _is_zero(text: str) -> bool:
+    """Whether a figure with its unit shows no other digit than 0."""
+    return not any(digit in text for digit in "123456789")
 
 
 def shown(value: float, unit: str) -> str:
@@ -48,11 +70,11 @@ def shown(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes_per_s"):
         rate = "/s" if unit == "bytes_per_s" else ""
         name, size = next((b for b in _BYTES if abs(value) >= b[1]), ("B", 1.0))
-        return f"{value / size:.{0 if name == 'B' else 1}f} {name}{rate}"
+        return f"{value / size:z.{0 if name == 'B' else 1}f} {name}{rate}"
     formats = {
-        "flop_per_s": f"{value / 1e12:.1f} TFLOP/s",
+        "flop_per_s": f"{value / 1e12:z.1f} TFLOP/s",
         "share": percent(value),
-        "ratio": f"{value:.2f}",
-        "per_step": f"{value:,.0f}" if value == round(value) else f"{value:,.1f}",
+        "ratio": f"{value:z.2f}",
+        "per_step": f"{value:z,.0f}" if value == round(value) else f"{value:z,.1f}",
     }
-    return formats.get(unit, f"{value:,.0f}")
+    return formats.get(unit, f"{value:z,.0f}")

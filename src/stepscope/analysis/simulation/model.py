@@ -34,6 +34,7 @@ from stepscope.analysis.simulation.program import C
 from stepscope.analysis.simulation.replay import Replay, replay
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
+from stepscope.trace.units import signed_percent
 
 LARGEST_RUN: Final = 100_000
 """Items that are replayed at most, all ranks together: what some eight predictions of three
@@ -316,7 +317,7 @@ class Simulation:
         which = f"steps {run.first} to {run.last}" if run.steps > 1 else f"step {run.first}"
         said = (
             f"{which} were replayed; without changes the replay is "
-            f"{100 * self.replay_error:+.1f} % off the measured step"
+            f"{signed_percent(self.replay_error)} off the measured step"
         )
         used = self.lead_used_ns()
         if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:

@@ -187,6 +187,8 @@ def suspects(marks: Sequence[Mark], good: str, bad: str, entries: Sequence[Entry
     Raises:
         UsageError: a revision was not recorded, or they stand in the wrong order.
     """
+    if len(entries) < 2:
+        raise UsageError(f"bisect needs two runs at least, and there is {len(entries)}")
     first, last = 0, len(entries) - 1
     if good:
         first = _positions(entries, good)[-1]

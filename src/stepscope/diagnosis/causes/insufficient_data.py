@@ -14,7 +14,7 @@ _TOO_MUCH = 0.25
 
 
 def detect(case: Case) -> Detection | None:
-    """Too little work, no launching calls, or too much idle time that nothing explains."""
+    """Too little work, no kernels or launches, or too much idle time that nothing explains."""
     explanation = case.explanation
     lane = explanation.lane
     idle = explanation.steady_total("idle_ns") / explanation.n_steady
@@ -27,6 +27,13 @@ def detect(case: Case) -> Detection | None:
     if len(lane.ops) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about training steps"
         capture = "capture at least five whole steps after warm-up"
+    elif not lane.is_kernel.any():
+        # then all computing would look like idle time
+        reason = (
+            "the capture holds copies and memory sets but no kernel, so that what the GPU computed "
+            "is not in it"
+        )
+        capture = captures.PLAIN
     elif unlinked > 0.5 and idle > 0.1 * case.step_ns:
         reason = (
             "most GPU operations have no recorded launching call, so idle time cannot be "

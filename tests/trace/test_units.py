@@ -1,0 +1,58 @@
+"""Figures with their units: signs, and what rounds to zero."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.kernels.units import shown as shown_of_report
+from stepscope.render.tables import as_columns, as_csv, as_json
+from stepscope.trace.units import (
+    UNITS,
+    milliseconds,
+    percent,
+    shown,
+    signed_milliseconds,
+    signed_percent,
+)
+
+NEGATIVE_ZERO = re.compile(r"[-+]0(\.0*)?(?![.\d])")
+VALUES = st.one_of(st.floats(-1e15, 1e15), st.floats(-1, 1), st.sampled_from([-0.0, -0.04, -1e-9]))
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0.0 ms"), (-20, "0.0 us"), (20, "0.0 us"), (-60, "-0.1 us"), (60, "+0.1 us"),
+     (-1_500_000, "-1.5 ms"), (250_000_000, "+250 ms")],
+)  # fmt: skip
+def test_differences_of_times(ns: int, text: str) -> None:
+    assert signed_milliseconds(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0 %"), (-0.0004, "0.0 %"), (0.0004, "0.0 %"), (-0.0006, "-0.1 %"), (1.5, "+150.0 %")],
+)
+def test_relative_differences(share: float, text: str) -> None:
+    assert signed_percent(share) == text
+
+
+@given(VALUES)
+def test_nothing_is_a_negative_zero(value: float) -> None:
+    said = [milliseconds(value), signed_milliseconds(value), percent(value), signed_percent(value)]
+    said += [shown(value, unit) for unit in UNITS]
+    said += [shown_of_report(value, unit) for unit in ("ns", "%", "byte/s", "")]
+    table = pa.table({"x": [value]})
+    said += as_columns(table).splitlines()[2:]
+    assert not [text for text in said if NEGATIVE_ZERO.match(text.strip())]
+
+
+def test_tables_show_a_negative_zero_as_zero() -> None:
+    table = pa.table({"x": [-0.0]})
+    assert as_columns(table).split() == ["x", "-", "0"]
+    assert as_csv(table) == "x\n0.0\n"
+    assert '"rows":[[0.0]]' in as_json(table, "s")
