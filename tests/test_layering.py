@@ -52,12 +52,13 @@ ARROWS: dict[str, set[str]] = {
         *("diagnosis", "recipes", "compare", "render", "export", "data", "shelves"),
     },
     # The facade for what looks at several runs.
+    "prepared": {"trace", "analysis", "shelves", "session"},
     "runs": {"session", "compare", "render", "trace"},
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
     "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
-    "server": {"session", "runs", "render", "trace.errors"},
+    "server": {"session", "prepared", "runs", "render", "trace.errors"},
     "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {

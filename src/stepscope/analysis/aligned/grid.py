@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.aligned.partition import IDLE, Partition
+from stepscope.analysis.aligned.partition import IDLE, Pieces
 from stepscope.analysis.timeline.classes import Codes
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
@@ -62,7 +62,7 @@ class Cells:
     idle_code: Codes
 
 
-def cells(pieces: Partition, code: Codes, zero_ns: IntArray, picture: Picture) -> Cells:
+def cells(pieces: Pieces, code: Codes, zero_ns: IntArray, picture: Picture) -> Cells:
     """Aggregate pieces into cells.
 
     Args:
