@@ -4,6 +4,7 @@ import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, count, percent, time, words } from "./format";
 import { choice, windowOf } from "./panelbase";
+import { waiting } from "./waiting";
 import type { GroupRow, Instances, TableAnswer } from "./types";
 
 const FIRST_ROWS = 200;
@@ -174,7 +175,11 @@ export class Tables implements Panel {
 
   private async ask(): Promise<void> {
     const number = ++this.asked;
-    const found = await this.host.asking(this.host.source.table(this.by, this.window()));
+    const { source } = this.host;
+    const asked = waiting(source.table(this.by, this.window()), () => source.progress(), (text) => {
+      if (number === this.asked) this.summary.textContent = text;
+    });
+    const found = await this.host.asking(asked);
     if (number !== this.asked) return; // something later has been asked since
     if (!found) {
       fill(this.grid);
