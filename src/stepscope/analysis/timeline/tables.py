@@ -118,8 +118,7 @@ class Work:
         key = np.zeros(len(self.families), np.int64)
         for codes, texts in columns:
             key = key * (len(texts) + 1) + codes + 1
-        distinct, code = np.unique(key, return_inverse=True)
-        code = code.reshape(-1).astype(np.int64)
+        distinct, code = _factored(key)
         names: list[tuple[str | None, ...]] = []
         for value in distinct.tolist():
             left = value
@@ -128,7 +127,11 @@ class Work:
                 left, at = divmod(left, len(texts) + 1)
                 parts.append(texts[at - 1] if at else None)
             names.append(tuple(reversed(parts)))
-        order = np.lexsort((self.ns, code))
+        most = int(self.ns.max(initial=0)) + 1
+        if len(names) * most < 1 << 62:  # one sort instead of two
+            order = np.argsort(code * most + self.ns, kind="stable")
+        else:
+            order = np.lexsort((self.ns, code))
         return Grouping(names, code, order)
 
     def _column(self, by: str, name: str) -> tuple[IntArray, list[str]]:
@@ -205,6 +208,17 @@ class Work:
         rows = np.flatnonzero((groups.code == group) & window.chosen)
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
         return rows[:MOST_INSTANCES], len(rows)
+
+
+def _factored(key: IntArray) -> tuple[IntArray, IntArray]:
+    """Distinct values, ascending, and which of them each is; none is negative."""
+    most = int(key.max(initial=-1)) + 1
+    if most > 2 * len(key) + 1000:
+        distinct, code = np.unique(key, return_inverse=True)
+        return distinct, code.reshape(-1).astype(np.int64)
+    present = np.bincount(key, minlength=most) > 0  # few values: counting needs no sorting
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present), place[key]
 
 
 def shown(names: tuple[str | None, ...]) -> list[str]:
