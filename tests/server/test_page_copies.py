@@ -137,3 +137,29 @@ def test_a_capture_without_gpu_work_says_why_there_is_no_table(
         page.get_by_text("no table:").wait_for()
         assert "holds no GPU work" in page.locator(".drawer .tools").inner_text()
         assert not page.get_by_role("button", name="Copy the rows").is_visible()
+
+
+def test_a_counter_says_its_value_and_unit_under_the_pointer(browser: Any, tmp_path: Path) -> None:
+    build = Build()
+    build.kernel(0, 1000, call=(0, 5))
+    for metric, values in {
+        "memory_used_bytes": (1_500_000_000, 3_000_000_000),
+        "sm_clock_mhz": (1980, 1200),
+        "power_watt": (700.25, 350.5),
+    }.items():
+        for at, value in zip((100, 600), values, strict=True):
+            build._add(
+                "metric_sample", time_ns=at * 1000, device=0, metric=metric, value=float(value)
+            )
+    with serving(build.trace(tmp_path).folder) as served, browsing(browser) as page:
+        shown = Shown(page, served.address)
+        for title, early, late in (
+            ("memory_used_bytes", "1.50 GB", "3.00 GB"),
+            ("sm_clock_mhz", "1,980 MHz", "1,200 MHz"),
+            ("power_watt", "700.25 W", "350.50 W"),
+        ):
+            for at_us, value in ((50, "no sample yet"), (300, early), (800, late)):
+                page.mouse.move(shown.x(at_us * 1000), shown.lane(title) + 10)
+                page.wait_for_timeout(50)
+                assert page.locator(".stage .tip").first.inner_text() == f"{title}: {value}"
+        assert page.errors == []
