@@ -76,6 +76,8 @@ def store(session: Session, stored: Callable[[str], None]) -> None:
         StorageError: the cache cannot be written.
     """
     from stepscope.analysis.aligned.stored import open_steps, store_steps
+    from stepscope.analysis.job import JobView
+    from stepscope.analysis.timeline.panels import Panels
     from stepscope.analysis.timeline.stored_tables import StoredTables
 
     shelves = Shelves(session.job.members, Cache(session.cache_folder), session.paths)
@@ -83,5 +85,7 @@ def store(session: Session, stored: Callable[[str], None]) -> None:
         shelves.write(STEPS, lambda path, who: store_steps(path, who, session.aligned))
     stored(STEPS)
     if not shelves.holds(TABLES, StoredTables):
-        shelves.write(TABLES, session.panels.store)
+        # not the session's own panels, which would keep all columns while it diagnoses
+        panels = Panels(session.timeline, lambda: JobView(session.devices))
+        shelves.write(TABLES, panels.store)
     stored(TABLES)

@@ -141,6 +141,7 @@ class Shelves:
         shelf = self._made(self._members[0])
         with storage_errors(shelf):
             store(shelf / name, self.identity)
+        self._cache.shrink()
 
     def whole(self) -> bool:
         """Whether all contents are as they were written; removes what is not."""
