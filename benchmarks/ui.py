@@ -8,6 +8,8 @@ timeline once, ends it, and starts it again: that is what is measured.
 - process start: from the start of the command to its first line of Python's own
 - server ready: to the printed address
 - picture: to the frame in which every track in view is drawn, by the page's own mark
+- first table, steps (with --panels): from the key to the kernels of the steady steps, and from a
+  link to the steps side by side; the first of them waits until the capture is explained
 - diagnosis (with --diagnose): waited for first, else it competes with the frames for the processor
 - frames: by the browser's clock, while the view is panned and zoomed with one input event a frame:
   the script's share of each frame, the distance between frames, and, from the browser's own trace,
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--capture", type=Path, help="a capture instead of the synthetic trace")
     parser.add_argument("--cache", type=Path, help="a cache folder that is kept")
     parser.add_argument("--diagnose", action="store_true", help="wait for the diagnosis as well")
+    parser.add_argument("--panels", action="store_true", help="only the first table and the steps")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder, launched() as browser:
         big = arguments.capture or Path(folder) / "big.stepscope"
@@ -147,6 +150,10 @@ def main() -> None:
                         f"start {attempt}: server ready {ready:5.2f} s, page asked {asked:5.2f} s, "
                         f"first picture {drawn / 1000 - clock:5.2f} s"
                     )
+                    if arguments.panels:
+                        panels(page, address)
+                        print(f"server: {memory}")
+                        continue
                     if attempt < 2:
                         continue
                     if arguments.diagnose:
@@ -171,6 +178,21 @@ def forget(*folders: Path) -> None:
             if path.is_file():
                 with path.open("rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def panels(page: Any, address: str) -> None:
+    """The first table of kernels, and the steps side by side."""
+    begin = time.perf_counter()
+    page.locator("canvas.rows").focus()
+    page.keyboard.press("k")
+    page.wait_for_selector(".drawer tbody tr[data-key]", timeout=900_000)
+    print(f"first table of kernels {time.perf_counter() - begin:6.2f} s")
+    begin = time.perf_counter()
+    page.goto("about:blank")
+    page.goto(f"{address}#view=steps")
+    page.wait_for_selector(".stepsmain .tools select", timeout=900_000)
+    page.wait_for_selector("html[data-idle=true]", state="attached")
+    print(f"steps side by side     {time.perf_counter() - begin:6.2f} s")
 
 
 def blank(browser: Any, arguments: argparse.Namespace) -> None:

@@ -95,11 +95,13 @@ ARROWS: dict[str, set[str]] = {
     "session": needed_by_parts("session"),
     # The facade for what looks at several runs.
     "runs": needed_by_parts("runs"),
+    # ... and for what is stored of tables and steps of large captures.
+    "prepared": {"trace", "analysis", "session"},
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
     "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
-    "server": {"session", "runs", "render", "trace.errors"},
+    "server": {"session", "prepared", "runs", "render", "trace.errors"},
     "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {

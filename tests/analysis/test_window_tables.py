@@ -151,3 +151,15 @@ def test_a_million_operations_answer_at_once() -> None:
     each = (time.process_time() - begun) / 3
     # a question costs less than sorting once, which it would if nothing were kept
     assert each < max(0.2, 1.5 * sorting)
+
+
+@pytest.mark.parametrize("most", [1, 5, 4000, 1 << 40])
+def test_groups_are_numbered_in_the_order_of_their_keys(most: int) -> None:
+    from stepscope.analysis.timeline.tables import _factored
+
+    for size in (0, 1, 500):
+        key = np.random.default_rng(size).integers(0, most, size)
+        distinct, code = _factored(key)
+        expected, inverse = np.unique(key, return_inverse=True)
+        assert distinct.tolist() == expected.tolist()
+        assert code.tolist() == inverse.reshape(-1).tolist()

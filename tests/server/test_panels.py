@@ -356,6 +356,65 @@ def test_notes_live_on_and_other_tabs_see_them(capture: Path, browser: Any) -> N
         assert page.errors == []
 
 
+def test_what_is_typed_right_after_the_key_belongs_to_the_note(capture: Path, browser: Any) -> None:
+    with serving(capture) as served, browsing(browser) as page:
+        shown = Shown(page, served.address)
+
+        def late(route: Any) -> None:  # the server takes its time
+            page.wait_for_timeout(400)
+            route.continue_()
+
+        page.route("**/api/note", late)
+        before = shown.window()
+        page.locator("canvas.rows").focus()
+        page.keyboard.type("mwas slow")  # w, a, s move the timeline where they are its keys
+        assert page.locator(".notes textarea").input_value() == "was slow"
+        page.keyboard.press("Enter")
+        shown.settle()
+        page.wait_for_function(
+            "() => document.querySelector('.notes textarea').value === 'was slow'"
+        )
+        kept = json.loads(served.get("api/notes").body)["notes"]
+        assert [note["text"] for note in kept] == ["was slow"]
+        assert shown.window() == before
+        page.get_by_label("Remove the mark").click()
+        shown.settle()
+        assert page.errors == []
+
+
+def test_a_note_that_is_not_kept_says_why_and_keeps_its_text(capture: Path, browser: Any) -> None:
+    with serving(capture) as served, browsing(browser) as page:
+        shown = Shown(page, served.address)
+        opened(shown, "m")
+        box = page.locator(".notes textarea")
+        assert "10,000 characters" in page.locator(".drawer .tools").inner_text()
+        box.fill("x" * 9_500)
+        says = page.locator(".notes p")
+        assert says.inner_text() == "9,500 of 10,000 characters"
+        box.fill("é" * 10_001)
+        assert "too long" in says.inner_text()
+        box.press("Enter")
+        shown.settle()
+        assert says.inner_text().startswith("10,001 of 10,000 characters: too long to be saved")
+        assert "not saved" in page.locator("footer").inner_text()
+        assert box.input_value() == "é" * 10_001
+        assert box.get_attribute("aria-invalid") == "true"
+        assert json.loads(served.get("api/notes").body)["notes"][0]["text"] == ""
+        refusal = {"error": "the disk is full; make room and save again"}
+        page.route("**/api/note", lambda route: route.fulfill(status=410, json=refusal))
+        box.fill("short")
+        box.press("Enter")
+        shown.settle()
+        assert says.inner_text() == "Not saved: the disk is full; make room and save again"
+        assert box.input_value() == "short"
+        page.unroute("**/api/note")
+        box.press("Enter")
+        shown.settle()
+        assert says.inner_text() == ""
+        assert json.loads(served.get("api/notes").body)["notes"][0]["text"] == "short"
+        page.errors.clear()  # the browser reports the refusal itself
+
+
 def test_a_note_about_the_range(capture: Path, browser: Any) -> None:
     with serving(capture) as served, browsing(browser) as page:
         shown = Shown(page, f"{served.address}#range=60000000-95000000")

@@ -267,3 +267,28 @@ def test_missing_ranks_are_said(tmp_path: Path) -> None:
 )
 def test_rank_in_name(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
+
+
+def test_chunks_that_share_a_dictionary_are_not_unified_again() -> None:
+    from stepscope.trace.frame import _share_dictionary
+
+    words = pa.array(["b", "a", "c"])
+    chunks = [
+        pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), words)
+        for codes in ([0, 2], [], [None, 1])
+    ]
+    other = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array(["a"]))
+    part = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), words.slice(1))
+    assert _share_dictionary(chunks)
+    assert not _share_dictionary([*chunks, other])
+    assert not _share_dictionary([*chunks, part])
+    for held, wanted in (
+        (chunks, ["b", "c", None, "a"]),
+        ([*chunks, other], ["b", "c", None, "a", "a"]),
+        ([*chunks, part], ["b", "c", None, "a", "a", "c"]),
+    ):
+        frame = from_arrow(pa.table({"name": pa.chunked_array(held)}))
+        texts = [frame.text("name", row) or None for row in range(len(frame))]
+        assert texts == wanted
+        assert frame.equals("name", "a", "c").tolist() == [t in ("a", "c") for t in wanted]
+        assert frame.that("name", lambda t: t == "b").tolist() == [t == "b" for t in wanted]

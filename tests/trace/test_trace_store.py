@@ -345,8 +345,18 @@ def test_a_table_of_other_types(folder: Path) -> None:
     with pytest.raises(InputError, match="types"):
         Trace(folder).arrow("api_call")
     pq.write_table(table.drop_columns("start_ns"), file)
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(InputError, match=r"damaged \(it has no column start_ns\)"):
         Trace(folder).arrow("api_call")
+
+
+def test_a_table_from_before_a_column_was_introduced(folder: Path) -> None:
+    write(folder, "api_call", spans([1, 5]))
+    file = folder / "api_call.parquet"
+    pq.write_table(pq.read_table(file).drop_columns("callchain_id"), file)
+    assert Trace(folder).arrow("api_call")["callchain_id"].to_pylist() == [None, None]
+    assert (
+        Trace(folder).frame("api_call", "id", "callchain_id")["callchain_id"].tolist() == [-1] * 2
+    )
 
 
 def test_rows_must_be_as_many_as_stated(folder: Path) -> None:

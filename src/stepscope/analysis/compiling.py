@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.intervals import overlap_per_window, union
@@ -47,17 +48,18 @@ def _named(lane: Lane, read: Reader) -> Intervals:
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ranges = host.ranges
     if len(ranges):
-        hits = ranges.matches("name", words.COMPILE_RANGE)
+        hits = shapes.hits(ranges, "name", words.is_compile_range)
         hits &= np.isin(ranges["thread_id"], host.launch_threads)
         starts.append(ranges["start_ns"][hits])
         ends.append(ranges["end_ns"][hits])
-    for table, pattern in (
-        ("python_function", words.COMPILE_FUNCTION),
-        ("operator", words.COMPILE_RANGE),
-    ):
+    for table in ("python_function", "operator"):
         rows = read(table, "process_id", "thread_id", "start_ns", "end_ns", "name")
         if len(rows):
-            hits = rows.matches("name", pattern) & (rows["process_id"] == lane.process_id)
+            if table == "operator":
+                hits = shapes.hits(rows, "name", words.is_compile_range)
+            else:
+                hits = rows.matches("name", words.COMPILE_FUNCTION)
+            hits &= rows["process_id"] == lane.process_id
             hits &= np.isin(rows["thread_id"], host.launch_threads)
             starts.append(rows["start_ns"][hits])
             ends.append(rows["end_ns"][hits])

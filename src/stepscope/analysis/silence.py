@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import HostSide, Lane, Reader
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
@@ -91,7 +92,7 @@ def input_ranges(host: HostSide) -> Intervals:
     if not len(ranges):
         return EMPTY
     launching = np.isin(ranges["thread_id"], host.launch_threads)
-    hits = ranges.that("name", words.is_input_range) & launching
+    hits = shapes.hits(ranges, "name", words.is_input_range) & launching
     return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
 
 
@@ -101,13 +102,13 @@ def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
     ranges = host.ranges
     if not len(ranges):
         return np.full(n, -1, np.int64)
-    telling = np.array([not words.marks_steps(text, step_label) for text in ranges.texts["name"]])
+    telling = ~np.append(shapes.marking_steps(ranges.texts["name"], step_label), True)
     rows = np.flatnonzero(telling[ranges["name"]] & (ranges["thread_id"] == host.main_thread))
     if not len(rows):
         return np.full(n, -1, np.int64)
     middle = (quiet[0] + quiet[1]) // 2
     inner = stab_innermost(ranges["start_ns"][rows], ranges["end_ns"][rows], middle)
-    is_input = ranges.that("name", words.is_input_range)[rows]
+    is_input = shapes.hits(ranges, "name", words.is_input_range)[rows]
     return np.where(inner < 0, -1, np.where(is_input[inner], NAMED_INPUT, NAMED_OTHER))
 
 

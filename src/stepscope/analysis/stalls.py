@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.accounting import host_device_copies
 from stepscope.analysis.host import LONG_SILENCE_NS
@@ -235,7 +236,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     starts, ends = [], []
     ranges = host.ranges
     if len(ranges):
-        hits = ranges.that("name", words.is_checkpoint_range)
+        hits = shapes.hits(ranges, "name", words.is_checkpoint_range)
         hits &= np.isin(ranges["thread_id"], host.launch_threads)
         often = np.bincount(ranges["name"][hits], minlength=1) > TIMES_A_STEP * max(n_steps, 1)
         hits[hits] = ~often[ranges["name"][hits]]

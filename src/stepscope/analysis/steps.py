@@ -195,23 +195,23 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
     if not len(ranges):
         return []
     names = ranges.texts["name"]
-    stem_of: dict[str, int] = {}
+    stem_of: dict[tuple[bool, str], int] = {}
     stems: list[str] = []
     numbered: list[bool] = []
     code_of = np.empty(len(names), np.int64)
     number_of = np.full(len(names), -1, np.int64)
     for code, name in enumerate(names):
         match = _NUMBERED.match(name)
-        is_numbered = bool(match and match.group(1))
-        stem = match.group(1) if match and is_numbered else name
-        key = f"{is_numbered} {stem}"
-        if key not in stem_of:
-            stem_of[key] = len(stems)
-            stems.append(stem)
-            numbered.append(is_numbered)
-        code_of[code] = stem_of[key]
-        if match and is_numbered:
-            number_of[code] = int(match.group(2)[-15:])
+        stem, number = match.groups() if match else ("", "")
+        key = (bool(stem), stem or name)
+        known = stem_of.get(key)
+        if known is None:
+            known = stem_of[key] = len(stems)
+            stems.append(key[1])
+            numbered.append(key[0])
+        code_of[code] = known
+        if stem:
+            number_of[code] = int(number[-15:])
     threads, thread_of = np.unique(ranges["thread_id"], return_inverse=True)
     group = code_of[ranges["name"]] * len(threads) + thread_of
     order = np.argsort(group, kind="stable")

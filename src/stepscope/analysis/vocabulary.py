@@ -1,6 +1,8 @@
 """Names by which CUDA calls, kernels and ranges are recognised. One place, so that all agree.
 
-Patterns are matched against distinct names only (a few hundred in a trace), never row by row.
+Patterns are matched against distinct names only, never row by row. Ranges may have hundreds of
+thousands of them that differ in a number; ``shapes.py`` asks once for all of these. A predicate of
+ranges here must therefore not tell one number from another.
 """
 
 from __future__ import annotations
@@ -179,6 +181,12 @@ COMPILE_RANGE = re.compile(
 )
 """Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""
 
+
+def is_compile_range(text: str) -> bool:
+    """Whether a range or an operator is a run-time compiler at work."""
+    return COMPILE_RANGE.search(text) is not None
+
+
 COMPILE_FUNCTION = re.compile(
     r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)|torch/_inductor/(compile_fx|graph"
     r"|scheduler|codecache|async_compile|select_algorithm)|torch/_functorch/aot_autograd"
@@ -216,10 +224,16 @@ def marks_steps(text: str, step_label: str) -> bool:
         text: name of the range.
         step_label: stem of the ranges that were found to mark the steps.
     """
-    if step_label and text.startswith(step_label):
-        rest = text[len(step_label) :]
-        if not any(letter.isalpha() for letter in rest):
-            return True  # the label itself, or the label and a number
-    if PROFILER_STEP.match(text) or EPOCH_RANGE.search(text):
-        return True
-    return is_step_range(text)
+    return is_labelled(text, step_label) or holds_a_step(text)
+
+
+def is_labelled(text: str, step_label: str) -> bool:
+    """Whether a range is named by the label of the steps, or by it and a number."""
+    if not step_label or not text.startswith(step_label):
+        return False
+    return not any(letter.isalpha() for letter in text[len(step_label) :])
+
+
+def holds_a_step(text: str) -> bool:
+    """Whether a range's name by itself says that it holds a whole step or more."""
+    return bool(PROFILER_STEP.match(text) or EPOCH_RANGE.search(text)) or is_step_range(text)

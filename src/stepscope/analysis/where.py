@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.shapes import marking_steps
 from stepscope.intervals import stab_innermost
 from stepscope.trace.frame import Frame, IntArray
 
@@ -46,7 +46,7 @@ class Places:
         ranges = lane.host.ranges
         keep = ranges["thread_id"] == main
         texts = ranges.texts.get("name", [])
-        telling = np.array([not words.marks_steps(text, step_label) for text in texts] + [False])
+        telling = ~np.append(marking_steps(texts, step_label), True)
         self._ranges = ranges.take(keep & telling[ranges["name"]]) if len(ranges) else ranges
         operators = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
         # while autograd's thread launches the main thread waits: at any time one of them drives

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stepscope.prepared import Prepared
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
 from stepscope.server.steps import Lock, Questions, StepDesk
@@ -61,8 +62,9 @@ class Desk:
         self._diagnosing: Lock = lock or threading.Lock()
         self._explaining = explaining
         self._diagnosis: bytes | None = None
-        self.steps = StepDesk(session, self._lock)
-        self.panels = PanelDesk(session, self._lock)
+        prepared = Prepared(session)
+        self.steps = StepDesk(session, self._lock, prepared, explaining)
+        self.panels = PanelDesk(session, self._lock, prepared, explaining)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts, and see whether stored ones are sound."""
@@ -116,6 +118,10 @@ class Desk:
         with contextlib.suppress(StorageError):  # then it is made again the next time
             self._session.store_diagnosis(made)
         return made
+
+    def progress(self, query: Mapping[str, str]) -> bytes:
+        """What is being made that a question may wait for, in words; empty for nothing."""
+        return _json({"doing": self._explaining.doing if self._explaining is not None else ""})
 
     def tile(self, query: Mapping[str, str], gone: threading.Event) -> bytes:
         """Rows of tracks in a window."""
@@ -203,6 +209,7 @@ def desk_routes(desk: Desk) -> list[Route]:
         "near": (desk.near, "application/json"),
         "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
+        "progress": (desk.progress, "application/json"),
         **desk.steps.questions(),
         **desk.panels.questions(),
     }

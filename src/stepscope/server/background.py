@@ -42,43 +42,72 @@ class Process:
     ) -> None:
         paths = [os.fspath(path) for path in session.given]
         self._progress = progress
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._session = session
+        self._stored: set[str] = set()
+        self._ended = False
+        self.doing = ""
+        """What it is doing, in words."""
         self._command = [sys.executable, "-P", "-m", "stepscope.server.background", what, *paths]
         self._process: subprocess.Popen[bytes] | None = None
         self._said: list[str] = []
 
-    def wait(self) -> None:
+    def wait(self, stored: str = "") -> None:
         """Start it if it was not started, and wait until it has ended.
+
+        Args:
+            stored: name of a file; wait only until it says that this is there.
 
         Raises:
             InputError: it failed; the message is its own.
             StorageError: what it made cannot be kept.
         """
-        with self._lock:
+        with self._changed:
             if self._process is None:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "STEPSCOPE_CACHE_DIR": str(self._session.cache_folder)},
-                )
-                assert self._process.stdout
-                for line in self._process.stdout:
-                    word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
-                    if word == "done":
-                        self._progress(float(rest))
-                    elif word == "error":
-                        self._said.append(rest)
-            code = self._process.wait()
-            if code == _NOT_KEPT:
-                raise StorageError(self._said[0])
-            if code != 0:
-                how = "it ran out of memory or was ended"
-                raise InputError(
-                    self._said[0] if self._said else f"the work was not finished: {how}"
-                )
+                self._start()
+            self._changed.wait_for(lambda: self._ended or stored in self._stored)
+            if stored in self._stored:
+                return
+        assert self._process
+        code = self._process.wait()
+        if code == _NOT_KEPT:
+            raise StorageError(self._said[0])
+        if code != 0:
+            how = "it ran out of memory or was ended"
+            raise InputError(self._said[0] if self._said else f"the work was not finished: {how}")
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "STEPSCOPE_CACHE_DIR": str(self._session.cache_folder)},
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        """Hear what it says until it has ended."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
+            if word == "done":
+                self._progress(float(rest))
+            elif word == "doing":
+                self.doing = rest
+            elif word == "error":
+                self._said.append(rest)
+            elif word == "stored":
+                with self._changed:
+                    self._stored.add(rest)
+                    self._changed.notify_all()
+        process.wait()
+        self.doing = ""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """End it."""
@@ -92,21 +121,35 @@ def main(arguments: list[str]) -> int:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     what, *paths = arguments
-    if what == DIAGNOSIS:
-        with contextlib.suppress(OSError):
-            os.nice(15)  # the page, which is there already, comes first
     try:
         session = Session(paths)
         if what == TRACKS:
             session.store_timeline(lambda share: print("done", share, flush=True))
-        elif session.diagnosed() is None:
-            from stepscope.server.app import diagnosis_of
-
-            session.store_diagnosis(diagnosis_of(session))
+        else:
+            _diagnose(session)
     except StepscopeError as error:
         print("error", " ".join(str(error).split()), flush=True)
         return _NOT_KEPT if isinstance(error, StorageError) else 2
     return 0
+
+
+def _diagnose(session: Session) -> None:
+    """Store what tables, the step view and the diagnosis show, as far as that is not done."""
+    from stepscope.prepared import store
+    from stepscope.server.app import diagnosis_of
+
+    _nice(5)  # the page, which is there already, comes first
+    print(f"doing explaining {session.events():,} events, once for this capture", flush=True)
+    store(session, lambda name: print("stored", name, flush=True))
+    if session.diagnosed() is None:
+        _nice(10)  # nobody waits for it as for a table
+        print("doing diagnosing", flush=True)
+        session.store_diagnosis(diagnosis_of(session))
+
+
+def _nice(more: int) -> None:
+    with contextlib.suppress(OSError):
+        os.nice(more)
 
 
 def _end_with_parent() -> None:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stepscope.prepared import TABLES
 from stepscope.server.changes import changing
-from stepscope.server.steps import Lock
+from stepscope.server.steps import Lock, waited
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from starlette.routing import Route
 
+    from stepscope.prepared import Panels, Prepared
+    from stepscope.server.background import Process
     from stepscope.session import Session
 
 MOST_WARMED = 100_000
@@ -38,11 +41,21 @@ class PanelDesk:
     Args:
         session: the opened job.
         lock: held while the job is being explained.
+        prepared: what is stored of its tables.
+        explaining: the process that stores them, where that is not done in this one.
     """
 
-    def __init__(self, session: Session, lock: Lock) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lock: Lock,
+        prepared: Prepared,
+        explaining: Process | None = None,
+    ) -> None:
         self._session = session
         self._lock = lock
+        self._prepared = prepared
+        self._explaining = explaining
 
     def questions(self) -> dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]:
         """Name of each route, what answers it, and the kind of the answer."""
@@ -59,28 +72,24 @@ class PanelDesk:
             # a large job that another process has explained waits until somebody asks
             operations = sum(trace.rows("gpu_op") for trace in self._session.job.traces)
             if self._session.is_explained or operations <= MOST_WARMED:
-                self._explained()
                 for by in ("operator", "kernel"):
-                    self._session.panels.table(by, None, None)
+                    self._panels().table(by, None, None)
 
     def table(self, query: Mapping[str, str]) -> bytes:
         """GPU time of a window by kernel, operator, ..."""
-        self._explained()
-        return _json(self._session.panels.table(query.get("by", "kernel"), *_window(query)))
+        return _json(self._panels().table(query.get("by", "kernel"), *_window(query)))
 
     def instances(self, query: Mapping[str, str]) -> bytes:
         """Where the operations of one row of a table are drawn."""
-        self._explained()
         by, group = query.get("by", "kernel"), number(query.get("group"))
-        return _json(self._session.panels.instances(by, group, *_window(query)))
+        return _json(self._panels().instances(by, group, *_window(query)))
 
     def flame(self, query: Mapping[str, str]) -> bytes:
         """The flame graph of a window."""
         begin, end = _window(query)
-        if begin is None:
-            self._explained()
+        panels = self._panels() if begin is None else self._session.panels
         return _json(
-            self._session.panels.flame(
+            panels.flame(
                 query.get("kind", ""),
                 query.get("weight", "cpu"),
                 begin,
@@ -110,10 +119,13 @@ class PanelDesk:
             )
         )
 
-    def _explained(self) -> None:
-        """Have the job explained, once: the diagnosis may be at it."""
+    def _panels(self) -> Panels:
+        """The panels, once the job is explained: here, or by the other process."""
+        if self._session.explains_elsewhere:
+            return waited(self._prepared.panels, self._explaining, TABLES)
         with self._lock:
             _ = self._session.explanations
+        return self._session.panels
 
 
 def _window(query: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stepscope.trace.errors import UsageError
+from stepscope.prepared import STEPS
+from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.prepared import Prepared, StepView
+    from stepscope.server.background import Process
     from stepscope.session import Session
+
+T = TypeVar("T")
 
 Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
 """Name -> what answers, and the answer's media type."""
@@ -26,11 +31,21 @@ class StepDesk:
     Args:
         session: the opened job.
         lock: held while it is explained, which must happen once only.
+        prepared: what is stored of its steps.
+        explaining: the process that stores them, where that is not done in this one.
     """
 
-    def __init__(self, session: Session, lock: Lock) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lock: Lock,
+        prepared: Prepared,
+        explaining: Process | None = None,
+    ) -> None:
         self._session = session
         self._lock = lock
+        self._prepared = prepared
+        self._explaining = explaining
         self.asked = False
         """Whether anybody has looked at the steps."""
 
@@ -48,22 +63,28 @@ class StepDesk:
         for device in aligned.devices:
             device.pieces  # noqa: B018
 
+    def _view(self) -> StepView[Any]:
+        if self._session.explains_elsewhere:
+            return waited(self._prepared.steps, self._explaining, STEPS)
+        with self._lock:
+            return self._session.aligned
+
     def steps(self, query: Mapping[str, str]) -> bytes:
         """Figures of the steps of one device."""
         self.asked = True
         align = query.get("align", "start")
+        view = self._view()
         with self._lock:
-            found = self._session.aligned.figures(number(query, "device", 0), align)
+            found = view.figures(number(query, "device", 0), align)
         return msgspec.json.encode(found)
 
     def grid(self, query: Mapping[str, str]) -> bytes:
         """Rows of steps, columns of time."""
-        with self._lock:
-            aligned = self._session.aligned
+        view = self._view()
         first, count = number(query, "first"), number(query, "count")
         if first < 0 or count < 1:
             raise UsageError("the picture has no rows")
-        return aligned.picture(
+        return view.picture(
             number(query, "device", 0),
             align=query.get("align", "start"),
             sort=query.get("sort", "index"),
@@ -73,6 +94,30 @@ class StepDesk:
             columns=(number(query, "begin"), number(query, "bucket"), number(query, "columns")),
             phases=query.get("phases") == "1",
         )
+
+
+def waited(ask: Callable[[], T | None], explaining: Process | None, name: str) -> T:
+    """What is there, or will be when another process has stored it.
+
+    Args:
+        ask: gives it, or None while it is not there.
+        explaining: the process.
+        name: the file that it stores.
+
+    Raises:
+        InputError: the process failed.
+        StorageError: it cannot be kept.
+    """
+    found = ask()
+    if found is None and explaining is not None:
+        explaining.wait(name)
+        found = ask()
+    if found is None:
+        raise StorageError(
+            "what was made of the capture could not be kept; check that the cache folder is "
+            "writable, and start stepscope ui again"
+        )
+    return found
 
 
 def number(query: Mapping[str, str], name: str, default: int | None = None) -> int:

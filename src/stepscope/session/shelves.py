@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TRACKS = "timeline.arrays"
 DIAGNOSIS = "diagnosis.arrays"
 CLOCKS = "clocks.arrays"
+TABLES = "tables.arrays"
+STEPS = "steps.arrays"
 
 
 class Shelves:
@@ -80,7 +82,7 @@ class Shelves:
             return [0]
         with suppress(NotWholeError, StorageError, OSError):
             says = ArrayFile(self._place(self._members[0], CLOCKS)).says
-            if says.get("identity") == self._identity():
+            if says.get("identity") == self.identity:
                 return [int(offset) for offset in says["offsets"]]
         return None
 
@@ -99,18 +101,56 @@ class Shelves:
                     lambda share, done=done: progress((done + share) / len(wanted)),  # type: ignore[misc]
                 )
         if self.offsets_ns() is None:
-            says = {"identity": self._identity(), "offsets": offsets_ns()}
+            says = {"identity": self.identity, "offsets": offsets_ns()}
             shelf = self._made(self._members[0])
             with storage_errors(shelf):
                 ArrayWriter(shelf / CLOCKS).close(says)
         if wanted:
             self._cache.shrink()
 
+    def place(self, name: str) -> Path:
+        """Where a file about the whole job is read from.
+
+        Raises:
+            NotWholeError: nothing is kept of the job.
+        """
+        return self._place(self._members[0], name)
+
+    def holds(self, name: str, opened: Callable[[Path, str], object]) -> bool:
+        """Whether a file about the whole job is there and can be used.
+
+        Args:
+            name: its name.
+            opened: opens it, given its path and what it must depend on.
+        """
+        with suppress(NotWholeError, StorageError, OSError):
+            opened(self.place(name), self.identity)
+            return True
+        return False
+
+    def write(self, name: str, store: Callable[[Path, str], None]) -> None:
+        """Store a file about the whole job.
+
+        Args:
+            name: its name.
+            store: writes it, given its path and what it depends on.
+
+        Raises:
+            StorageError: the cache cannot be written.
+        """
+        shelf = self._made(self._members[0])
+        with storage_errors(shelf):
+            store(shelf / name, self.identity)
+        self._cache.shrink()
+
     def whole(self) -> bool:
         """Whether all contents are as they were written; removes what is not."""
         files = [one.file for one in self.stored() if one is not None]
         explained = self.explained()
         files += [explained.file] if explained is not None else []
+        for name in (TABLES, STEPS):
+            with suppress(NotWholeError, StorageError, OSError):
+                files.append(ArrayFile(self.place(name)))
         damaged = [file for file in files if not file.verify()]
         for file in damaged:
             file.path.unlink(missing_ok=True)
@@ -119,16 +159,18 @@ class Shelves:
     def explained(self) -> Explained | None:
         """The stored diagnosis with its tracks; None where there is none."""
         with suppress(NotWholeError, StorageError, OSError):
-            return open_explained(self._place(self._members[0], DIAGNOSIS), self._identity())
+            return open_explained(self._place(self._members[0], DIAGNOSIS), self.identity)
         return None
 
     def store_explained(self, timeline: Timeline, answer: bytes) -> None:
         """Store a diagnosis with its tracks."""
         shelf = self._made(self._members[0])
         with storage_errors(shelf):
-            store_explained(shelf / DIAGNOSIS, self._identity(), timeline, answer)
+            store_explained(shelf / DIAGNOSIS, self.identity, timeline, answer)
 
-    def _identity(self) -> str:
+    @property
+    def identity(self) -> str:
+        """What files about the whole job depend on."""
         told = [*self._paths]
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]

@@ -54,9 +54,12 @@ class Frame:
 
     def equals(self, column: str, *values: str) -> BoolArray:
         """Mask of the rows whose text column is one of ``values``."""
-        texts = self.texts[column]
-        wanted = [code for code, text in enumerate(texts) if text in values]
-        return np.isin(self.columns[column], wanted)
+        codes = self.columns[column]
+        found = np.zeros(len(codes), bool)
+        for code, text in enumerate(self.texts[column]):
+            if text in values:  # a handful at most: comparing is quicker than looking up
+                found |= codes == code
+        return found
 
     def matches(self, column: str, pattern: re.Pattern[str]) -> BoolArray:
         """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
@@ -65,7 +68,10 @@ class Frame:
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
         hits = np.array([holds(text) for text in self.texts[column]] + [False], dtype=bool)
-        return hits[self.columns[column]]
+        codes = self.columns[column]
+        if not hits.any():
+            return np.zeros(len(codes), bool)
+        return hits.take(codes)  # -1, null, takes the last
 
     def text(self, column: str, row: int) -> str:
         """The text of one row; empty for null."""
@@ -88,13 +94,13 @@ def from_arrow(table: pa.Table) -> Frame:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = table.unify_dictionaries().combine_chunks()
     columns: dict[str, AnyArray] = {}
     texts: dict[str, list[str]] = {}
-    for name, chunked in zip(table.column_names, table.columns, strict=True):
-        data = chunked.combine_chunks() if isinstance(chunked, pa.ChunkedArray) else chunked
-        if isinstance(data, pa.ChunkedArray):
-            data = data.chunk(0) if data.num_chunks else pa.array([], type=data.type)
+    while table.column_names:
+        name, chunked = table.column_names[0], table.column(0)
+        table = table.remove_column(0)  # what is converted need not be held twice
+        data = _one_chunk(chunked)
+        del chunked
         if pa.types.is_dictionary(data.type):
             texts[name] = data.dictionary.to_pylist()
             columns[name] = pc.fill_null(data.indices, -1).to_numpy(zero_copy_only=False)
@@ -106,3 +112,31 @@ def from_arrow(table: pa.Table) -> Frame:
             filled = pc.fill_null(data, NULL) if data.null_count else data
             columns[name] = filled.to_numpy(zero_copy_only=False)
     return Frame(columns, texts)
+
+
+def _one_chunk(chunked: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, with one dictionary."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(chunked.type) and not _share_dictionary(chunked.chunks):
+        chunked = chunked.unify_dictionaries()
+    data = chunked.combine_chunks()
+    if isinstance(data, pa.ChunkedArray):
+        data = data.chunk(0) if data.num_chunks else pa.array([], type=data.type)
+    return data
+
+
+def _share_dictionary(chunks: list[pa.Array]) -> bool:
+    """Whether all chunks name the same dictionary in memory.
+
+    To unify them anyway would look every text of it up for every chunk.
+    """
+    places = {
+        (
+            tuple(buffer.address if buffer else 0 for buffer in chunk.dictionary.buffers()),
+            chunk.dictionary.offset,
+            len(chunk.dictionary),
+        )
+        for chunk in chunks
+    }
+    return len(places) <= 1

@@ -321,3 +321,21 @@ def test_an_unknown_device_is_refused(bundled: Session) -> None:
     for number in (-1, 1):
         with pytest.raises(UsageError, match="there is no device"):
             bundled.aligned.figures(number, "start")
+
+
+@pytest.mark.parametrize("group", [1, 2, 5])
+@pytest.mark.parametrize("sort", ["index", "duration"])
+def test_a_picture_in_parts_is_the_same(
+    device: DeviceSteps, monkeypatch: pytest.MonkeyPatch, group: int, sort: str
+) -> None:
+    def picture() -> list[list[int]]:
+        asked = ("start", sort, "family", slice(1, 12), group, (-1000, 1 << 17, 200))
+        found = device.picture(*asked)[1]
+        return [
+            part.tolist() for part in (found.busy, found.busy_code, found.idle, found.idle_code)
+        ]
+
+    whole = picture()
+    monkeypatch.setattr("stepscope.analysis.aligned.grid.MOST_PIECES", 700)
+    assert len(device.pieces) > 2000
+    assert picture() == whole

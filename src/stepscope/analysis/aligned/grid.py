@@ -6,17 +6,19 @@ is exact: it is summed from the pieces, not sampled. A row may stand for several
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from stepscope.analysis.aligned.partition import IDLE, Partition
+from stepscope.analysis.aligned.partition import IDLE, Pieces
 from stepscope.analysis.timeline.classes import Codes
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
 MOST_CELLS = 4 << 20
 """Cells of one picture: more than any screen shows."""
+MOST_PIECES = 500_000
+"""Pieces that are looked at together: some 60 MB."""
 NOTHING = 255
 """Class of a cell's part that nothing takes."""
 
@@ -62,7 +64,7 @@ class Cells:
     idle_code: Codes
 
 
-def cells(pieces: Partition, code: Codes, zero_ns: IntArray, picture: Picture) -> Cells:
+def cells(pieces: Pieces, code: Codes, zero_ns: IntArray, picture: Picture) -> Cells:
     """Aggregate pieces into cells.
 
     Args:
@@ -82,6 +84,16 @@ def cells(pieces: Partition, code: Codes, zero_ns: IntArray, picture: Picture) -
     if rows * columns > MOST_CELLS:
         raise UsageError(f"a picture of {rows:,} rows and {columns:,} columns is too large")
     at = pieces.of_steps(picture.steps)
+    several = at.stop - at.start if isinstance(at, slice) else len(at)
+    if several > MOST_PIECES and rows > 1:  # half of the rows after the other: bounded memory
+        cut = rows // 2 * picture.group
+        halves = [
+            cells(pieces, code, zero_ns, replace(picture, steps=steps))
+            for steps in (picture.steps[:cut], picture.steps[cut:])
+        ]
+        names = [field.name for field in fields(Cells)]
+        joined = {n: np.concatenate([getattr(half, n) for half in halves]) for n in names}
+        return Cells(**joined)
     row_of = np.zeros(len(zero_ns), np.int64)
     row_of[picture.steps] = np.arange(len(picture.steps)) // picture.group
     step, of = pieces.step[at], code[at]

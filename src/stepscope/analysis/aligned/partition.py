@@ -39,7 +39,7 @@ IDLE: Final = np.array([key.startswith("idle_") for key in CLASSES])
 
 
 @dataclass(frozen=True)
-class Partition:
+class Pieces:
     """Disjoint pieces of a device's time, ascending, none across a boundary of steps.
 
     Idle time of the steps that are set aside has no cause and no piece.
@@ -48,20 +48,48 @@ class Partition:
         start: begins on the trace's clock, ns.
         end: ends, ns.
         step: number of the step.
+    """
+
+    start: IntArray
+    end: IntArray
+    step: AnyArray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether more than one phase is told apart."""
+        raise NotImplementedError
+
+    def codes(self, colouring: str) -> Codes:
+        """Class of each piece in one of ``COLOURINGS``."""
+        raise NotImplementedError
+
+    def of_steps(self, chosen: IntArray) -> IntArray | slice:
+        """Rows of the pieces of some steps, each given once; in any order of the steps."""
+        if len(chosen) and int(chosen.max() - chosen.min()) == len(chosen) - 1:
+            first, end = np.searchsorted(self.step, [chosen.min(), chosen.max() + 1])
+            return slice(int(first), int(end))  # neighbours: views instead of copies
+        low = np.searchsorted(self.step, chosen, side="left")
+        size = np.searchsorted(self.step, chosen, side="right") - low
+        before = np.cumsum(size) - size
+        return np.repeat(low - before, size) + np.arange(int(size.sum()))
+
+
+@dataclass(frozen=True)
+class Partition(Pieces):
+    """Pieces as they follow from an explanation.
+
+    Attributes:
         op: row of ``lane.ops``; -1 for idle time.
         kind: class: kind of busy time, or cause of idle time.
         explanation: what it was made from.
     """
 
-    start: IntArray
-    end: IntArray
-    step: IntArray
     op: AnyArray
     kind: Codes
     explanation: Explanation
-
-    def __len__(self) -> int:
-        return len(self.start)
 
     def codes(self, colouring: str) -> Codes:
         """Class of each piece in one of ``COLOURINGS``."""
@@ -86,16 +114,6 @@ class Partition:
     def has_phases(self) -> bool:
         """Whether more than one phase is told apart."""
         return bool((self.phase[self.op >= 0] != PHASE_CODES[-1]).any())
-
-    def of_steps(self, chosen: IntArray) -> IntArray | slice:
-        """Rows of the pieces of some steps, each given once; in any order of the steps."""
-        if len(chosen) and int(chosen.max() - chosen.min()) == len(chosen) - 1:
-            first, end = np.searchsorted(self.step, [chosen.min(), chosen.max() + 1])
-            return slice(int(first), int(end))  # neighbours: views instead of copies
-        low = np.searchsorted(self.step, chosen, side="left")
-        size = np.searchsorted(self.step, chosen, side="right") - low
-        before = np.cumsum(size) - size
-        return np.repeat(low - before, size) + np.arange(int(size.sum()))
 
 
 def partition(e: Explanation) -> Partition:

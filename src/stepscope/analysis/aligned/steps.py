@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from stepscope.analysis.aligned.alignment import RangeName, Zero, range_names, zero_of
+from stepscope.analysis.aligned.alignment import (
+    KERNEL,
+    START,
+    RangeName,
+    Zero,
+    range_names,
+    zero_of,
+)
 from stepscope.analysis.aligned.grid import Cells, Picture, cells
-from stepscope.analysis.aligned.partition import COLOURINGS, KINDS, Partition, partition
+from stepscope.analysis.aligned.partition import COLOURINGS, KINDS, Partition, Pieces, partition
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.job import Device
@@ -33,7 +41,72 @@ MOST_PACKED = 200_000
 """Pieces of all devices that a page without a server holds: some 2 MB of it."""
 
 
-class DeviceSteps:
+class StepsOfDevice(ABC):
+    """The steps of one device as the view asks for them, explained here or stored."""
+
+    @property
+    @abstractmethod
+    def pieces(self) -> Pieces:
+        """What the device does, each moment once."""
+
+    @property
+    @abstractmethod
+    def lengths_ns(self) -> IntArray:
+        """Length of each step."""
+
+    @abstractmethod
+    def zero(self, align: str) -> Zero:
+        """Time zero of each step.
+
+        Raises:
+            UsageError: there is no such alignment.
+        """
+
+    @abstractmethod
+    def figures(self, align: str) -> dict[str, Any]:
+        """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
+
+    def sorted(self, sort: str) -> IntArray:
+        """Numbers of the steps from top to bottom.
+
+        Raises:
+            UsageError: there is no such order.
+        """
+        lengths = self.lengths_ns
+        number = np.arange(len(lengths))
+        if sort not in SORTS:
+            raise UsageError(f"steps cannot be sorted by {sort[:40]!r}; by {' or '.join(SORTS)}")
+        return number if sort == "index" else np.lexsort((number, -lengths))
+
+    def picture(
+        self, align: str, sort: str, colour: str, rows: slice, group: int, columns: tuple[int, ...]
+    ) -> tuple[Picture, Cells]:
+        """Cells of some rows.
+
+        Args:
+            align: as for :meth:`zero`.
+            sort: as for :meth:`sorted`.
+            colour: one of ``COLOURINGS``.
+            rows: which of the sorted steps.
+            group: steps in a row.
+            columns: begin of the first column after time zero, ns; width, ns; number.
+
+        Raises:
+            UsageError: one of them is impossible.
+        """
+        if colour not in COLOURINGS:
+            raise UsageError(f"there is no colouring {colour[:40]!r}")
+        begin, bucket, count = columns
+        picture = Picture(self.sorted(sort)[rows], group, begin, bucket, count)
+        codes = self.pieces.codes(colour)
+        return picture, cells(self.pieces, codes, self.zero(align).at_ns, picture)
+
+    def phases(self, align: str, picture: Picture) -> Cells:
+        """The same cells by phase of the step."""
+        return cells(self.pieces, self.pieces.codes("phase"), self.zero(align).at_ns, picture)
+
+
+class DeviceSteps(StepsOfDevice):
     """The steps of one device.
 
     Args:
@@ -71,24 +144,15 @@ class DeviceSteps:
         """Time zero of each step, see :func:`~stepscope.analysis.aligned.alignment.zero_of`."""
         return zero_of(self.explanation, align, self.ranges)
 
-    def sorted(self, sort: str) -> IntArray:
-        """Numbers of the steps from top to bottom.
-
-        Raises:
-            UsageError: there is no such order.
-        """
-        lengths = self.explanation.durations_ns
-        number = np.arange(len(lengths))
-        if sort not in SORTS:
-            raise UsageError(f"steps cannot be sorted by {sort[:40]!r}; by {' or '.join(SORTS)}")
-        return number if sort == "index" else np.lexsort((number, -lengths))
+    @property
+    def lengths_ns(self) -> IntArray:
+        """Length of each step."""
+        return self.explanation.durations_ns
 
     def figures(self, align: str) -> dict[str, Any]:
         """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
         e = self.explanation
-        zero = self.zero(align)
-        columns = {name: getattr(e.accounting, name) for name in (*KINDS.values(), "idle_ns")}
-        columns |= {f"idle:{cause}": ns for cause, ns in self.idle_by_cause().items()}
+        zero, columns = self.zero(align), self.columns()
         return {
             "rank": self.device.rank,
             "device": e.lane.device,
@@ -105,8 +169,19 @@ class DeviceSteps:
             "begin": packed(e.bounds_ns[:-1] + self.offset_ns, "f8"),
             "end": packed(e.bounds_ns[1:] + self.offset_ns, "f8"),
             "zero": packed(zero.at_ns + self.offset_ns, "f8"),
-            "columns": {name: packed(ns, "f8") for name, ns in columns.items() if ns.any()},
+            "columns": {name: packed(ns, "f8") for name, ns in columns.items()},
         }
+
+    def columns(self) -> dict[str, IntArray]:
+        """Accounting of each step and its idle time by cause, ns; what is nowhere is left out."""
+        accounting = self.explanation.accounting
+        columns = {name: getattr(accounting, name) for name in (*KINDS.values(), "idle_ns")}
+        columns |= {f"idle:{cause}": ns for cause, ns in self.idle_by_cause().items()}
+        return {name: ns for name, ns in columns.items() if ns.any()}
+
+    def alignments(self) -> list[str]:
+        """Everything that :meth:`zero` takes."""
+        return [START, KERNEL, *(f"range:{i}" for i in range(len(self.ranges)))]
 
     def idle_by_cause(self) -> dict[str, IntArray]:
         """Idle time of each step by cause, ns; of steady steps only."""
@@ -149,33 +224,6 @@ class DeviceSteps:
             )
         return found
 
-    def picture(
-        self, align: str, sort: str, colour: str, rows: slice, group: int, columns: tuple[int, ...]
-    ) -> tuple[Picture, Cells]:
-        """Cells of some rows.
-
-        Args:
-            align: as for :meth:`zero`.
-            sort: as for :meth:`sorted`.
-            colour: one of ``COLOURINGS``.
-            rows: which of the sorted steps.
-            group: steps in a row.
-            columns: begin of the first column after time zero, ns; width, ns; number.
-
-        Raises:
-            UsageError: one of them is impossible.
-        """
-        if colour not in COLOURINGS:
-            raise UsageError(f"there is no colouring {colour[:40]!r}")
-        begin, bucket, count = columns
-        picture = Picture(self.sorted(sort)[rows], group, begin, bucket, count)
-        codes = self.pieces.codes(colour)
-        return picture, cells(self.pieces, codes, self.zero(align).at_ns, picture)
-
-    def phases(self, align: str, picture: Picture) -> Cells:
-        """The same cells by phase of the step."""
-        return cells(self.pieces, self.pieces.phase, self.zero(align).at_ns, picture)
-
 
 def _reason(reason: dict[str, Any]) -> str:
     part, name = reason["part"], reason["name"]
@@ -186,23 +234,22 @@ def _reason(reason: dict[str, Any]) -> str:
     return f"{what} +{milliseconds(reason['excess_ns'])}{count}"
 
 
-class AlignedSteps:
+Steps = TypeVar("Steps", bound=StepsOfDevice)
+
+
+class StepView(Generic[Steps]):
     """The step view of a job.
 
     Args:
-        devices: the explained devices.
-        offsets_ns: what is added to the times of each to be on the job's clock, ns.
+        devices: its devices.
         titles: what each is called.
     """
 
-    def __init__(
-        self, devices: Sequence[Device], offsets_ns: Sequence[int], titles: Sequence[str]
-    ) -> None:
-        pairs = zip(devices, offsets_ns, strict=True)
-        self.devices = [DeviceSteps(device, offset) for device, offset in pairs]
+    def __init__(self, devices: Sequence[Steps], titles: Sequence[str]) -> None:
+        self.devices = list(devices)
         self.titles = list(titles)
 
-    def of(self, number: int) -> DeviceSteps:
+    def of(self, number: int) -> Steps:
         """One device.
 
         Raises:
@@ -256,6 +303,22 @@ class AlignedSteps:
         parts = [np.ascontiguousarray(values).tobytes() for values in arrays.values()]
         return b"".join((len(text).to_bytes(4, "little"), text, *parts))
 
+
+class AlignedSteps(StepView[DeviceSteps]):
+    """The step view of a job that is explained here.
+
+    Args:
+        devices: the explained devices.
+        offsets_ns: what is added to the times of each to be on the job's clock, ns.
+        titles: what each is called.
+    """
+
+    def __init__(
+        self, devices: Sequence[Device], offsets_ns: Sequence[int], titles: Sequence[str]
+    ) -> None:
+        pairs = zip(devices, offsets_ns, strict=True)
+        super().__init__([DeviceSteps(device, offset) for device, offset in pairs], titles)
+
     def packed(self) -> dict[str, Any] | None:
         """All of it for a page without a server; None where that would be too much."""
         if sum(len(device.pieces) for device in self.devices) > MOST_PACKED:
@@ -265,13 +328,7 @@ class AlignedSteps:
             "devices": [
                 {
                     "figures": device.figures("start"),
-                    "zero": {
-                        align: _zero(device, align)
-                        for align in (
-                            *("start", "kernel"),
-                            *(f"range:{i}" for i in range(len(device.ranges))),
-                        )
-                    },
+                    "zero": {align: _zero(device, align) for align in device.alignments()},
                     "start": packed(device.pieces.start + device.offset_ns, "f8"),
                     "length": packed(device.pieces.end - device.pieces.start, "f8"),
                     "step": packed(device.pieces.step, "u4"),

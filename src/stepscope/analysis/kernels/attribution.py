@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.shapes import marking_steps
 from stepscope.analysis.where import file_and_line, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
@@ -159,7 +159,7 @@ class Attribution:
         """The process's annotations, without those that mark steps."""
         ranges = self._lane.host.ranges
         texts = ranges.texts.get("name", [])
-        telling = np.array([not words.marks_steps(t, self._step_label) for t in texts] + [False])
+        telling = ~np.append(marking_steps(texts, self._step_label), True)
         return ranges.take(telling[ranges["name"]]) if len(ranges) else ranges
 
     @cached_property
@@ -286,7 +286,7 @@ class Attribution:
 
 def plain_range_name(text: str) -> str:
     """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
-    return _AUTOGRAD_RANGE.sub("", text)
+    return _AUTOGRAD_RANGE.sub("", text) if " = " in text else text
 
 
 def _exactly(ascending: IntArray, values: IntArray) -> IntArray:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from stepscope.analysis import shapes
 from stepscope.analysis.kernels.attribution import Attribution
 from stepscope.analysis.kernels.ceilings import Ceilings, peaks_from
 from stepscope.analysis.kernels.families import FAMILIES, MATHS, KernelClass, classify
@@ -164,8 +166,8 @@ class Kernels:
         phase = np.full(len(lane.ops), PHASES.index("forward"))
         who = self.attribution
         backward = (who.thread >= 0) & (who.thread != lane.host.main_thread)
-        backward |= _inside(who.ranges, who.range, _BACKWARD_RANGE)
-        backward |= _inside(who.operators, who.outermost, _BACKWARD_OPERATOR)
+        backward |= _inside(who.ranges, who.range, _is_backward)
+        backward |= _inside(who.operators, who.outermost, _is_backward_operator)
         phase[backward] = PHASES.index("backward")
         optimizer = self._in_optimizer_range()
         if not optimizer.any():
@@ -230,7 +232,7 @@ class Kernels:
         inside = np.zeros(len(self.lane.ops), bool)
         if not len(table):
             return inside
-        hits = table.matches("name", _OPTIMIZER_RANGE)
+        hits = shapes.hits(table, "name", _is_optimizer)
         hits &= table["thread_id"] == self.lane.host.main_thread
         start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
         if len(start):
@@ -294,9 +296,21 @@ reduction or normalisation between fewer of them. An optimizer without fusion la
 each of dozens of parameters."""
 
 
-def _inside(table: Frame, rows: IntArray, pattern: re.Pattern[str]) -> BoolArray:
+def _is_optimizer(text: str) -> bool:
+    return _OPTIMIZER_RANGE.search(text) is not None
+
+
+def _is_backward(text: str) -> bool:
+    return _BACKWARD_RANGE.search(text) is not None
+
+
+def _is_backward_operator(text: str) -> bool:
+    return _BACKWARD_OPERATOR.search(text) is not None
+
+
+def _inside(table: Frame, rows: IntArray, holds: Callable[[str], bool]) -> BoolArray:
     if not len(table):
         return np.zeros(len(rows), bool)
-    hits = np.append(table.matches("name", pattern), False)
+    hits = np.append(shapes.hits(table, "name", holds), False)
     inside: BoolArray = hits[rows]
     return inside

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gaps import CAUSES
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.shapes import marking_steps
 from stepscope.analysis.simulation.changes import (
     Change,
     Free,
@@ -268,7 +268,7 @@ class _Places:
         for (_, e), at, ns in self._enqueued():
             main = e.lane.host.ranges["thread_id"] == e.lane.host.main_thread
             texts = e.lane.host.ranges.texts.get("name", [])
-            telling = np.array([not words.marks_steps(t, e.steps.label) for t in texts] + [False])
+            telling = ~np.append(marking_steps(texts, e.steps.label), True)
             if len(e.lane.host.ranges):
                 rows = main & telling[e.lane.host.ranges["name"]]
                 _add_stabbed(sums, e.lane.host.ranges.take(rows), at, ns)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +16,7 @@ from stepscope.analysis.job import JobView
 from stepscope.analysis.timeline import links
 from stepscope.analysis.timeline.extract import packed
 from stepscope.analysis.timeline.stacks import WEIGHTS, Stacks
+from stepscope.analysis.timeline.stored_tables import DeviceSteps, StoredTables, store_tables
 from stepscope.analysis.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Slices
@@ -32,14 +35,25 @@ class Panels:
 
     Args:
         timeline: the timeline.
-        view: gives the explained devices; asked only by tables.
+        view: gives the explained devices; asked only by tables that are not stored.
     """
 
     def __init__(self, timeline: Timeline, view: Callable[[], JobView]) -> None:
         self._timeline = timeline
         self._view = view
+        self._stored: StoredTables | None = None
         self._lock = threading.Lock()
         self._stacks = Stacks(timeline)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether tables are made from stored ones."""
+        return self._stored is not None
+
+    def use(self, stored: StoredTables) -> None:
+        """Make tables from stored ones; before the first table is asked for."""
+        with self._lock:
+            self._stored = stored
 
     def table(self, by: str, begin: int | None, end: int | None) -> dict[str, Any]:
         """GPU time of a window by what it belongs to, see :meth:`Work.table`.
@@ -111,37 +125,65 @@ class Panels:
     # --- operations ------------------------------------------------------------------------------
 
     @cached_property
-    def _offsets_ns(self) -> list[int]:
-        """Of each device, what brings its times to the job's clock, ns."""
+    def _devices(self) -> list[DeviceSteps]:
+        if self._stored is not None:
+            return self._stored.devices
+        return [
+            DeviceSteps(
+                rank=device.trace_rank,
+                bounds_ns=device.explanation.bounds_ns,
+                first=device.explanation.first,
+                last=device.explanation.last,
+                operations=len(device.explanation.lane.ops),
+            )
+            for device in self._view().devices
+        ]
+
+    @cached_property
+    def _members(self) -> list[int]:
+        """Of each device, the number of its trace."""
         member = {m.rank: i for i, m in enumerate(self._timeline.members)}
-        devices = self._view().devices
-        return [self._timeline.offsets_ns[member[device.trace_rank]] for device in devices]
+        return [member[device.rank] for device in self._devices]
 
     @cached_property
     def _bounds_ns(self) -> list[IntArray]:
         """Of each device, the boundaries of its steps on the job's clock, ns."""
-        devices = zip(self._view().devices, self._offsets_ns, strict=True)
-        return [device.explanation.bounds_ns + offset for device, offset in devices]
+        devices = zip(self._devices, self._members, strict=True)
+        return [device.bounds_ns + self._timeline.offsets_ns[m] for device, m in devices]
 
     @cached_property
     def _work(self) -> Work:
-        view = self._view()
-        frame = from_arrow(family_table(view).select(_COLUMNS))
-        sizes = [len(device.explanation.lane.ops) for device in view.devices]
-        start = frame["start_ns"] + np.repeat(np.array(self._offsets_ns, np.int64), sizes)
+        offsets = np.array([self._timeline.offsets_ns[m] for m in self._members], np.int64)
+        late = np.repeat(offsets, [device.operations for device in self._devices])
         steady = [
-            (int(b[d.explanation.first]), int(b[d.explanation.last + 1]))
-            for d, b in zip(view.devices, self._bounds_ns, strict=True)
+            (int(b[d.first]), int(b[d.last + 1]))
+            for d, b in zip(self._devices, self._bounds_ns, strict=True)
         ]
-        steps = [d.explanation.last - d.explanation.first + 1 for d in view.devices]
         window = Window(
-            chosen=frame["steady"],
+            chosen=np.empty(0, bool),
             wall_ns=sum(end - begin for begin, end in steady),
-            steps=sum(steps),
+            steps=sum(d.last - d.first + 1 for d in self._devices),
             begin=min(begin for begin, _ in steady),
             end=max(end for _, end in steady),
         )
-        return Work(frame, start, window)
+        if self._stored is not None:
+            return self._stored.work(late, window)
+        frame = from_arrow(family_table(self._view()).select(_COLUMNS))
+        return Work(frame, frame["start_ns"] + late, replace(window, chosen=frame["steady"]))
+
+    def store(self, path: Path, identity: str) -> None:
+        """Keep what the tables of all windows need, for :class:`StoredTables`.
+
+        Args:
+            path: the file.
+            identity: what it depends on.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            OSError: the file cannot be written.
+        """
+        with self._lock:
+            store_tables(path, identity, self._devices, self._work)
 
     def _window(self, begin: int | None, end: int | None) -> Window:
         work = self._work
@@ -161,10 +203,8 @@ class Panels:
     @cached_property
     def _places(self) -> tuple[IntArray, IntArray]:
         """Track and row of each operation of ``_work``."""
-        ids = self._work.families["gpu_op_id"]
-        members = {m.rank: i for i, m in enumerate(self._timeline.members)}
-        sizes = [len(device.explanation.lane.ops) for device in self._view().devices]
-        of = [members[device.trace_rank] for device in self._view().devices]
+        ids, of = self._work.ids, self._members
+        sizes = [device.operations for device in self._devices]
         member = np.repeat(np.array(of, np.int64), sizes)
         track = np.full(len(ids), -1, np.int64)
         row = track.copy()
@@ -251,7 +291,7 @@ class Panels:
                 "names": {g: shown(grouping.names[g]) for g in np.unique(code).tolist()},
                 "code": packed(code, "u4"),
             }
-        bounds = zip(self._view().devices, self._bounds_ns, strict=True)
+        bounds = zip(self._devices, self._bounds_ns, strict=True)
         return {
             "start": packed(work.start_ns[rows], "f8"),
             "ns": packed(work.ns[rows], "f8"),
@@ -263,9 +303,7 @@ class Panels:
             "kernels": {c: texts[c][:LONGEST_NAME] for c in np.unique(kernel).tolist() if c >= 0},
             "groups": groups,
             "bounds": [b.tolist() for b in self._bounds_ns],
-            "steps": [
-                [int(b[d.explanation.first]), int(b[d.explanation.last + 1])] for d, b in bounds
-            ],
+            "steps": [[int(b[d.first]), int(b[d.last + 1])] for d, b in bounds],
         }
 
 

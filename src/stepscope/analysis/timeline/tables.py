@@ -64,8 +64,8 @@ class Grouping:
     """
 
     names: list[tuple[str | None, ...]]
-    code: IntArray
-    order: IntArray
+    code: AnyArray
+    order: AnyArray
 
 
 class Work:
@@ -89,6 +89,17 @@ class Work:
         found: IntArray = self.families["end_ns"] - self.families["start_ns"]
         return found
 
+    @property
+    def ids(self) -> IntArray:
+        """``gpu_op.id`` of each operation."""
+        return self.families["gpu_op_id"]
+
+    def kernel_names(self, rows: IntArray) -> list[str]:
+        """Names of the kernels of some operations, as the page shows them."""
+        texts = self.families.texts["kernel"]
+        codes = self.families["kernel"][rows].tolist()
+        return [texts[code][:LONGEST_NAME] if code >= 0 else NOTHING for code in codes]
+
     def grouping(self, by: str) -> Grouping:
         """Groups under a key of ``GROUPINGS``; kept.
 
@@ -98,16 +109,16 @@ class Work:
         if by not in GROUPINGS:
             raise UsageError(f"there is no table by {by[:40]!r}; choose {', '.join(GROUPINGS)}")
         if by not in self._groupings:
-            self._groupings[by] = self._grouped(by)
+            self._groupings[by] = self.grouped(by)
         return self._groupings[by]
 
-    def _grouped(self, by: str) -> Grouping:
+    def grouped(self, by: str) -> Grouping:
+        """The same, made anew and not kept."""
         columns = [self._column(by, name) for name in GROUPINGS[by]]
         key = np.zeros(len(self.families), np.int64)
         for codes, texts in columns:
             key = key * (len(texts) + 1) + codes + 1
-        distinct, code = np.unique(key, return_inverse=True)
-        code = code.reshape(-1).astype(np.int64)
+        distinct, code = _factored(key)
         names: list[tuple[str | None, ...]] = []
         for value in distinct.tolist():
             left = value
@@ -116,7 +127,11 @@ class Work:
                 left, at = divmod(left, len(texts) + 1)
                 parts.append(texts[at - 1] if at else None)
             names.append(tuple(reversed(parts)))
-        order = np.lexsort((self.ns, code))
+        most = int(self.ns.max(initial=0)) + 1
+        if len(names) * most < 1 << 62:  # one sort instead of two
+            order = np.argsort(code * most + self.ns, kind="stable")
+        else:
+            order = np.lexsort((self.ns, code))
         return Grouping(names, code, order)
 
     def _column(self, by: str, name: str) -> tuple[IntArray, list[str]]:
@@ -160,8 +175,6 @@ class Work:
         names = [groups.names[g][0] or NOTHING for g in code[first].tolist()]
         best = sorted(range(len(first)), key=lambda i: (-int(total[i]), names[i]))
         kept = np.array(best[:MOST_GROUPS], np.int64)
-        kernel = self.families["kernel"][longest[kept]]
-        texts = self.families.texts["kernel"]
         return {
             "by": by,
             "begin": window.begin,
@@ -179,9 +192,7 @@ class Work:
                 "median_ns": median[kept].tolist(),
                 "p95_ns": p95[kept].tolist(),
                 "share": (total[kept] / max(1, window.wall_ns)).tolist(),
-                "longest_kernel": [
-                    texts[k][:LONGEST_NAME] if k >= 0 else NOTHING for k in kernel.tolist()
-                ],
+                "longest_kernel": self.kernel_names(longest[kept]),
             },
         }
 
@@ -197,6 +208,17 @@ class Work:
         rows = np.flatnonzero((groups.code == group) & window.chosen)
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
         return rows[:MOST_INSTANCES], len(rows)
+
+
+def _factored(key: IntArray) -> tuple[IntArray, IntArray]:
+    """Distinct values, ascending, and which of them each is; none is negative."""
+    most = int(key.max(initial=-1)) + 1
+    if most > 2 * len(key) + 1000:
+        distinct, code = np.unique(key, return_inverse=True)
+        return distinct, code.reshape(-1).astype(np.int64)
+    present = np.bincount(key, minlength=most) > 0  # few values: counting needs no sorting
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present), place[key]
 
 
 def shown(names: tuple[str | None, ...]) -> list[str]:

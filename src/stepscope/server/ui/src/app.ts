@@ -25,6 +25,7 @@ import type { Timeline } from "./timeline";
 import { Tracks, type Lane } from "./tracks";
 import type { Layout, Source } from "./types";
 import { View } from "./view";
+import { waiting } from "./waiting";
 
 /** Keys that do the same in every view. */
 const EVERYWHERE = new Set(["V", "L", "?"]);
@@ -47,6 +48,7 @@ export class App implements Timeline {
     fly: (place) => void this.selection.fly(place),
     instance: (finding, at) => this.selection.instance(finding, at),
     near: (step, same) => void this.selection.near(step, same),
+    says: (text) => this.says(text),
     clearRange: () => this.setRange(null),
     zoomRange: () => this.range.zoom(),
   };
@@ -151,6 +153,7 @@ export class App implements Timeline {
       },
       asking: (question) => this.asking(question),
       say: (text) => this.says(text),
+      failure: () => this.around.failed,
       changed: () => this.changed(),
       leave: () => this.stage.focus(),
     });
@@ -247,13 +250,16 @@ export class App implements Timeline {
 
   private async diagnose(): Promise<void> {
     try {
-      this.selection.diagnosed = await this.source.diagnosis();
+      const asked = waiting(this.source.diagnosis(), () => this.source.progress(), (text) =>
+        fill(this.diagnosisPanel, element("h2", {}, "Diagnosis"), element("p", { class: "note" }, text)),
+      );
+      this.selection.diagnosed = await asked;
     } catch (error) {
       fill(this.diagnosisPanel, element("h2", {}, "No diagnosis"), element("p", {}, clean(wrong(error), 800)));
       return;
     }
     this.tracks.explained = true;
-    showDiagnosis(this.diagnosisPanel, this.selection.diagnosed, this.actions);
+    showDiagnosis(this.diagnosisPanel, this.selection.diagnosed, this.layout, this.actions);
     if (this.marks.range) this.range.ask();
     this.drawer.refresh();
     this.changed();

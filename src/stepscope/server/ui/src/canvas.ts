@@ -1,7 +1,8 @@
 /** Draws the timeline: axis above, rows below. Reads state, changes none. */
 
 import { colourOf, type Colours } from "./colours";
-import { bytes, clean, percent, tick, time } from "./format";
+import { amount } from "./counters";
+import { clean, percent, tick, time } from "./format";
 import { FONT, fit, scaled, ticks } from "./sheet";
 import { LABELLED, ROW_PX } from "./strip";
 import { themeNow, type Theme } from "./theme";
@@ -190,9 +191,11 @@ export class Painter {
     context.fill();
     context.strokeStyle = "#0072b2";
     context.stroke();
+    const text = `max ${amount(lane.info, most)}`;
+    context.fillStyle = this.theme.back; // the curve would run through it
+    context.fillRect(2, top + 1, context.measureText(text).width + 4, 15);
     context.fillStyle = this.theme.faint;
-    const text = lane.info.unit === "bytes" ? bytes(most) : most.toLocaleString("en");
-    context.fillText(`max ${text}`, 4, top + 9);
+    context.fillText(text, 4, top + 9);
   }
 
   private overlays(

@@ -57,6 +57,7 @@ export function commands(timeline: Timeline, parts: Parts): Commands {
     },
     finding: (step) => selection.finding(step),
     steps: parts.steps,
+    step: (by) => void selection.step(by),
     panel: (name) => drawer.toggle(name),
     instance: (step) => void (drawer.shown === "operators" ? drawer.operators : drawer.kernels).step(step),
     link: () => {

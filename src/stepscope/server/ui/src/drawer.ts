@@ -30,6 +30,8 @@ export interface Host {
   showNotes(notes: Note[]): void;
   asking<T>(question: Promise<T>): Promise<T | null>;
   say(text: string): void;
+  /** Why the last question has no answer; empty if it has one. */
+  failure(): string;
   changed(): void;
   leave(): void;
 }

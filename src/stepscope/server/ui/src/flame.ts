@@ -1,6 +1,7 @@
 /** A flame graph of the window, roots on top: click to zoom, search, keyboard. */
 
 import { colourOf } from "./colours";
+import { waiting } from "./waiting";
 import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
 import { clean, count, percent, time } from "./format";
@@ -164,11 +165,14 @@ export class Flame implements Panel {
   private async ask(): Promise<void> {
     const number = ++this.asked;
     const { source } = this.host;
-    const found = await this.host.asking(source.flame(this.kind, this.weight, this.reverse, this.window()));
+    const asked = waiting(source.flame(this.kind, this.weight, this.reverse, this.window()), () => source.progress(), (text) => {
+      if (number === this.asked) this.summary.textContent = text;
+    });
+    const found = await this.host.asking(asked);
     if (number !== this.asked) return;
     if (!found) {
       this.tree = null;
-      this.summary.textContent = "no flame graph: see below";
+      this.summary.textContent = `no flame graph: ${this.host.failure() || "see below"}`;
       this.paint();
       return;
     }

@@ -53,6 +53,11 @@ export class Frame {
     this.failure.textContent = clean(message, LONGEST);
   }
 
+  /** What failed last; empty for nothing. */
+  get failed(): string {
+    return this.failure.textContent ?? "";
+  }
+
   get helping(): boolean {
     return this.helpBox.open;
   }
@@ -60,13 +65,19 @@ export class Frame {
   help(keys: [string, string][]): void {
     const list = element("dl", {});
     for (const [shows, says] of keys) if (shows) list.append(element("dt", {}, shows), element("dd", {}, says));
+    // the button first: it has the focus, and must not scroll the keys out of sight
     fill(
       this.helpBox,
-      element("h2", {}, "Keys and mouse"),
+      element(
+        "div",
+        { class: "row" },
+        element("h2", { class: "grow" }, "Keys and mouse"),
+        element("button", { click: () => this.helpBox.close() }, "Close (Esc)"),
+      ),
       list,
-      element("p", {}, element("button", { click: () => this.helpBox.close() }, "Close (Esc)")),
     );
     this.helpBox.showModal();
+    this.helpBox.scrollTop = 0;
   }
 }
 

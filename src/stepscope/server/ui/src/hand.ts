@@ -1,6 +1,8 @@
 /** Pointer and wheel on the timeline: moving, zooming, choosing a range, selecting, the tip. */
 
 import { hint, lowerBound } from "./canvas";
+import { levelSays } from "./counters";
+import { clean } from "./format";
 import { CLICK_PX, follow, showTip, wheelZoom } from "./pointer";
 import type { Timeline } from "./timeline";
 import type { Lane } from "./tracks";
@@ -98,8 +100,11 @@ export class Hand {
   private hover(event: PointerEvent): void {
     const { view, stage, marks } = this.timeline;
     marks.cursor = view.time(this.point(event), stage.width);
+    const lane = this.timeline.tracks.at(stage.y(event));
     const under = this.under(event);
-    showTip(stage.tip, stage.root, event, under ? hint(under.place, under.count, under.share) : "");
+    let says = under ? hint(under.place, under.count, under.share) : "";
+    if (lane?.tile?.counter) says = clean(levelSays(lane.info, lane.tile, marks.cursor), 200);
+    showTip(stage.tip, stage.root, event, says);
     this.timeline.changed();
   }
 

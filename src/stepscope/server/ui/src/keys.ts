@@ -23,6 +23,7 @@ export interface Commands {
   rangeOfSelection(): void;
   finding(step: number): void;
   steps(): void;
+  step(by: number): void;
   help(): void;
   theme(): void;
   clear(): void;
@@ -63,6 +64,7 @@ export function keys(c: Commands): Key[] {
     { match: code("KeyR"), shows: "R", says: "make the selection the range", run: () => c.rangeOfSelection() },
     { match: code("KeyZ"), shows: "Z", says: "zoom to the range", run: () => c.zoomRange() },
     { match: code("KeyG"), shows: "G, Shift+G", says: "next, previous place of a finding", run: (e) => c.finding(e.shiftKey ? -1 : 1) },
+    { match: code("KeyH"), shows: "H, Shift+H", says: "show the step in the middle, then the next; the previous", run: (e) => c.step(e.shiftKey ? -1 : 1) },
     { match: typed("/"), shows: "/", says: "search names; Enter goes on, Shift+Enter back", run: () => c.search() },
     { match: code("KeyT"), shows: "T", says: "filter tracks", run: () => c.filter() },
     { match: code("KeyV"), shows: "V", says: "steps side by side, and back", run: () => c.steps() },

@@ -261,6 +261,10 @@ export class PageSource implements Source {
     return this.panels.flame(kind, weight, reverse);
   }
 
+  progress(): Promise<string> {
+    return Promise.resolve("");
+  }
+
   notes(): Promise<NotesAnswer> {
     return this.panels.notes();
   }

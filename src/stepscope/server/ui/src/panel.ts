@@ -2,6 +2,7 @@
 
 import { linkSections } from "./arrows";
 import { colourOf } from "./colours";
+import { command, copyButton } from "./copy";
 import { element, fill, swatch } from "./dom";
 import { bytes, clean, count, percent, time, words } from "./format";
 import type {
@@ -22,6 +23,7 @@ export interface Actions {
   near(step: number, same: boolean): void;
   clearRange(): void;
   zoomRange(): void;
+  says(text: string): void;
 }
 
 const BUDGET: [keyof Accounting, string, string][] = [
@@ -83,7 +85,7 @@ function legend(parts: Part[], whole: number, each: (ns: number) => string): HTM
   );
 }
 
-export function showDiagnosis(parent: HTMLElement, found: Diagnosed, actions: Actions): void {
+export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Layout, actions: Actions): void {
   const { diagnosis, instances } = found;
   const [first, last] = diagnosis.trace.steady_steps;
   const steps = last - first + 1;
@@ -111,7 +113,7 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, actions: Ac
   sections.push(budgets);
   const list = element("ol", { class: "findings" });
   diagnosis.findings.forEach((finding, i) =>
-    list.append(findingItem(finding, i, instances[i] ?? [], actions)),
+    list.append(findingItem(finding, i, instances[i] ?? [], layout, actions)),
   );
   const verdict = diagnosis.findings.length
     ? list
@@ -136,6 +138,7 @@ function findingItem(
   finding: Finding,
   number: number,
   places: Instance[],
+  layout: Layout,
   actions: Actions,
 ): HTMLElement {
   let at = 0;
@@ -148,7 +151,7 @@ function findingItem(
   };
   const title = element(
     "button",
-    { class: "finding", click: () => go(0), "data-cause": finding.cause },
+    { class: "finding", click: () => go(0), "data-cause": finding.cause, "data-number": number },
     swatch(colourOf(`idle_${finding.cause}`)),
     element("strong", {}, words(finding.cause)),
     element("span", { class: `severity ${finding.severity}` }, finding.severity),
@@ -189,6 +192,12 @@ function findingItem(
             { title: clean(e.sql, 2000) },
             element("span", { class: "grow" }, words(e.figure)),
             element("span", { class: "figure" }, figure(e.value, e.unit)),
+            copyButton(
+              "⧉",
+              `Copy ${words(e.figure)} with the command that computes it`,
+              () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
+              (text) => actions.says(text),
+            ),
           ),
         ),
       ),
@@ -236,7 +245,17 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
   const average = time(same.total / Math.max(1, same.count));
   fill(
     parent,
-    element("h2", {}, "Selection"),
+    element(
+      "div",
+      { class: "row" },
+      element("h2", { class: "grow" }, "Selection"),
+      copyButton(
+        "⧉",
+        "Copy the selection's facts",
+        () => `${[["name", clean(String(full ?? details.name), 2000)], ...facts.map(([k, v]) => [k, clean(v, 2000)])].map((line) => line.join("\t")).join("\n")}\n`,
+        (text) => actions.says(text),
+      ),
+    ),
     element("p", { class: "name" }, clean(details.name, 400)),
     ...(full !== undefined && String(full) !== details.name
       ? [element("p", { class: "note name" }, clean(String(full), 2000))]

@@ -2,7 +2,7 @@
 
 import { lowerBound } from "./canvas";
 import { element, fill } from "./dom";
-import { clean, time } from "./format";
+import { clean, time, words } from "./format";
 import { nearest } from "./hand";
 import { showDetails } from "./panel";
 import type { Timeline } from "./timeline";
@@ -102,6 +102,28 @@ export class Selection {
     this.timeline.says(step > 0 ? "nothing further down" : "nothing further up");
   }
 
+  /** Shows the next or previous step, or the one in the middle where none is shown whole. */
+  async step(by: number): Promise<void> {
+    const { timeline } = this;
+    const { view, tracks, source } = timeline;
+    const lane = [...tracks.lanes.values()].find(({ info, tile }) => info.table === "step" && tile);
+    const row = lane?.tile?.rows[0];
+    const at = lane && row ? nearest(source, lane, row, (view.begin + view.end) / 2, view.span) : null;
+    if (!at) {
+      timeline.says("no steps are known yet");
+      return;
+    }
+    const whole = at.start >= view.begin && at.end <= view.end && at.end - at.start > view.span / 2;
+    const next = whole ? await timeline.asking(source.near(at.track, at.row, by, false)) : at;
+    if (!next) {
+      timeline.says(`no ${by > 0 ? "later" : "earlier"} step`);
+      return;
+    }
+    view.frame(next.start, next.end, 0.05);
+    timeline.says(`${clean(next.name, 80)}, ${time(next.end - next.start)}`);
+    timeline.changed();
+  }
+
   /** Shows a place of a finding and what is responsible for it. */
   instance(finding: number, at: number): void {
     const instance = this.diagnosed?.instances[finding]?.[at];
@@ -120,7 +142,12 @@ export class Selection {
     view.frame(instance.begin, instance.end, 0.7);
     const doing = instance.responsible.map((place) => clean(place.name, 60)).join(", ");
     const silent = "no range, operator or call was recorded; sample or annotate the host code";
-    this.timeline.says(instance.thread >= 0 ? `meanwhile on thread ${instance.thread}: ${doing || silent}` : "");
+    const meanwhile = instance.thread >= 0 ? `; meanwhile on thread ${instance.thread}: ${doing || silent}` : "";
+    const { diagnosis, instances } = this.diagnosed!;
+    const cause = words(diagnosis.findings[finding].cause);
+    this.timeline.says(`${cause}, ${instance.what} ${at + 1} of ${instances[finding].length}: ${time(instance.cost)}${meanwhile}`);
+    for (const item of document.querySelectorAll<HTMLElement>(".finding"))
+      item.setAttribute("aria-current", String(item.dataset.number === String(finding)));
     this.timeline.changed();
   }
 

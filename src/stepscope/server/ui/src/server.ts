@@ -86,6 +86,10 @@ export class ServerSource implements Source {
     return this.json("flame", { kind, weight, reverse: reverse ? 1 : 0, ...window });
   }
 
+  async progress(): Promise<string> {
+    return (await this.json<{ doing: string }>("progress", {})).doing;
+  }
+
   notes(): Promise<NotesAnswer> {
     return this.json("notes", {});
   }

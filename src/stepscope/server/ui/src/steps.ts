@@ -18,6 +18,7 @@ import { StepStage, type Rows } from "./stepstage";
 import { cellSays, rowSays } from "./steptip";
 import { themeNow } from "./theme";
 import { View } from "./view";
+import { waiting } from "./waiting";
 
 const MOST_COLUMNS = 2048;
 /** Longer than this many median steps is cut off at first: one long step would squash all others. */
@@ -123,7 +124,8 @@ export class StepsView {
     document.documentElement.dataset.idle = "false";
     this.note.textContent = "Finding the steps and what they wait for …";
     try {
-      const found = await this.source.figures(this.now.device, this.now.align);
+      const asked = this.source.figures(this.now.device, this.now.align);
+      const found = await waiting(asked, () => this.source.progress(), (text) => (this.note.textContent = text));
       this.take(found);
     } catch (error) {
       this.failed = true;

@@ -77,6 +77,8 @@ export interface Grid {
 }
 
 export interface StepSource {
+  /** What is being made that the figures may wait for, in words. */
+  progress(): Promise<string>;
   figures(device: number, align: string): Promise<Figures>;
   grid(asked: Asked, signal: AbortSignal): Promise<Grid>;
 }
@@ -97,7 +99,7 @@ export interface PackedSteps {
 export function stepSource(source: Source): StepSource {
   return source instanceof PageSource
     ? new PageSteps(source.packed.steps ?? null, source.packed.steps_refused ?? "", source.packed.layout.classes)
-    : new ServerSteps();
+    : new ServerSteps(source);
 }
 
 function read(told: Told): Figures {
@@ -114,6 +116,12 @@ function read(told: Told): Figures {
 }
 
 class ServerSteps implements StepSource {
+  constructor(private readonly source: Source) {}
+
+  progress(): Promise<string> {
+    return this.source.progress();
+  }
+
   async figures(device: number, align: string): Promise<Figures> {
     return read((await (await ask("steps", { device, align })).json()) as Told);
   }
@@ -160,6 +168,10 @@ class PageSteps implements StepSource {
     private readonly refused: string,
     private readonly classes: { key: string }[],
   ) {}
+
+  progress(): Promise<string> {
+    return Promise.resolve("");
+  }
 
   figures(device: number, align: string): Promise<Figures> {
     const found = this.packed?.devices[device];

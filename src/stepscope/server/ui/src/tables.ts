@@ -1,9 +1,11 @@
 /** Kernels or operators of a window: a table that sorts, filters and leads to the timeline. */
 
 import type { Host, Panel, Span } from "./drawer";
+import { command, copyButton, tableQuery, tabSeparated } from "./copy";
 import { element, fill } from "./dom";
 import { clean, count, percent, time, words } from "./format";
 import { choice, windowOf } from "./panelbase";
+import { waiting } from "./waiting";
 import type { GroupRow, Instances, TableAnswer } from "./types";
 
 const FIRST_ROWS = 200;
@@ -64,6 +66,8 @@ export class Tables implements Panel {
   private descending = true;
   private table: TableAnswer | null = null;
   private rows: GroupRow[] = [];
+  /** Those that pass the filter, in their order. */
+  private shown: GroupRow[] = [];
   private most = FIRST_ROWS;
   private chosen: string | null = null;
   private found: Instances | null = null;
@@ -75,6 +79,7 @@ export class Tables implements Panel {
   private readonly findBox: HTMLInputElement;
   private readonly summary = element("span", { class: "note", role: "status" });
   private readonly walker = element("span", { class: "row walker" });
+  private readonly copies = element("span", { class: "row", hidden: true });
   private readonly grid = element("table", { class: "grid" });
 
   constructor(
@@ -117,10 +122,16 @@ export class Tables implements Panel {
       },
     });
     this.grid.addEventListener("keydown", (event) => this.move(event));
+    const told = (text: string): void => host.say(text);
+    fill(
+      this.copies,
+      copyButton("Copy rows", "Copy the rows as tab-separated values", () => (this.table ? tabSeparated(this.table, this.shown.map((r) => ({ ...r }))) : ""), told),
+      copyButton("Copy query", "Copy the command that computes this table", () => command(host.layout, tableQuery(host.layout, this.by, this.window())), told),
+    );
     this.body = element(
       "div",
       { class: "fill" },
-      element("div", { class: "row tools" }, this.scopeBox, this.byBox, this.findBox, this.summary, this.walker),
+      element("div", { class: "row tools" }, this.scopeBox, this.byBox, this.findBox, this.summary, this.walker, this.copies),
       element("div", { class: "scrolled" }, this.grid),
     );
   }
@@ -174,14 +185,20 @@ export class Tables implements Panel {
 
   private async ask(): Promise<void> {
     const number = ++this.asked;
-    const found = await this.host.asking(this.host.source.table(this.by, this.window()));
+    const { source } = this.host;
+    const asked = waiting(source.table(this.by, this.window()), () => source.progress(), (text) => {
+      if (number === this.asked) this.summary.textContent = text;
+    });
+    const found = await this.host.asking(asked);
     if (number !== this.asked) return; // something later has been asked since
     if (!found) {
       fill(this.grid);
-      this.summary.textContent = "no table: see below";
+      this.copies.hidden = true;
+      this.summary.textContent = `no table: ${this.host.failure() || "see below"}`;
       return;
     }
     this.table = found;
+    this.copies.hidden = false;
     const c = found.columns;
     this.rows = c.group.map((group, i) => ({
       group,
@@ -260,6 +277,7 @@ export class Tables implements Panel {
       return;
     }
     const shown = this.rows.filter((row) => !pattern || row.names.some((name) => pattern.test(name)));
+    this.shown = shown;
     const column = FIGURES.find(({ key }) => key === this.sort);
     const sign = this.descending ? -1 : 1;
     shown.sort((a, b) => {

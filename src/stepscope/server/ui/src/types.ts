@@ -246,6 +246,8 @@ export interface Source {
   table(by: string, window: Window): Promise<TableAnswer>;
   instances(by: string, group: number, window: Window): Promise<Instances>;
   flame(kind: string, weight: string, reverse: boolean, window: Window): Promise<FlameAnswer>;
+  /** What is being made that a question may wait for, in words; empty for nothing. */
+  progress(): Promise<string>;
   notes(): Promise<NotesAnswer>;
   saveNote(change: Note & { deleted: boolean }): Promise<NotesAnswer>;
   /** Whether notes can be changed. */
