@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -339,7 +339,7 @@ class Session:
         found = diagnose(
             self._cases,
             self._ranked,
-            self.figure,
+            cache(self.figure),  # findings share figures: that of the step stands in most of them
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
