@@ -1,0 +1,175 @@
+"""Runs commands in children of one process that has imported everything already.
+
+Starting Python and importing numpy, pyarrow and DuckDB takes longer than most commands work. A
+child that is forked is a process of its own all the same: own arguments, environment, streams, exit
+code, nothing left behind for the next one. Tests of how the program *starts* (encodings, closed
+streams, signals, what is imported when) start Python themselves.
+
+Run as a program this file is the process that forks; standard input is the socket that asks it to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+LIMIT_S = 120
+STARTED = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "ARROW_", "MALLOC_")
+"""Beginnings of variables that Python or a library reads when it starts."""
+AT_START = ("run", "capture", "ui")
+"""Commands that start programs or stay: their own start is part of what is tested."""
+HEAVY = (
+    "adbc_driver_sqlite.dbapi", "duckdb", "numpy", "pyarrow.compute", "pyarrow.csv",
+    "pyarrow.dataset", "pyarrow.parquet", "rich.console", "rich.table", "rich.text",
+)  # fmt: skip
+
+
+class Forks:
+    """The process that forks, from this one's side."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+            )
+        self._started_with = _of_start(os.environ)
+
+    def can(self, arguments: list[str], env: dict[str, str]) -> bool:
+        """Whether a child would behave as a process that is started."""
+        return _of_start(env) == self._started_with and not {*arguments[:1]} & {*AT_START}
+
+    def run(self, arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """``python -m stepscope ARGUMENTS`` to its end."""
+        command = ["stepscope", *arguments]
+        ours, theirs = socket.socketpair()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ours:
+            with theirs, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+                streams = [theirs.fileno(), *(s.fileno() for s in (nothing, out, err))]
+                socket.send_fds(self._control, [b"!"], streams)
+            asked = {"arguments": arguments, "env": env, "folder": str(Path.cwd())}
+            ours.sendall(json.dumps(asked).encode() + b"\n")
+            ours.settimeout(LIMIT_S)
+            with ours.makefile("r") as answer:
+                process = int(answer.readline())
+                try:
+                    status = int(answer.readline())
+                except TimeoutError:
+                    os.kill(process, signal.SIGKILL)
+                    raise subprocess.TimeoutExpired(command, LIMIT_S) from None
+            code = os.waitstatus_to_exitcode(status)
+            return subprocess.CompletedProcess(command, code, _text(out), _text(err))
+
+    def close(self) -> None:
+        """End the process."""
+        self._control.close()
+        self._process.wait(LIMIT_S)
+
+
+def _of_start(env: Any) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(STARTED)}
+
+
+def _text(stream: Any) -> str:
+    stream.seek(0)
+    text: str = stream.read().decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as subprocess does
+
+
+# --- the process that forks ----------------------------------------------------------------------
+
+
+def _serve() -> bool:
+    """Fork for every request; true in a child, which is to run a command."""
+    control = socket.socket(fileno=os.dup(0))
+    while True:
+        message, streams, _, _ = socket.recv_fds(control, 1, 4)
+        if not message:  # the tests have ended
+            return False
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork() == 0:
+            control.close()
+            _watch(*streams)
+            return True
+        for stream in streams:
+            os.close(stream)
+
+
+def _watch(connection: int, *streams: int) -> None:
+    """Fork the child, and tell its number and its end; returns in the child."""
+    asking = socket.socket(fileno=connection)
+    with asking.makefile("r") as lines:
+        asked = json.loads(lines.readline())
+    child = os.fork()
+    if child:
+        for stream in streams:
+            os.close(stream)
+        asking.sendall(f"{child}\n".encode())
+        asking.sendall(f"{os.waitpid(child, 0)[1]}\n".encode())
+        os._exit(0)
+    asking.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv[1:] = asked["arguments"]
+
+
+def _import_all() -> None:
+    import importlib
+    import pkgutil
+
+    import stepscope
+
+    for name in HEAVY:
+        importlib.import_module(name)
+    for room in ("analysis", "cli", "compare", "diagnosis", "export", "importers", "intervals",
+                 "kernels", "render", "reports", "rules", "server", "sql", "trace"):  # fmt: skip
+        inside = importlib.import_module(f"stepscope.{room}")
+        for module in pkgutil.walk_packages(inside.__path__, f"{inside.__name__}."):
+            importlib.import_module(module.name)
+    assert stepscope
+
+
+def _run() -> NoReturn:
+    """Run the command and end as Python does, but for taking every module apart."""
+    import atexit
+    import threading
+
+    from stepscope.cli.main import main
+
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder
+    _import_all()
+    gc.freeze()  # a child need not search what is never garbage
+    if _serve():
+        _run()
+    os._exit(0)
