@@ -43,23 +43,28 @@ class Stepscope:
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "STEPSCOPE_CACHE_DIR": str(self.cache), **self.env, **more}
 
+    def ends(
+        self, *arguments: str | Path, program: str = "", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to whatever end; a program in Python runs in place of the command line."""
+        words, environment = [*map(str, arguments)], self.environment(**env)
+        if forks().can(words, environment):
+            return forks().run(words, environment, program)
+        return subprocess.run(
+            [sys.executable, "-c", program, *words] if program else python(*words),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            env=environment,
+            check=False,
+        )
+
     def __call__(
         self, *arguments: str | Path, expect: int = 0, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        words, environment = [*map(str, arguments)], self.environment(**env)
-        if forks().can(words, environment):
-            done = forks().run(words, environment)
-        else:
-            done = subprocess.run(
-                python(*words),
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                stdin=subprocess.DEVNULL,
-                timeout=LIMIT_S,
-                env=environment,
-                check=False,
-            )
+        done = self.ends(*arguments, **env)
         assert done.returncode == expect, (done.returncode, done.stdout[-2000:], done.stderr)
         return done
 

@@ -19,7 +19,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, NoReturn
 
 LIMIT_S = 120
@@ -27,6 +26,7 @@ STARTED = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "ARROW_", "MALLO
 """Beginnings of variables that Python or a library reads when it starts."""
 AT_START = ("run", "capture", "ui")
 """Commands that start programs or stay: their own start is part of what is tested."""
+COMMAND = "from stepscope.cli.main import main; main()"
 HEAVY = (
     "adbc_driver_sqlite.dbapi", "duckdb", "numpy", "pyarrow.compute", "pyarrow.csv",
     "pyarrow.dataset", "pyarrow.parquet", "rich.console", "rich.table", "rich.text",
@@ -48,15 +48,17 @@ class Forks:
         """Whether a child would behave as a process that is started."""
         return _of_start(env) == self._started_with and not {*arguments[:1]} & {*AT_START}
 
-    def run(self, arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        """``python -m stepscope ARGUMENTS`` to its end."""
-        command = ["stepscope", *arguments]
+    def run(
+        self, arguments: list[str], env: dict[str, str], program: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """``python -m stepscope ARGUMENTS``, or ``python -c PROGRAM ARGUMENTS``, to its end."""
+        command = [program or "stepscope", *arguments]
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ours:
             with theirs, open(os.devnull, "rb") as nothing:  # noqa: PTH123
                 streams = [theirs.fileno(), *(s.fileno() for s in (nothing, out, err))]
                 socket.send_fds(self._control, [b"!"], streams)
-            asked = {"arguments": arguments, "env": env, "folder": str(Path.cwd())}
+            asked = {"words": arguments, "env": env, "folder": os.getcwd(), "program": program}  # noqa: PTH109
             ours.sendall(json.dumps(asked).encode() + b"\n")
             ours.settimeout(LIMIT_S)
             with ours.makefile("r") as answer:
@@ -88,26 +90,25 @@ def _text(stream: Any) -> str:
 # --- the process that forks ----------------------------------------------------------------------
 
 
-def _serve() -> bool:
-    """Fork for every request; true in a child, which is to run a command."""
+def _serve() -> str | None:
+    """Fork for every request; in a child, the program that it is to run; in the end None."""
     control = socket.socket(fileno=os.dup(0))
     while True:
         message, streams, _, _ = socket.recv_fds(control, 1, 4)
         if not message:  # the tests have ended
-            return False
+            return None
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if os.fork() == 0:
             control.close()
-            _watch(*streams)
-            return True
+            return _watch(*streams)
         for stream in streams:
             os.close(stream)
 
 
-def _watch(connection: int, *streams: int) -> None:
-    """Fork the child, and tell its number and its end; returns in the child."""
+def _watch(connection: int, *streams: int) -> str:
+    """Fork the child, and tell its number and its end; returns the program, in the child."""
     asking = socket.socket(fileno=connection)
     with asking.makefile("r") as lines:
         asked = json.loads(lines.readline())
@@ -125,7 +126,8 @@ def _watch(connection: int, *streams: int) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    sys.argv[1:] = asked["arguments"]
+    sys.argv[1:] = asked["words"]
+    return asked["program"] or COMMAND
 
 
 def _import_all() -> None:
@@ -144,16 +146,14 @@ def _import_all() -> None:
     assert stepscope
 
 
-def _run() -> NoReturn:
-    """Run the command and end as Python does, but for taking every module apart."""
+def _run(program: str) -> NoReturn:
+    """Run a program and end as Python does, but for taking every module apart."""
     import atexit
     import threading
 
-    from stepscope.cli.main import main
-
     code: object = 0
     try:
-        main()
+        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -170,6 +170,6 @@ if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder
     _import_all()
     gc.freeze()  # a child need not search what is never garbage
-    if _serve():
-        _run()
+    if asked_for := _serve():
+        _run(asked_for)
     os._exit(0)
