@@ -265,13 +265,12 @@ def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> No
     assert "backend collector" in stepscope("doctor").stdout
 
 
-def test_without_a_compiler_the_collector_says_what_is_missing(
-    stepscope: Stepscope, tmp_path: Path
-) -> None:
+def test_without_a_compiler_the_collector_says_what_is_missing(tmp_path: Path) -> None:
     from stepscope.capture.collector import build
 
     if (build.HERE / build.file_name()).exists():
         pytest.skip("this installation brings a compiled collector")
+    stepscope = Stepscope(tmp_path / "cache")  # without a compiled collector
     bare = tmp_path / "bare"
     bare.mkdir()
     env = {"PATH": str(bare), "CXX": ""}
