@@ -339,7 +339,7 @@ class Session:
         found = diagnose(
             self._cases,
             self._ranked,
-            cache(self.figure),  # findings share figures: that of the step stands in most of them
+            self._known_figure,
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
@@ -417,6 +417,11 @@ class Session:
 
         return profile_of(self._view, self.diagnose())
 
+    @cached_property
+    def _known_figure(self) -> Callable[[str], float | int]:
+        """``figure`` that keeps its answers: most findings hold the figures of the step, too."""
+        return cache(self.figure)
+
     def figure(self, sql: str) -> float | int:
         """The only cell of a statement's answer; 0 for null.
 
@@ -471,7 +476,7 @@ class Session:
         """
         from stepscope.diagnosis.verify import verify
 
-        return verify(report, self.figure)
+        return verify(report, self._known_figure)
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""

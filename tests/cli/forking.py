@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import os
 import signal
@@ -52,29 +53,49 @@ class Forks:
         self, arguments: list[str], env: dict[str, str], program: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """``python -m stepscope ARGUMENTS``, or ``python -c PROGRAM ARGUMENTS``, to its end."""
-        command = [program or "stepscope", *arguments]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            fork = self.start(arguments, env, out.fileno(), err.fileno(), program)
+            code = fork.wait()
+            words = [program or "stepscope", *arguments]
+            return subprocess.CompletedProcess(words, code, _text(out), _text(err))
+
+    def start(
+        self, arguments: list[str], env: dict[str, str], out: int, err: int, program: str = ""
+    ) -> Fork:
+        """The same, without waiting for its end."""
         ours, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ours:
-            with theirs, open(os.devnull, "rb") as nothing:  # noqa: PTH123
-                streams = [theirs.fileno(), *(s.fileno() for s in (nothing, out, err))]
-                socket.send_fds(self._control, [b"!"], streams)
-            asked = {"words": arguments, "env": env, "folder": os.getcwd(), "program": program}  # noqa: PTH109
-            ours.sendall(json.dumps(asked).encode() + b"\n")
-            ours.settimeout(LIMIT_S)
-            with ours.makefile("r") as answer:
-                process = int(answer.readline())
-                try:
-                    status = int(answer.readline())
-                except TimeoutError:
-                    os.kill(process, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired(command, LIMIT_S) from None
-            code = os.waitstatus_to_exitcode(status)
-            return subprocess.CompletedProcess(command, code, _text(out), _text(err))
+        with theirs, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+            streams = [theirs.fileno(), nothing.fileno(), out, err]
+            socket.send_fds(self._control, [b"!"], streams)
+        asked = {"words": arguments, "env": env, "folder": os.getcwd(), "program": program}  # noqa: PTH109
+        ours.sendall(json.dumps(asked).encode() + b"\n")
+        return Fork(ours)
 
     def close(self) -> None:
         """End the process."""
         self._control.close()
         self._process.wait(LIMIT_S)
+
+
+class Fork:
+    """A child: a process of its own whose parent is not this one."""
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._answer = asked.makefile("r")
+        asked.settimeout(LIMIT_S)
+        self.pid = int(self._answer.readline())
+
+    def wait(self) -> int:
+        """Its exit code, negative where a signal ended it; killed where it takes too long."""
+        try:
+            return os.waitstatus_to_exitcode(int(self._answer.readline()))
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            raise
+        finally:
+            self._answer.close()
+            self._asked.close()
 
 
 def _of_start(env: Any) -> dict[str, str]:
@@ -126,8 +147,21 @@ def _watch(connection: int, *streams: int) -> str:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        setattr(sys, name, _opened(number, getattr(sys, name)))
     sys.argv[1:] = asked["words"]
     return asked["program"] or COMMAND
+
+
+def _opened(number: int, like: Any) -> io.TextIOWrapper:
+    """A standard stream, opened as Python opens it when it starts."""
+    return io.TextIOWrapper(
+        open(number, "wb", closefd=False),
+        encoding=like.encoding,
+        errors=like.errors,
+        line_buffering=number == 2 or os.isatty(number),
+        write_through=like.write_through,
+    )
 
 
 def _import_all() -> None:
