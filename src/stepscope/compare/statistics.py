@@ -30,6 +30,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+_KEPT_STEPS = 1000  # longest run whose cosines are kept for the next of that length: 250 kB
+
 RUN_NOISE: Final = 0.05
 """Single runs of unchanged code on shared machines of one kind lie within 5 % of one another in
 95 of 100 pairs: the spread that the repeated captures of the test data show. Assumed only where
@@ -49,9 +51,6 @@ SHARED: Final = 0.5
 """What a step is assumed to share with the one before it (correlation). The slowest waves of a
 short run are not slow enough to hold all of that; the error is enlarged by what they miss of it.
 Steps that share less are judged a little too cautiously, steps that share more too boldly."""
-
-KEPT_STEPS: Final = 1000
-"""Longest run whose cosines are kept for the next run of that length (250 kB)."""
 
 MANY_DEGREES: Final = 1000
 """Degrees of freedom from which on Student's factor is the normal distribution's, to 0.1 %."""
@@ -171,7 +170,7 @@ def slow_waves(values: Sequence[float] | Floats) -> tuple[float, int]:
     n = len(data)
     if n < 2:
         return 0.0, 0
-    cosines = _slow_cosines(n) if n <= KEPT_STEPS else _slow_cosines.__wrapped__(n)
+    cosines = _slow_cosines(n) if n <= _KEPT_STEPS else _slow_cosines.__wrapped__(n)
     projected = cosines @ (data - data.mean())
     return math.sqrt(float((projected**2).mean()) / n), len(cosines)
 
