@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from typing import Any, NoReturn
 
 LIMIT_S = 120
@@ -84,7 +85,9 @@ class Fork:
         self._asked = asked
         self._answer = asked.makefile("r")
         asked.settimeout(LIMIT_S)
-        self.pid = int(self._answer.readline())
+        number = self._answer.readline()
+        assert number, "the process that forks has ended; its error stands above"
+        self.pid = int(number)
 
     def wait(self) -> int:
         """Its exit code, negative where a signal ended it; killed where it takes too long."""
@@ -121,11 +124,18 @@ def _serve() -> str | None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if os.fork() == 0:
+        if _fork() == 0:
             control.close()
             return _watch(*streams)
         for stream in streams:
             os.close(stream)
+
+
+def _fork() -> int:
+    """``os.fork``; the threads of numpy's library, which it warns about, look after themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _watch(connection: int, *streams: int) -> str:
@@ -133,7 +143,7 @@ def _watch(connection: int, *streams: int) -> str:
     asking = socket.socket(fileno=connection)
     with asking.makefile("r") as lines:
         asked = json.loads(lines.readline())
-    child = os.fork()
+    child = _fork()
     if child:
         for stream in streams:
             os.close(stream)
@@ -168,16 +178,14 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
-    import stepscope
-
     for name in HEAVY:
         importlib.import_module(name)
     for room in ("analysis", "cli", "compare", "diagnosis", "export", "importers", "intervals",
                  "kernels", "render", "reports", "rules", "server", "sql", "trace"):  # fmt: skip
         inside = importlib.import_module(f"stepscope.{room}")
         for module in pkgutil.walk_packages(inside.__path__, f"{inside.__name__}."):
-            importlib.import_module(module.name)
-    assert stepscope
+            with contextlib.suppress(ImportError):  # of what is not installed: commands say so
+                importlib.import_module(module.name)
 
 
 def _run(program: str) -> NoReturn:
@@ -201,7 +209,7 @@ def _run(program: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this file's folder
+    sys.path = [path for path in sys.path if path != os.path.dirname(__file__)]  # noqa: PTH120
     _import_all()
     gc.freeze()  # a child need not search what is never garbage
     if asked_for := _serve():
