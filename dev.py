@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -74,11 +75,29 @@ def demo(arguments: Sequence[str]) -> int:
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Run every check; pytest comes last, so that its counts close the output."""
-    failed = lint_all()
-    if failed:
-        say(f"{listed(failed)} failed (above); the tests run nevertheless")
-    code = python("-m", "pytest", "-n", "auto", *arguments)
+    """Run every check; pytest comes last, so that its counts close the output.
+
+    The type checker, which uses one core, works beside pytest; it is heard only when it fails.
+    """
+    prepare()
+    (types, checker), quick = LINTERS[-1], LINTERS[:-1]
+    with tempfile.TemporaryFile() as said:
+        command = [str(PYTHON), *checker]
+        checking = subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=said, stderr=subprocess.STDOUT
+        )
+        try:
+            failed = [name for name, command in quick if python(*command)]
+            if failed:
+                say(f"{listed(failed)} failed (above); the tests run nevertheless")
+            # a worker gets neighbouring tests, which share what they set up
+            code = python("-m", "pytest", "-n", "auto", "--dist", "worksteal", *arguments)
+            if checking.wait():
+                failed.append(types)
+                said.seek(0)
+                print(said.read().decode(errors="replace"), end="", flush=True)
+        finally:
+            checking.kill()
     if failed:
         say(f"failed: {listed([*failed, 'pytest'] if code else failed)}")
     return code or bool(failed)
@@ -246,13 +265,21 @@ def python(*arguments: str, quiet: bool = False) -> int:
 
 def call(command: Sequence[str], folder: Path, *, quiet: bool = False) -> int:
     """Run a command that sees the environment only; its exit code."""
-    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
     sys.stdout.flush()
     sink = subprocess.DEVNULL if quiet else None
     done = subprocess.run(
-        command, cwd=folder, env=environment, stdout=sink, stderr=sink, check=False
+        command, cwd=folder, env=environment(), stdout=sink, stderr=sink, check=False
     )
     return done.returncode
+
+
+def environment() -> dict[str, str]:
+    """What the commands see: no other packages, and compiled modules are kept.
+
+    Tests start Python hundreds of times; containers often forbid it to keep what it compiles.
+    """
+    out = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
+    return {name: value for name, value in os.environ.items() if name not in out}
 
 
 def no_more(arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from functools import cache
 
 import numpy as np
 
@@ -31,11 +32,15 @@ def run(
     """Step times of one run, ns."""
     shocks = rng.normal(size=steps)
     shocks[1:] *= math.sqrt(1 - follows**2)
-    level, series = 0.0, []
-    for shock in shocks.tolist():
-        level = follows * level + shock
-        series.append(level)
-    return mean_ns * math.exp(rng.normal(0, run_sd)) * (1 + SPREAD * np.array(series))
+    series = _memory(steps, follows) @ shocks
+    return mean_ns * math.exp(rng.normal(0, run_sd)) * (1 + SPREAD * series)
+
+
+@cache
+def _memory(steps: int, follows: float) -> np.ndarray:
+    """What is left of each shock (column) at each step (row): the autoregression written out."""
+    apart = np.subtract.outer(np.arange(steps), np.arange(steps))
+    return np.where(apart < 0, 0.0, follows ** np.maximum(apart, 0))
 
 
 def failing(
@@ -50,7 +55,7 @@ def failing(
         old = [run(rng, 2e7, run_sd, steps, follows) for _ in range(before)]
         new = [run(rng, 2e7 * (1 + slowdown), run_sd, steps, follows) for _ in range(after)]
         # the bootstrap only shapes the interval in ns; the verdict does not use it
-        found = difference(old, new, confidence=1 - 2 * alpha, replicates=1)
+        found = difference(old, new, confidence=1 - 2 * alpha, replicates=0)
         failed += found.ratio_low > 1 and found.ratio - 1 >= min_effect
     return failed / pairs
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.cli.command import Stepscope
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "h200"
 
@@ -23,15 +24,37 @@ settings.register_profile(
 settings.load_profile("stepscope")
 
 
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all xdist workers of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees the user's cache or settings; every xdist worker has a cache of its own."""
+def _isolated(run_folder: Path) -> Iterator[None]:
+    """No test sees the user's cache or settings.
+
+    One cache serves all workers of the run, so a bundled capture is imported and the collector
+    compiled once.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("STEPSCOPE_"):
                 patch.delenv(name)
-        patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("STEPSCOPE_CACHE_DIR", str(run_folder / "cache"))
+        # tests start Python many times: it need not compile the package each time
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="session")
+def reader(_isolated: None) -> Stepscope:
+    """The command line with the cache of the whole test run, for tests that only read captures.
+
+    Those of imports and of the cache itself take ``stepscope``, whose cache is empty.
+    """
+    return Stepscope(Path(os.environ["STEPSCOPE_CACHE_DIR"]))
 
 
 @pytest.fixture(scope="session")
@@ -43,14 +66,12 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def unpacked(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def unpacked(shared_data: Path, run_folder: Path) -> Callable[[str], Path]:
     """A function from a capture's name (``healthy``) to its unpacked Nsight Systems export.
 
     A capture is unpacked once a test run, whichever xdist worker asks first; treat it as read-only.
     """
-    base = tmp_path_factory.getbasetemp()
-    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = run / "unpacked"
+    folder = run_folder / "unpacked"
     folder.mkdir(exist_ok=True)
 
     def unpack(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.command import Stepscope
 
+from stepscope.capture.collector import build
 from stepscope.capture.launcher import Outcome, record
 from stepscope.capture.options import Options
 from stepscope.importers.registry import convert
@@ -126,7 +128,9 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def program(stand_ins: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program(
+    stand_ins: dict[str, str], collector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Program:
     for name, path in stand_ins.items():
         monkeypatch.setenv(name, path)
     monkeypatch.setenv("STEPSCOPE_CUPTI", stand_ins["FAKE_CUPTI"])
@@ -136,7 +140,22 @@ def program(stand_ins: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
     return Program(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def collector() -> Path:
+    """The folder with the compiled collector of this test run; empty without a compiler."""
+    folder = build.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # one worker compiles, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for part in build.PARTS:
+            build.find(part)
+    return folder
+
+
 @pytest.fixture
-def stepscope(tmp_path: Path) -> Stepscope:
-    """The command line with an empty cache."""
-    return Stepscope(tmp_path / "cache")
+def stepscope(tmp_path: Path, collector: Path) -> Stepscope:
+    """The command line with a cache that holds the compiled collector and no captures."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "collector").symlink_to(collector)
+    return Stepscope(cache)

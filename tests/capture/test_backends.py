@@ -315,13 +315,12 @@ def test_doctor_tells_rights_in_a_container(
     assert "hardware counters" not in told(0)  # without a driver there are none
 
 
-def test_without_a_compiler_the_collector_says_what_is_missing(
-    stepscope: Stepscope, tmp_path: Path
-) -> None:
+def test_without_a_compiler_the_collector_says_what_is_missing(tmp_path: Path) -> None:
     from stepscope.capture.collector import build
 
     if (build.HERE / build.file_name()).exists():
         pytest.skip("this installation brings a compiled collector")
+    stepscope = Stepscope(tmp_path / "cache")  # without a compiled collector
     bare = tmp_path / "bare"
     bare.mkdir()
     env = {"PATH": str(bare), "CXX": ""}

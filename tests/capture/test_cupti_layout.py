@@ -89,6 +89,8 @@ def fetch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """
     folder = Path(os.environ.get("CUPTI_WHEELS") or tmp_path_factory.mktemp("wheels"))
 
+    unreachable: list[str] = []
+
     @cache
     def found(requirement: str) -> Path | None:
         name, version = requirement.split("==")
@@ -98,7 +100,14 @@ def fetch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             command += ["--only-binary=:all:", "--retries=1", "--timeout=15"]
             command += [f"--platform={platform}_x86_64" for platform in PLATFORMS]
             command += ["-d", str(folder), requirement]
-            subprocess.run(command, capture_output=True, timeout=240, check=False)
+            if not unreachable:
+                tried = subprocess.run(
+                    command, capture_output=True, text=True, timeout=240, check=False
+                )
+                # each try waits for the index; where it cannot be reached one is enough
+                silent = re.search(r"connection|resol|unreachable|timed out", tried.stderr, re.I)
+                if silent and not any(folder.glob(pattern)):
+                    unreachable.append(requirement)
         wheel = next(folder.glob(pattern), None)
         if wheel is None:
             return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 120
+from tests.cli.forking import LIMIT_S, Forks
+
+__all__ = ["LIMIT_S"]
 CONTROL = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
@@ -18,9 +22,20 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "stepscope", *arguments]
 
 
+@cache
+def forks() -> Forks:
+    """The process whose children the commands are; one for all tests of a worker."""
+    made = Forks()
+    atexit.register(made.close)
+    return made
+
+
 @dataclass
 class Stepscope:
-    """The command line with a cache folder of its own."""
+    """The command line with a cache folder of its own.
+
+    Commands run in children of a process that has the libraries loaded (``forking.py``).
+    """
 
     cache: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -28,19 +43,28 @@ class Stepscope:
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "STEPSCOPE_CACHE_DIR": str(self.cache), **self.env, **more}
 
-    def __call__(
-        self, *arguments: str | Path, expect: int = 0, **env: str
+    def ends(
+        self, *arguments: str | Path, program: str = "", **env: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            python(*map(str, arguments)),
+        """Run to whatever end; a program in Python runs in place of the command line."""
+        words, environment = [*map(str, arguments)], self.environment(**env)
+        if forks().can(words, environment):
+            return forks().run(words, environment, program)
+        return subprocess.run(
+            [sys.executable, "-c", program, *words] if program else python(*words),
             capture_output=True,
             text=True,
             encoding="utf-8",
             stdin=subprocess.DEVNULL,
             timeout=LIMIT_S,
-            env=self.environment(**env),
+            env=environment,
             check=False,
         )
+
+    def __call__(
+        self, *arguments: str | Path, expect: int = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = self.ends(*arguments, **env)
         assert done.returncode == expect, (done.returncode, done.stdout[-2000:], done.stderr)
         return done
 

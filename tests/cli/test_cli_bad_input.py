@@ -256,14 +256,7 @@ def relaxed(capture: Path, target: Path, statement: str) -> Path:
 
 def survives(stepscope: Stepscope, path: Path) -> dict[str, int]:
     """Diagnose ends well or in one line; returns the counted problems."""
-    done = subprocess.run(
-        python("diagnose", str(path), "--format", "json"),
-        capture_output=True,
-        text=True,
-        env=stepscope.environment(),
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = stepscope.ends("diagnose", path, "--format", "json")
     assert done.returncode in (0, 2), done.stderr
     if done.returncode:
         assert done.stdout == ""
@@ -442,16 +435,7 @@ def test_names_of_files(
         pytest.skip("this file system refuses such names")
     for command in (["diagnose"], ["diagnose", "-f", "json"], ["diagnose", "-f", "markdown"],
                     ["info"], ["info", "-f", "json"]):  # fmt: skip
-        done = subprocess.run(
-            [*python(*command), path],
-            capture_output=True,
-            env=stepscope.environment(),
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        done.stdout.decode("utf-8")
-        assert b"\x1b" not in done.stdout
+        assert "\x1b" not in stepscope(*command, os.fsdecode(path)).stdout
     listed = stepscope("cache", "show").stdout
     assert len(listed.splitlines()) == 2
     assert "\x1b" not in listed
@@ -500,14 +484,8 @@ def as_nobody(shared_folder: Path) -> Callable[..., str]:
     cache.chmod(0o777)
 
     def run(*arguments: str | Path, **env: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env={**os.environ, "STEPSCOPE_CACHE_DIR": str(cache), "HOME": "/nonexistent", **env},
-            check=False,
-        )
+        env = {"HOME": "/nonexistent", **env}
+        done = Stepscope(cache).ends(*arguments, program=AS_NOBODY, **env)
         assert done.returncode == 2, done.stderr
         assert done.stdout == ""
         return is_one_line(done.stderr)
@@ -622,14 +600,7 @@ def test_a_disk_that_fills_up(
 ) -> None:
     """Where no small disk can be mounted: the writer itself fails."""
     path = sqlite_capture if form == "sqlite" else kineto_capture
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(budget), "diagnose", str(path)],
-        capture_output=True,
-        text=True,
-        env=stepscope.environment(),
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = stepscope.ends(str(budget), "diagnose", path, program=FULL)
     assert (done.returncode, done.stdout) == (2, "")
     assert "disk is full" in is_one_line(done.stderr)
     assert left_over(stepscope.cache) == []

@@ -69,14 +69,7 @@ def test_a_capture_that_changes_while_it_is_read(
     original = sqlite_capture if form == "sqlite" else kineto_capture
     path = tmp_path / original.name
     shutil.copy(original, path)
-    done = subprocess.run(
-        hooked(change, path, "diagnose", path),
-        capture_output=True,
-        text=True,
-        env=stepscope.environment(),
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = stepscope.ends(change, path, "diagnose", path, program=IMPORT_HOOK)
     assert (done.returncode, done.stdout) == (2, "")
     assert "changed while it was read" in is_one_line(done.stderr)
     assert left_over(stepscope.cache) == []
@@ -291,21 +284,8 @@ def test_an_entry_deleted_while_it_is_read(
     command: str, stepscope: Stepscope, sqlite_capture: Path
 ) -> None:
     more = ["SELECT count(*) FROM gpu_op"] if command == "query" else []
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            REMOVED_WHILE_READ,
-            str(stepscope.cache),
-            command,
-            str(sqlite_capture),
-            *more,
-        ],
-        capture_output=True,
-        text=True,
-        env=stepscope.environment(),
-        timeout=LIMIT_S,
-        check=False,
+    done = stepscope.ends(
+        stepscope.cache, command, sqlite_capture, *more, program=REMOVED_WHILE_READ
     )
     assert (done.returncode, done.stdout) == (2, "")
     is_one_line(done.stderr)

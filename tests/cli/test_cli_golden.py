@@ -16,7 +16,6 @@ from tests.cli.command import Stepscope
 from tests.support.captures import BUNDLED, DATA, unpack, without_annotations
 
 from stepscope.session import Session
-from stepscope.trace.cache import Cache
 
 PARTS = ("compute", "exposed_communication", "exposed_copy", "memset", "idle")
 UNEXPLAINED = 0.05
@@ -55,15 +54,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def diagnose(folder: Path) -> Callable[..., dict[str, Any]]:
+def diagnose() -> Callable[..., dict[str, Any]]:
     """The JSON document of some captures, made once."""
-    store = Cache(folder / "cache")
 
     @cache
     def run(*paths: Path) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(
-            msgspec.json.encode(Session(paths, cache=store).diagnose())
-        )
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Session(paths).diagnose()))
         return found
 
     return run

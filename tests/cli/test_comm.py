@@ -20,22 +20,22 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [unpack(RANKS / f"ddp_imbalance.rank{r}.sqlite.xz", folder) for r in range(2)]
 
 
-def test_formats_say_the_same(ranks: list[Path], stepscope: Stepscope) -> None:
-    document = stepscope.json("comm", *ranks)
+def test_formats_say_the_same(ranks: list[Path], reader: Stepscope) -> None:
+    document = reader.json("comm", *ranks)
     assert document["schema"] == "stepscope.comm/1"
     assert (document["ranks"], len(document["arrivals"])) == (2, 2)
     (operation,) = document["operations"]
     parts = operation["waiting_ns"] + operation["transfer_ns"] + operation["absent_ns"]
     assert parts == pytest.approx(operation["time_ns"], abs=2)  # each is a rounded mean
-    rows = list(csv.DictReader(io.StringIO(stepscope("comm", *ranks, "-f", "csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(reader("comm", *ranks, "-f", "csv").stdout)))
     assert [row["kind"] for row in rows] == ["all_reduce"]
     assert int(rows[0]["waiting_ns"]) == operation["waiting_ns"]
     assert rows[0]["bus_bandwidth"] == ""
-    by_rank = stepscope("comm", *ranks, "-f", "csv", "--by", "rank").stdout
+    by_rank = reader("comm", *ranks, "-f", "csv", "--by", "rank").stdout
     arrivals = list(csv.DictReader(io.StringIO(by_rank)))
     assert [int(row["last"]) for row in arrivals] == [a["last"] for a in document["arrivals"]]
     for form in ("column", "markdown"):
-        text = stepscope("comm", *ranks, "-f", form).stdout
+        text = reader("comm", *ranks, "-f", form).stdout
         assert "all" in text
         assert "data parallel" in text
         assert "message sizes" in text
@@ -73,16 +73,16 @@ def test_unrelated_captures_are_no_job(
         stepscope(command, folder)
 
 
-def test_one_rank_says_what_it_cannot_tell(ranks: list[Path], stepscope: Stepscope) -> None:
-    document = stepscope.json("comm", ranks[0])
+def test_one_rank_says_what_it_cannot_tell(ranks: list[Path], reader: Stepscope) -> None:
+    document = reader.json("comm", ranks[0])
     assert any("only one rank" in remark for remark in document["remarks"])
     assert any("rank 1 is not there" in remark for remark in document["remarks"])
     assert document["operations"][0]["waiting_ns"] == 0
 
 
-def test_a_job_that_does_not_communicate(stepscope: Stepscope, tmp_path: Path) -> None:
+def test_a_job_that_does_not_communicate(reader: Stepscope, tmp_path: Path) -> None:
     capture = unpack(RANKS.parent / "captures/nsys/cnn_small.sqlite.xz", tmp_path)
-    document = stepscope.json("comm", capture)
+    document = reader.json("comm", capture)
     assert document["operations"] == []
     assert "no communication kernels" in document["remarks"][0]
-    assert "no communication kernels" in stepscope("comm", capture).stdout
+    assert "no communication kernels" in reader("comm", capture).stdout

@@ -27,12 +27,12 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(packed, tmp_path_factory.mktemp("views"))
 
 
-def test_kernels_sum_to_all_device_time(stepscope: Stepscope, healthy: Path) -> None:
-    table = rows(stepscope("kernels", healthy, "--format", "csv").stdout)
+def test_kernels_sum_to_all_device_time(reader: Stepscope, healthy: Path) -> None:
+    table = rows(reader("kernels", healthy, "--format", "csv").stdout)
     times = [int(row["time_ns"]) for row in table]
     assert times == sorted(times, reverse=True)
     total = rows(
-        stepscope(
+        reader(
             "query",
             healthy,
             "SELECT sum(end_ns - start_ns)::BIGINT AS ns, count(*) AS n FROM gpu_op "
@@ -49,26 +49,26 @@ def test_kernels_sum_to_all_device_time(stepscope: Stepscope, healthy: Path) -> 
     assert "other" not in families
 
 
-def test_operators_have_forward_and_backward(stepscope: Stepscope, attention: Path) -> None:
-    table = rows(stepscope("operators", attention, "--format", "csv").stdout)
+def test_operators_have_forward_and_backward(reader: Stepscope, attention: Path) -> None:
+    table = rows(reader("operators", attention, "--format", "csv").stdout)
     by_name = {row["operator"]: row for row in table}
     assert by_name["AddmmBackward0"]["phase"] == "backward"
     assert by_name["aten::linear"]["phase"] == "forward"
     assert float(by_name["SoftmaxBackward0"]["kernels_per_step"]) == 16
 
 
-def test_without_operators_ranges_answer(stepscope: Stepscope, healthy: Path) -> None:
-    table = rows(stepscope("operators", healthy, "--format", "csv").stdout)
+def test_without_operators_ranges_answer(reader: Stepscope, healthy: Path) -> None:
+    table = rows(reader("operators", healthy, "--format", "csv").stdout)
     names = [row["range"] for row in table]
     assert names[:3] == ["backward", "forward", "optimizer"]
     assert [row["phase"] for row in table[:3]] == names[:3]
 
 
 @pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "family"])
-def test_every_grouping_keeps_the_time(stepscope: Stepscope, attention: Path, by: str) -> None:
-    document: dict[str, Any] = stepscope.json("operators", attention, "--by", by)
+def test_every_grouping_keeps_the_time(reader: Stepscope, attention: Path, by: str) -> None:
+    document: dict[str, Any] = reader.json("operators", attention, "--by", by)
     assert document["schema"] == "stepscope.operators/1"
     place = document["columns"].index("time_ns")
-    kernels: dict[str, Any] = stepscope.json("kernels", attention)
+    kernels: dict[str, Any] = reader.json("kernels", attention)
     there = kernels["columns"].index("time_ns")
     assert sum(row[place] for row in document["rows"]) == sum(r[there] for r in kernels["rows"])

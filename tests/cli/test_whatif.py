@@ -14,13 +14,13 @@ from stepscope.analysis.simulation.result import CriticalPath, WhatIf
 SYNC = DATA / "nsys" / "gpt1024_sync_item.sqlite.xz"
 
 
-@pytest.fixture
-def capture(tmp_path: Path) -> Path:
-    return unpack(SYNC, tmp_path)
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(SYNC, tmp_path_factory.mktemp("whatif"))
 
 
-def test_whatif(stepscope: Stepscope, capture: Path):
-    done = stepscope("whatif", capture, "--free", "host_sync,launch_bound", "--format", "json")
+def test_whatif(reader: Stepscope, capture: Path):
+    done = reader("whatif", capture, "--free", "host_sync,launch_bound", "--format", "json")
     result = msgspec.json.decode(done.stdout, type=WhatIf, strict=False)
     assert result.schema == "stepscope.whatif/1"
     assert result.changes == ["without host_sync", "without launch_bound"]
@@ -33,15 +33,15 @@ def test_whatif(stepscope: Stepscope, capture: Path):
         parts = msgspec.structs.astuple(budget)
         assert sum(parts) == step
         assert min(parts) >= 0
-    text = stepscope("whatif", capture, "--free", "host_sync", "--free", "launch_bound").stdout
+    text = reader("whatif", capture, "--free", "host_sync", "--free", "launch_bound").stdout
     assert text.startswith("Predicted step 19.9 ms")
     assert "without host_sync" in text
     assert "were replayed" in text
 
 
-def test_all_changes_are_made_together(stepscope: Stepscope, capture: Path):
+def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
     def step(*arguments: str) -> int:
-        found: int = stepscope.json("whatif", capture, *arguments)["predicted_step_ns"]
+        found: int = reader.json("whatif", capture, *arguments)["predicted_step_ns"]
         return found
 
     both = step("--free", "host_sync", "--scale-kernel", "nvjet=0.5", "--launches-free")
@@ -66,30 +66,30 @@ def test_all_changes_are_made_together(stepscope: Stepscope, capture: Path):
     ],
 )
 def test_what_cannot_be_is_refused(
-    arguments: tuple[str, ...], says: str, stepscope: Stepscope, capture: Path
+    arguments: tuple[str, ...], says: str, reader: Stepscope, capture: Path
 ):
-    done = stepscope("whatif", capture, *arguments, expect=2)
+    done = reader("whatif", capture, *arguments, expect=2)
     assert done.stdout == ""
     assert says in is_one_line(done.stderr)
 
 
-def test_critical_path(stepscope: Stepscope, capture: Path):
-    done = stepscope("critical-path", capture, "--format", "json")
+def test_critical_path(reader: Stepscope, capture: Path):
+    done = reader("critical-path", capture, "--format", "json")
     result = msgspec.json.decode(done.stdout, type=CriticalPath, strict=False)
     assert result.schema == "stepscope.critical_path/1"
     assert sum(part.ns for part in result.parts) == result.total_ns
     assert len(result.steps) == 12
     assert {place.name for place in result.ranges} >= {"forward", "backward", "optimizer"}
-    text = stepscope("critical-path", capture).stdout
+    text = reader("critical-path", capture).stdout
     assert text.startswith("Critical path of 12 steps of rank 0")
     assert "host work: launch_bound" in text
 
 
-def test_critical_path_of_one_step_as_csv(stepscope: Stepscope, capture: Path):
-    rows = stepscope("critical-path", capture, "--step", "5", "--format", "csv").stdout.split("\n")
+def test_critical_path_of_one_step_as_csv(reader: Stepscope, capture: Path):
+    rows = reader("critical-path", capture, "--step", "5", "--format", "csv").stdout.split("\n")
     assert rows[0] == "step,kind,cause,ns"
     assert all(row.startswith("5,") for row in rows[1:-1])
-    one = stepscope.json("critical-path", capture, "--step", "5")
+    one = reader.json("critical-path", capture, "--step", "5")
     assert sum(int(row.rpartition(",")[2]) for row in rows[1:-1]) == one["total_ns"]
-    done = stepscope("critical-path", capture, "--step", "99", expect=2)
+    done = reader("critical-path", capture, "--step", "99", expect=2)
     assert "step 99 is not among" in is_one_line(done.stderr)

@@ -6,12 +6,14 @@ import contextlib
 import http.client
 import json
 import os
-import subprocess
-import sys
+import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.cli.command import forks
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,21 @@ class Served:
 @contextlib.contextmanager
 def serving(*arguments: str | Path) -> Iterator[Served]:
     """``stepscope ui`` until the block ends."""
-    command = [sys.executable, "-m", "stepscope", "ui", "--no-browser", *map(str, arguments)]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "BROWSER": "false"},
-    )
-    try:
-        assert process.stdout
-        line = process.stdout.readline().strip()
-        if line.startswith("{"):  # --format json
-            line = json.loads(line)["address"]
-        assert line.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
-        yield Served(line)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as errors:
+        words = ["ui", "--no-browser", *map(str, arguments)]
+        environment = {**os.environ, "BROWSER": "false"}
+        process = forks().start(words, environment, writing, errors.fileno())
+        os.close(writing)
+        with os.fdopen(reading) as said:
+            try:
+                line = said.readline().strip()
+                if line.startswith("{"):  # --format json
+                    line = json.loads(line)["address"]
+                errors.seek(0)
+                assert line.startswith("http://127.0.0.1:"), errors.read()
+                yield Served(line)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGTERM)
+                process.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -85,38 +85,51 @@ def program(items: Sequence[Item], wait_cause: str = "host_sync") -> Program:
     )
 
 
+_BYTES = 18  # of an item: one a field
+
+
 @st.composite
 def programs(draw: st.DrawFn, largest: int = 25) -> Program:
     """Random programs of one rank: several streams, dependencies, waits, a full queue."""
+    # some bytes an item: drawing every field by itself takes longer than all that is tested with it
     n = draw(st.integers(1, largest))
-    small = st.integers(0, 30)
+    drawn = draw(st.binary(min_size=_BYTES * n, max_size=_BYTES * n))
     items = [mark()]
     launches: list[int] = []
     for number in range(1, n + 1):
-        earlier = st.sampled_from(launches) if launches else st.nothing()
-        kind = draw(st.sampled_from(["op", "op", "op", "wait", "mark"] if launches else ["op"]))
+        left = iter(drawn[_BYTES * (number - 1) : _BYTES * number])
+
+        def below(end: int, left: Iterator[int] = left) -> int:
+            return next(left) % end
+
+        def earlier(least: int, left: Iterator[int] = left) -> list[int]:
+            count = min(least + below(3 - least, left), len(launches))
+            picked = [launches[-1 - below(len(launches), left)] for _ in range(count)]
+            return list(dict.fromkeys(picked))
+
+        kind = ("op", "op", "op", "wait", "mark")[below(5)] if launches else "op"
         if kind == "mark":
-            items.append(mark(draw(small)))
+            items.append(mark(below(31)))
         elif kind == "wait":
-            on = draw(st.lists(earlier, min_size=1, max_size=2, unique=True))
-            items.append(wait(*on, work=draw(small), call=draw(small), returns=draw(small)))
+            on = earlier(1)
+            items.append(wait(*on, work=below(31), call=below(31), returns=below(31)))
         else:
-            on = draw(st.lists(earlier, max_size=2, unique=True)) if launches else []
+            on = earlier(0)
             items.append(
                 Item(
-                    work=draw(small),
-                    cause=draw(st.sampled_from(["launch_bound", "host_compute"])),
-                    call=draw(small),
-                    stream=draw(st.integers(0, 2)),
-                    latency=draw(small),
-                    turnaround=draw(st.integers(-5, 5)),
-                    delay=draw(st.integers(0, 3)),
-                    duration=draw(st.integers(6, 60)),
-                    hosted=draw(st.integers(0, 9)) > 0,
-                    blocks=draw(st.integers(0, 9)) == 0,
-                    returns=draw(small),
-                    depends=tuple((k, draw(st.integers(0, 5))) for k in on),
-                    behind=draw(st.sampled_from([0, 0, 1, 4])),
+                    work=below(31),
+                    cause=("launch_bound", "host_compute")[below(2)],
+                    call=below(31),
+                    stream=below(3),
+                    latency=below(31),
+                    turnaround=below(11) - 5,
+                    delay=below(4),
+                    duration=6 + below(55),
+                    hosted=below(5) < 4,
+                    blocks=below(5) == 4,
+                    returns=below(31),
+                    depends=tuple((k, below(6)) for k in on),
+                    behind=(0, 0, 1, 4)[below(4)],
                 )
             )
             launches.append(number)

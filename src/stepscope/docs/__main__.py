@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from stepscope.docs.reference import PACKAGE, PAGES
@@ -44,8 +45,7 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
             how it is drawn depends on the library's version.
     """
     reference = root / "docs" / "reference"
-    for name, make in PAGES.items():
-        text = make()
+    for name, text in _pages().items():
         if _read(reference / name) != text:
             yield reference / name, text
     for path in sorted(reference.glob("*")):
@@ -60,6 +60,12 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     before = _read(root / IMAGE)
     if words(before) != words(image) or (drawing and before != image):
         yield root / IMAGE, image
+
+
+@cache
+def _pages() -> dict[str, str]:
+    """The generated pages by name; nothing but the package decides what they are."""
+    return {name: make() for name, make in PAGES.items()}
 
 
 def pages_by_hand(root: Path) -> list[Path]:

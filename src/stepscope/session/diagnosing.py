@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class Diagnosing(Querying):
         found = diagnose(
             self._cases,
             self._ranked,
-            self.figure,
+            cache(self.figure),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
@@ -56,7 +57,7 @@ class Diagnosing(Querying):
         """
         from stepscope.diagnosis.verify import verify
 
-        return verify(report, self.figure)
+        return verify(report, cache(self.figure))
 
     def profile(self) -> Profile:
         """What is kept of the run: enough to compare it with others.

@@ -76,12 +76,15 @@ class Engine:
         names = {name for name in self.tables() if name in wanted}
         if re.search(r"information_schema|duckdb_|show\s|describe\s", sql, re.IGNORECASE):
             names = set(self.tables())
-        if self._connection is None or not names <= self._views:
-            self._views |= names
-            self._connection = self._connect(self._views)
+        if self._connection is None:
+            self._connection = self._connect()
+        for name in sorted(names - self._views):
+            self._show(name, self._connection)
+            self._views.add(name)
         return self._connection
 
-    def _connect(self, names: set[str]) -> duckdb.DuckDBPyConnection:
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        """A connection that reads the traces' folders and nothing else, without tables yet."""
         import duckdb
 
         shut_in: dict[str, str | bool | int | float | list[str]] = {
@@ -89,15 +92,6 @@ class Engine:
             "autoload_known_extensions": False,
         }
         connection = duckdb.connect(":memory:", config=shut_in)
-        for name in sorted(names):
-            if name in self._derived:
-                if name not in self._tables:
-                    self._tables[name] = self._derived[name]()
-                connection.register(name, self._tables[name])
-            elif view := self._view(name, connection):
-                connection.execute(f"CREATE VIEW {name} AS {view}")
-            else:
-                connection.register(name, _without_rows(name))
         paths = [str(trace.folder.resolve()) for _, trace in self._ranks]
         # a pattern is compared as it is written, before it is resolved
         folders = [_quoted(p) for path in paths for p in dict.fromkeys((path, _literally(path)))]
@@ -106,6 +100,17 @@ class Engine:
         connection.execute("SET enable_external_access=false")
         connection.execute("SET lock_configuration=true")
         return connection
+
+    def _show(self, name: str, connection: duckdb.DuckDBPyConnection) -> None:
+        """Make one table known to a connection."""
+        if name in self._derived:
+            if name not in self._tables:
+                self._tables[name] = self._derived[name]()
+            connection.register(name, self._tables[name])
+        elif view := self._view(name, connection):
+            connection.execute(f"CREATE VIEW {name} AS {view}")
+        else:
+            connection.register(name, _without_rows(name))
 
     def _view(self, name: str, connection: duckdb.DuckDBPyConnection) -> str:
         """The statement over the ranks' files; empty when no rank holds the table."""

@@ -22,7 +22,9 @@ from stepscope.importers.kineto.stream import Read, truncated
 from stepscope.importers.kineto.tolerant import Tolerant
 from stepscope.trace.errors import InputError
 
-_EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+# the letters first: text is searched ten times as fast for them as for what precedes them
+_EVENTS_KEY = re.compile(rb'"traceEvents"(?<!\\"traceEvents")\s*:\s*\[')
+_KEY_BYTES = 64  # the key with blanks around its colon, and more
 _ARRAY = re.compile(rb"\s*\[")
 _GAP = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN = re.compile(rb"[\s,]*")
@@ -101,23 +103,27 @@ class EventReader:
         array = _ARRAY.match(text)
         if array:
             return text[array.end() :]
-        start = 0
-        while not (key := _EVENTS_KEY.search(text, max(start, 0))):
-            start = len(text) - 64
+        parts, size, last, at = [text], len(text), text, 0
+        while not _EVENTS_KEY.search(last, at):
             more = self._read()
-            if not more and text.rstrip().endswith(b"}"):
+            if not more and last.rstrip().endswith(b"}"):
                 raise InputError(
                     f"{self._path} is JSON without traceEvents, so it is no profiler trace; name "
                     "the file that export_chrome_trace or tensorboard_trace_handler wrote"
                 )
             if not more:
                 raise truncated(self._path)
-            text += more
-            if len(text) > _HEADER_LIMIT:
+            parts.append(more)
+            size += len(more)
+            last, at = last[-_KEY_BYTES:] + more, 1  # with the byte before: it may be a backslash
+            if size > _HEADER_LIMIT:
                 raise InputError(
                     f"{self._path} has no traceEvents in its first {_HEADER_LIMIT >> 20} MB, so "
                     "it is no profiler trace; check what wrote it"
                 )
+        text = b"".join(parts)
+        key = _EVENTS_KEY.search(text, size - len(last) + at)
+        assert key is not None
         self.header = text[: key.start()]
         return text[key.end() :]
 
