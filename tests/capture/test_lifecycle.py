@@ -424,3 +424,30 @@ def test_a_raw_folder_is_read_wherever_it_is_copied(
     assert "10000" in shown.stdout, shown.stderr
     with pytest.raises(Exception, match="holds no raw capture"):
         order(tmp_path)
+
+
+def test_a_signal_during_the_end_waits_for_what_is_being_written(program: Program) -> None:
+    # as Pool.terminate sends it to workers that are leaving by themselves
+    outcome = program.record(
+        """
+        libc = ctypes.CDLL(None)
+        for number in range(60):
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child:
+                os.read(reading, 1)
+                time.sleep(number * 5e-5)
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
+                os.close(reading); os.close(writing)
+                continue
+            for _ in range(2000):
+                push("work"); pop()
+            os.write(writing, b"x")
+            libc.exit(0)
+        """
+    )
+    assert outcome.exit_code == 0
+    trace = read(outcome.raw[0])
+    assert trace.rows("range") == 60 * 2000
+    assert trace.meta.problems == []

@@ -95,7 +95,7 @@ def test_hostile_names_stay_text(stepscope: Stepscope, tmp_path: Path) -> None:
         (["-k", "nothing"], "no kernel 'nothing'"),
         (["-k", "10"], "from 0 to 9"),
         (["--plot", "x.png"], ".svg or .html"),
-        (["--plot", "/nowhere/x.svg"], "cannot write"),
+        (["--plot", f"{__file__}/x.svg"], "cannot write"),
         (["--against", "missing.csv"], "cannot read missing.csv"),
         (["--roofline"], "about traces"),
     ],

@@ -155,6 +155,12 @@ bool start_writer() {
   return started;
 }
 
+void await_writer(int limit_ms) {
+  for (int waited = 0; waited < limit_ms && !__atomic_load_n(&g_finished, __ATOMIC_ACQUIRE);
+       waited++)
+    sleep_ms(1);
+}
+
 void on_exit_() { finish("exit", 5000); }
 
 void on_fork_child() {
@@ -347,13 +353,15 @@ void finish(const char* how, int limit_ms) {
   Ours ours;
   int living = kLiving;
   if (!__atomic_compare_exchange_n(&g_life, &living, kEnding, false, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_ACQUIRE))
+                                   __ATOMIC_ACQUIRE)) {
+    // Another thread is at it, or this one, which a signal interrupted: a process that ended now
+    // would cut the writer off.
+    if (living == kEnding) await_writer(limit_ms);
     return;
+  }
   g_how = how;
   sem_post(&g_wake);
-  for (int waited = 0; waited < limit_ms && !__atomic_load_n(&g_finished, __ATOMIC_ACQUIRE);
-       waited++)
-    sleep_ms(1);
+  await_writer(limit_ms);
   __atomic_store_n(&g_recording, false, __ATOMIC_RELEASE);
   set_life(kDead);
 }
