@@ -46,7 +46,7 @@ def unclaimed_ns(case: Case) -> float:
 
 
 def tool_figures(case: Case) -> list[Figure]:
-    """Calls a step, and the least and most that the tool may have added to them, ns a step."""
+    """Calls a step, and what the tool may have added to them, ns a step: middle, least, most."""
     tool = case.explanation.tool
     if tool is None:
         return []
@@ -62,6 +62,7 @@ def tool_figures(case: Case) -> list[Figure]:
             "per_step",
             f"SELECT round(count(*) / {STEADY_STEPS}) {calls}",
         ),
+        Figure("typical_tool_ns_per_step", "ns_per_step", added(tool.unit.typical_ns)),
         Figure("least_tool_ns_per_step", "ns_per_step", added(tool.unit.least_ns)),
         Figure("most_tool_ns_per_step", "ns_per_step", added(tool.unit.most_ns)),
     ]
@@ -74,9 +75,9 @@ def tool_text(case: Case, late_ns: float) -> str:
         return ""
     return (
         f"; going by measurements elsewhere, {tool.unit.tool} itself adds "
-        "{least_tool_ns_per_step} to {most_tool_ns_per_step} a step to its "
-        "{cuda_calls_per_step} CUDA calls, so only a run without it tells how much of this is the "
-        "program's own"
+        "some {typical_tool_ns_per_step} a step ({least_tool_ns_per_step} to "
+        "{most_tool_ns_per_step}) to its {cuda_calls_per_step} CUDA calls, so only a run without "
+        "it tells how much of this is the program's own"
     )
 
 
@@ -96,7 +97,7 @@ def unclaimed_remark(case: Case) -> str:
         return ""
     return (
         "the GPU waits for launches for {late_launches_ns_per_step} of a step, which is not held "
-        f"against the program: {tool.unit.tool} itself may add {{least_tool_ns_per_step}} to "
-        "{most_tool_ns_per_step} to the {cuda_calls_per_step} CUDA calls of a step; where a run "
-        "without it is no faster, the program is launch-bound"
+        f"against the program: {tool.unit.tool} itself may add some {{typical_tool_ns_per_step}} "
+        "({least_tool_ns_per_step} to {most_tool_ns_per_step}) to the {cuda_calls_per_step} CUDA "
+        "calls of a step; where a run without it is no faster, the program is launch-bound"
     )
