@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.capture.conftest import Program, program, stand_ins, texts  # noqa: F401
+from tests.capture.conftest import Program, collector, program, stand_ins, texts  # noqa: F401
 
 import stepscope
 from stepscope.annotate import StepTimes, end_steps, ranges

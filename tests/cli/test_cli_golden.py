@@ -45,7 +45,10 @@ PLANTED = [truth for truth in TRUTH if truth.cause]
 
 
 def test_every_bundled_capture_is_in_the_table() -> None:
-    assert {truth.path for truth in TRUTH} == {*DATA.glob("*/*.xz"), *DATA.glob("*/*.gz"), BUNDLED}
+    # steps of JAX are one operation each, so nothing can be told of them without annotations, as is
+    # done with those of the table; test_jax_captures has them
+    bundled = {*DATA.glob("*/*.xz"), *DATA.glob("*/*.gz"), BUNDLED} - {*DATA.glob("jax/*")}
+    assert {truth.path for truth in TRUTH} == bundled
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.frameworks import is_jax
 from stepscope.session import Session
 
 CAPTURES = DATA / "jax"
@@ -23,3 +26,27 @@ def test_the_planted_cause_comes_first(
     assert diagnosis.verdict == verdict
     assert diagnosis.step_ns.median / 1e6 == pytest.approx(step_ms, rel=0.01)
     assert diagnosis.trace.steps == 10
+
+
+def test_advice_is_in_words_of_the_framework(tmp_path: Path) -> None:
+    jax = Session([unpack(CAPTURES / "jax_host_compute.sqlite.xz", tmp_path)]).diagnose()
+    torch = Session([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz", tmp_path)]).diagnose()
+    assert jax.findings[0].cause == torch.findings[0].cause == "host_compute"
+    assert "jax" in " ".join(jax.findings[0].do)
+    assert "torch" not in " ".join(jax.findings[0].do)
+    assert jax.findings[0].next_capture == captures.SAMPLES
+    assert "jax" not in " ".join(torch.findings[0].do)
+    assert torch.findings[0].next_capture == captures.STACKS
+
+
+@pytest.mark.parametrize("name", ["XlaModule:#hlo_module=jit_f,program_id=7#", "TSL:Thunk:#a=b#"])
+def test_ranges_of_xla_mean_jax(tmp_path: Path, name: str) -> None:
+    for ranges, expected in ((["step"], False), (["step", name], True)):
+        build = Build()
+        build.kernel(100, 200, call=(10, 20))
+        for text in ranges:
+            build.range(0, 300, text)
+        folder = tmp_path / str(expected)
+        folder.mkdir()
+        (_, explanation), *_ = Session([build.trace(folder).folder]).explanations
+        assert is_jax(explanation.lane) == expected

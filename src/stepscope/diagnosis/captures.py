@@ -16,5 +16,8 @@ WAITS_AND_NODES: Final = "stepscope run --waits --graph node -- python train.py"
 COLLECTIONS: Final = "stepscope run --waits --gc -- python train.py"
 """Also Python's garbage collections."""
 
+SAMPLES: Final = "stepscope run --sample-hz 50 -- python train.py"
+"""Python stacks of all threads, 50 times a second."""
+
 STACKS: Final = "stepscope run --backend torch --stacks --steps 5 -- python train.py"
 """Operators with shapes, and the Python lines that call them; torch.profiler slows the host."""

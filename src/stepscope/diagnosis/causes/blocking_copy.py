@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 
 _ID = "blocking_copy"
 
 
+@in_jax(
+    "enqueue jax.device_put of the next batch before results of this step are read: the "
+    "copy then overlaps with the step",
+    "keep on the device what does not change, and do not wait for copies (block_until_ready)",
+    "copy less: smaller types (uint8, bfloat16), converted inside the jitted function",
+)
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies

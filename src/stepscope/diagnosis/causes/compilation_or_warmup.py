@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 
 _ID = "compilation_or_warmup"
 
@@ -11,6 +12,12 @@ _ID = "compilation_or_warmup"
 _OF_EVENTS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
 
 
+@in_jax(
+    "keep shapes, types and static arguments the same from step to step: each new "
+    "combination is compiled again; jax.config.update('jax_log_compiles', True) names them",
+    "pad batches to a few sizes",
+    "keep compiled programs between runs: jax.config.update('jax_compilation_cache_dir', ...)",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time while device code is compiled, loaded, planned or captured."""
     time = case.idle_ns(_ID)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from stepscope.analysis.silence import NAMED_OTHER
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 
 _ID = "host_compute"
 
 
 @with_thread_states(_ID)
+@in_jax(
+    "move the work out of the step: every N steps, to another process, or into the jitted function",
+    "let it overlap: a jitted call returns before the device is done, so enqueue the next "
+    "step first and read results afterwards",
+    "vectorise it (NumPy, jax.numpy) where it is a Python loop",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread made no CUDA call for long."""
     time = case.idle_ns(_ID)

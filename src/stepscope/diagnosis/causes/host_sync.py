@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 
 _ID = "host_sync"
 
 
+@in_jax(
+    "read no values in the step: float(loss), .item(), np.asarray() and print() of an array"
+    " wait for the device; read every N steps, or those of the step before",
+    "keep block_until_ready() out of the loop; it is for measuring",
+    "find the calls: jax.transfer_guard_device_to_host('disallow') raises where a value is read",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time left by synchronisations, and by the launches that are late after them."""
     time = case.idle_ns(_ID)

@@ -12,6 +12,7 @@ from stepscope.analysis.silence import (
 )
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 
 _ID = "input_starvation"
@@ -25,6 +26,13 @@ _WORK = "(sum(wall_ns) - any_value(waited)) / count(*)"
 
 
 @with_thread_states(_ID)
+@in_jax(
+    "prepare batches in other processes or threads, some ahead: grain's "
+    "DataLoader(worker_count=...), tf.data with prefetch, torch's DataLoader",
+    "enqueue jax.device_put of the next batch before results of this step are read, so that"
+    " the copy overlaps",
+    "move decoding and augmentation off the training thread, or prepare the data offline",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread was getting input."""
     time = case.idle_ns(_ID)

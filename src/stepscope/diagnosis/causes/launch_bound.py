@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.tool_cost import doubtful_ns, tool_figures, tool_text, unclaimed_ns
 
@@ -11,6 +12,12 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
 
 
 @with_thread_states(_ID)
+@in_jax(
+    "compile the whole step: jax.jit around loss, gradients and update; operations outside "
+    "of it are dispatched one by one from Python",
+    "make several steps in one call: jax.lax.scan over their batches inside the jitted function",
+    "give each operation more work: larger batches, jax.vmap instead of Python loops",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time in short pauses between launches that no wait explains."""
     time = case.idle_ns(_ID)

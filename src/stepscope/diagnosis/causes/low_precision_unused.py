@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.inside_kernels import detection
 
 _ID = "low_precision_unused"
 
 
+@in_jax(
+    "jax.config.update('jax_default_matmul_precision', 'tensorfloat32'): TF32 on tensor "
+    "cores, same types in memory",
+    "train in BF16: cast weights and activations inside the loss function, keep the master "
+    "weights in FP32",
+)
 def detect(case: Case) -> Detection | None:
     """Single-precision products on the general cores of a device with tensor cores."""
     found = case.explanation.inside_kernels.precision

@@ -6,11 +6,17 @@ import numpy as np
 
 from stepscope.analysis.kernels.view import FAMILY_NAMES
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.result import Location
 
 _ID = "small_kernels"
 
 
+@in_jax(
+    "compile larger parts at once (jax.jit), so that XLA fuses neighbours and makes one "
+    "command buffer of them",
+    "give each kernel more work: larger batches, jax.vmap or jax.lax.scan instead of Python loops",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time of the device's own turnaround."""
     time = case.idle_ns(_ID)

@@ -1,0 +1,51 @@
+"""Advice in the words of the framework that the program uses.
+
+Causes speak PyTorch, which most captures are of. Programs compiled by XLA, which here means JAX,
+are known by the ranges that XLA puts around its programs and their parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Final
+
+from stepscope.analysis.lanes import Lane
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.cause import Case, Detection
+
+Detect = Callable[[Case], Detection | None]
+
+_XLA: Final = re.compile(r"^(?:TSL:)?(?:XlaModule|Thunk):#")
+_INSTEAD: Final = {captures.STACKS: captures.SAMPLES}
+"""What torch.profiler would record, by the collector."""
+
+
+def is_jax(lane: Lane) -> bool:
+    """Whether a device's process runs programs of XLA."""
+    return bool(lane.host.ranges.matches("name", _XLA).any())
+
+
+def in_jax(*advice: str) -> Callable[[Detect], Detect]:
+    """Give other advice where the program is one of JAX.
+
+    Args:
+        advice: what to change, most effective first.
+    """
+
+    def around(detect: Detect) -> Detect:
+        @wraps(detect)
+        def detected(case: Case) -> Detection | None:
+            found = detect(case)
+            if found is None or not is_jax(case.explanation.lane):
+                return found
+            capture = found.next_capture
+            return replace(
+                found, do=list(advice), next_capture=_INSTEAD.get(capture or "", capture)
+            )
+
+        return detected
+
+    return around
