@@ -106,6 +106,22 @@ cuda.fake_graph_launch(ctypes.c_uint64(5000))
     assert trace.rows("gpu_op") == 3
 
 
+def test_an_older_cupti_is_left_but_not_taken_out(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CUPTI_VERSION", "26")
+    trace = program.trace(
+        WAIT
+        + """
+cuda.fake_profiler(1); launch(3); cuda.fake_profiler(0)
+assert gone() and not cuda.fake_finalized()
+""",
+        range="cudaProfilerApi",
+        ranges=1,
+    )
+    assert trace.rows("gpu_op") == 3
+
+
 def test_a_graph_that_comes_while_leaving_keeps_cupti_in(program: Program) -> None:
     # no launch in between: CUPTI would have been taken out at the next one
     program.trace(

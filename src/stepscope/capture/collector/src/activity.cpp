@@ -12,6 +12,8 @@ namespace stepscope {
 namespace activity {
 namespace {
 
+constexpr uint32_t kTakenOutFrom = 130000;  // CUPTI as of CUDA 13.0; older ones were not tried
+
 cupti::Library g_cupti;
 void* g_subscriber = nullptr;
 bool g_attached = false;  // CUPTI is, or was, ours
@@ -189,7 +191,7 @@ void stand_aside() {
 // ourselves off it changes nothing: only taking it out does. With CUDA graphs that is not possible,
 // since their launches fail afterwards; then others can at least use it.
 void let_go() {
-  if (graphs::made() || !g_cupti.Finalize) {
+  if (graphs::made() || !g_cupti.Finalize || g_version < kTakenOutFrom) {
     stand_aside();
     return;
   }
