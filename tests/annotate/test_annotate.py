@@ -314,6 +314,8 @@ def test_hugging_face_and_lightning(paper: Paper, monkeypatch: pytest.MonkeyPatc
     assert isinstance(theirs, Base)
     theirs.on_train_begin(None, None, None, model=None)
     theirs.on_step_end(None, None, None, model=None)
+    theirs.on_step_end(None, None, types.SimpleNamespace(should_training_stop=True))
+    assert paper.said == ["push step_0", "pop", "push step_1", "pop"]
     theirs.on_train_end(None, None, None)
     assert paper.said == ["push step_0", "pop", "push step_1", "pop"]
     paper.said.clear()

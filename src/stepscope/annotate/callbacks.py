@@ -40,7 +40,13 @@ def huggingface_callback() -> Any:
     def end(self: object, args: object, state: object, control: object, **_: object) -> None:
         end_steps()
 
-    body = {"on_train_begin": begin, "on_step_end": begin, "on_train_end": end}
+    def following(self: object, args: object, state: object, control: object, **_: object) -> None:
+        if getattr(control, "should_training_stop", False):  # no step follows the last one
+            end_steps()
+        else:
+            step()
+
+    body = {"on_train_begin": begin, "on_step_end": following, "on_train_end": end}
     return type("StepscopeCallback", (_base("transformers:TrainerCallback"),), body)()
 
 
