@@ -36,12 +36,6 @@ uint64_t timestamp() { return now_ns(); }
 
 bool live() { return __atomic_load_n(&g_live, __ATOMIC_ACQUIRE); }
 
-bool graph_level() {
-  for (int i = 0; i < config().kind_count; i++)
-    if (config().kinds[i] == cupti::kGraphTrace) return true;
-  return false;
-}
-
 // At the exit of a launch: CUPTI wants to be taken out inside a callback.
 void leave() {
   if (!__atomic_exchange_n(&g_leaving, false, __ATOMIC_ACQ_REL) || graphs::made()) return;
@@ -58,16 +52,15 @@ void on_callback(void*, int domain, uint32_t id, const void* data) {
     return;
   }
   if (graphs::is_maker(domain, id)) graphs::note_made();
-  if (data && __atomic_load_n(&g_leaving, __ATOMIC_ACQUIRE)) {
-    int site;
-    memcpy(&site, data, sizeof site);
+  if (!data) return;
+  int site;
+  memcpy(&site, data, sizeof site);
+  if (__atomic_load_n(&g_leaving, __ATOMIC_ACQUIRE)) {
     if (site == cupti::kSiteExit) leave();
     return;
   }
   api_calls::on_call(domain, id, data);
-  if (!data || config().range != Range::kProfilerApi) return;
-  int site;
-  memcpy(&site, data, sizeof site);
+  if (config().range != Range::kProfilerApi) return;
   bool driver = domain == cupti::kDomainDriver;
   if (id == (driver ? cupti::kDriverProfilerStart : cupti::kRuntimeProfilerStart) &&
       site == cupti::kSiteExit)
@@ -103,7 +96,7 @@ bool give_up() {
   Guard guard(g_kinds);
   if (!live()) return false;
   __atomic_store_n(&g_live, false, __ATOMIC_RELEASE);
-  if (graph_level()) switch_kind(cupti::kGraphTrace, false);
+  if (config().wants(cupti::kGraphTrace)) switch_kind(cupti::kGraphTrace, false);
   return true;
 }
 
@@ -156,7 +149,7 @@ bool attach(Process& process) {
   api_calls::prepare(g_cupti, g_subscriber);
   // A graph that was made while this was off, and is launched while it is on, crashes the driver
   // (CUDA 13.0): so it is on before there are any. What lies outside recording is left out.
-  if (graph_level()) switch_kind(cupti::kGraphTrace, true);
+  if (config().wants(cupti::kGraphTrace)) switch_kind(cupti::kGraphTrace, true);
   g_attached = true;
   __atomic_store_n(&g_live, true, __ATOMIC_RELEASE);
   describe_attached(process);
@@ -191,11 +184,11 @@ void stand_aside() {
 // ourselves off it changes nothing: only taking it out does. With CUDA graphs that is not possible,
 // since their launches fail afterwards; then others can at least use it.
 void let_go() {
+  if (!give_up()) return;
   if (graphs::made() || !g_cupti.Finalize || g_version < kTakenOutFrom) {
-    stand_aside();
+    g_cupti.Unsubscribe(g_subscriber);
     return;
   }
-  if (!give_up()) return;
   __atomic_store_n(&g_leaving, true, __ATOMIC_RELEASE);
   g_cupti.EnableCallback(1, g_subscriber, cupti::kDomainRuntime, cupti::kRuntimeLaunchKernel);
   constexpr uint32_t kDriverLaunches[] = {cupti::kDriverLaunchKernel, cupti::kDriverLaunchKernelEx};

@@ -8,7 +8,7 @@ namespace stepscope {
 namespace api_calls {
 namespace {
 
-constexpr uint32_t kMostIds = 2048, kUnknownInARow = 64;
+using cupti::kMostIds;
 constexpr uint32_t kNoStream = 0xFFFFFFFF;
 constexpr uint32_t kWakeRows = 4096;
 constexpr uint32_t kEventSlots = 1 << 13;
@@ -63,12 +63,6 @@ __thread uint32_t t_thread __attribute__((tls_model("initial-exec"))) = 0;
 __thread uint32_t t_within __attribute__((tls_model("initial-exec"))) = 0;
 // When that was begun to be counted: a call that was under way when recording ended has no exit.
 __thread uint64_t t_since __attribute__((tls_model("initial-exec"))) = 0;
-
-bool wanted(int kind) {
-  for (int i = 0; i < config().kind_count; i++)
-    if (config().kinds[i] == kind) return true;
-  return false;
-}
 
 bool is_dull(const char* name) {
   for (const char* part : kKeptDriverParts)
@@ -172,18 +166,14 @@ bool takes(int kind) {
 void prepare(const cupti::Library& cupti, void* subscriber) {
   g_cupti = &cupti;
   g_subscriber = subscriber;
-  g_syncs = wanted(cupti::kSynchronization);
-  g_events = wanted(cupti::kCudaEvent);
-  g_calls = wanted(cupti::kDriver) && config().filter_api;
+  g_syncs = config().wants(cupti::kSynchronization);
+  g_events = config().wants(cupti::kCudaEvent);
+  g_calls = config().wants(cupti::kDriver) && config().filter_api;
   for (int driver = 0; driver < 2; driver++) {
     int domain = driver ? cupti::kDomainDriver : cupti::kDomainRuntime;
-    uint32_t unknown = 0;
-    for (uint32_t id = 1; id < kMostIds && unknown < kUnknownInARow; id++) {
-      const char* name = nullptr;
-      bool known = cupti.GetCallbackName(domain, id, &name) == cupti::kSuccess && name;
-      unknown = known ? 0 : unknown + 1;
-      if (known) g_ids[driver][id] = classify(driver, name);
-    }
+    cupti::each_function(cupti, domain, [driver](uint32_t id, const char* name) {
+      g_ids[driver][id] = classify(driver, name);
+    });
   }
   // Watched for their own sake, and never to be switched off.
   g_ids[1][cupti::kDriverProfilerStart].what = g_ids[1][cupti::kDriverProfilerStop].what = kNothing;
@@ -204,7 +194,7 @@ void enable(bool on) {
 void on_call(int domain, uint32_t number, const void* data) {
   bool driver = domain == cupti::kDomainDriver;
   // Without CUPTI: a forked child, where the callbacks of its parent still stand.
-  if (!g_cupti || !data || number >= kMostIds || !g_ids[driver][number].what) return;
+  if (!g_cupti || number >= kMostIds || !g_ids[driver][number].what) return;
   if (!__atomic_load_n(&g_on, __ATOMIC_ACQUIRE)) return;
   const Id& id = g_ids[driver][number];
   cupti::CallbackData call;

@@ -26,6 +26,12 @@ struct Config {
   uint64_t ring_ns;      // keep only this much; 0: everything
   uint64_t ranges;       // recording is over after so many ranges; 0: it never is
   uint32_t pool_bytes;
+
+  bool wants(int kind) const {
+    for (int i = 0; i < kind_count; i++)
+      if (kinds[i] == kind) return true;
+    return false;
+  }
 };
 
 // Reads the file once a process; a missing or damaged file leaves valid false.

@@ -14,6 +14,7 @@ enum Kind : int {
   kGraphTrace = 51,
 };
 enum Domain : int { kDomainDriver = 1, kDomainRuntime = 2, kDomainResource = 3 };
+constexpr uint32_t kMostIds = 2048;       // of the functions of a domain: beyond all so far
 constexpr int kSuccess = 0, kMaxLimitReached = 12, kMultipleSubscribers = 39;
 constexpr uint32_t kForced = 1;           // CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 constexpr int kThreadIdSystem = 1;        // CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM

@@ -27,6 +27,18 @@ struct Library {
   char path[4096];
 };
 
+// Calls run(id, name) for every function of a domain that a callback can be set for.
+template <class Run>
+void each_function(const Library& library, int domain, Run run) {
+  constexpr uint32_t kUnknownInARow = 64;  // releases leave holes
+  for (uint32_t id = 1, unknown = 0; id < kMostIds && unknown < kUnknownInARow; id++) {
+    const char* name = nullptr;
+    bool known = library.GetCallbackName(domain, id, &name) == kSuccess && name;
+    unknown = known ? 0 : unknown + 1;
+    if (known) run(id, name);
+  }
+}
+
 // Fills the table; on failure false, and `why` holds one sentence.
 bool open_library(Library& library, const char* candidates, char* why, size_t room);
 

@@ -155,6 +155,10 @@ bool start_writer() {
   return started;
 }
 
+void note_over() {  // with g_switch held
+  if (!g_over_since) __atomic_store_n(&g_over_since, now_ns(), __ATOMIC_RELEASE);
+}
+
 void await_writer(int limit_ms) {
   for (int waited = 0; waited < limit_ms && !__atomic_load_n(&g_finished, __ATOMIC_ACQUIRE);
        waited++)
@@ -313,14 +317,14 @@ void stop_recording(StateReason reason) {
   activity::disable();
   g_recorded_until = now_ns();
   write_state(*p, false, reason);
-  if (config().ranges && ++g_ranges == config().ranges && !g_over_since) g_over_since = now_ns();
+  if (config().ranges && ++g_ranges == config().ranges) note_over();
   wake_writer();
 }
 
 void end_recording(StateReason reason) {
   stop_recording(reason);
   Guard guard(g_switch);
-  if (!g_over_since) __atomic_store_n(&g_over_since, now_ns(), __ATOMIC_RELEASE);
+  note_over();
 }
 
 bool may_be_recorded(uint64_t start, uint64_t end) {
