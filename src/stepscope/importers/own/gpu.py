@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.importers.naming import MEMSET_NAME, copy_name, short_kernel_name
 from stepscope.importers.own import layout
-from stepscope.importers.own.launched import called, unrecorded
+from stepscope.importers.own.launched import Called, unrecorded
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, constant, dictionary, ids, labels, texts
 from stepscope.trace.frame import AnyArray, BoolArray
@@ -56,15 +56,14 @@ _OVERHEAD_OF_THREAD = 2
 _STREAM_FLAGS = {0: "unknown", 1: "default", 2: "non_blocking", 3: "null"}
 
 
-def read_gpu(sink: Sink, raw: Raw, process: int) -> None:
-    """Fill ``gpu_op`` with the work of one process."""
+def read_gpu(sink: Sink, raw: Raw, process: int, known: Called | None) -> None:
+    """Fill ``gpu_op`` with the work of one process, whose calls bear the known numbers."""
     for rows in raw.parts(layout.KERNEL):
         _put_kernels(sink, raw, process, _timed(sink, rows))
     for rows in raw.parts(layout.COPY):
         _put_copies(sink, process, _timed(sink, rows))
     for rows in raw.parts(layout.SET):
         _put_fills(sink, process, _timed(sink, rows))
-    known = called(raw) if raw.count(layout.GRAPH) else None
     for rows in raw.parts(layout.GRAPH):
         recorded = rows[~unrecorded(raw, rows, known)]
         if len(recorded):

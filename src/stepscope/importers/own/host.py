@@ -8,10 +8,10 @@ import numpy as np
 
 from stepscope.importers.naming import call_name
 from stepscope.importers.own import layout
-from stepscope.importers.own.launched import MOST_IDS, called, unrecorded
+from stepscope.importers.own.launched import Called, called, unrecorded
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink, dictionary, ids
-from stepscope.trace.frame import AnyArray, BoolArray, distinct
+from stepscope.trace.frame import AnyArray, distinct
 
 TABLE = "api_call"
 _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
@@ -20,28 +20,14 @@ _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 def read_calls(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``api_call`` with the calls of one process."""
     named = dict(raw.of(layout.API_NAME).tolist())
-    above = _numbers_of_runtime_calls(raw)
-    for rows in raw.parts(layout.API):
-        # What the runtime calls of the driver bears the runtime's number, and is the same work.
-        driver = (rows["call"] & layout.DRIVER_CALL) != 0
-        number = rows["correlation"]
-        beneath = driver & above[np.minimum(number, len(above) - 1)]
-        _put_calls(sink, raw, process, rows[~beneath] if beneath.any() else rows, named)
-
-
-def _numbers_of_runtime_calls(raw: Raw) -> BoolArray:
-    """Whether a call of the runtime bears a number; the last element stands for all above it."""
-    most = 0
+    above = called(raw, of_runtime=True)
     for part in raw.parts(layout.API):
-        runtime = part["correlation"][(part["call"] & layout.DRIVER_CALL) == 0]
-        most = max(most, int(runtime.max())) if len(runtime) else most
-    if most > MOST_IDS:
-        return np.zeros(1, dtype=bool)  # damaged numbers; a table of them would take all memory
-    found = np.zeros(most + 2, dtype=bool)
-    for part in raw.parts(layout.API):
-        found[part["correlation"][(part["call"] & layout.DRIVER_CALL) == 0]] = True
-    found[0] = False  # no number
-    return found
+        rows = part
+        if above is not None:
+            # What the runtime calls of the driver bears the runtime's number, and is the same work.
+            driver = (part["call"] & layout.DRIVER_CALL) != 0
+            rows = part[~(driver & above.bear(part["correlation"]))]
+        _put_calls(sink, raw, process, rows, named)
 
 
 def _put_calls(
@@ -72,16 +58,13 @@ def _put_calls(
     )
 
 
-def count_unresolved(sink: Sink, raw: Raw) -> None:
+def count_unresolved(sink: Sink, raw: Raw, known: Called | None) -> None:
     """Count GPU work whose launching call was not recorded."""
-    known = called(raw)
     if known is None:
         return
     lacking = 0
     for kind in _WORK:
         for part in raw.parts(kind):
             rows = part[~unrecorded(raw, part, known)] if kind == layout.GRAPH else part
-            number = rows["correlation"]
-            inside = number < len(known)
-            lacking += len(number) - int(known[number[inside]].sum())
+            lacking += int((~known.bear(rows["correlation"])).sum())
     sink.writer.problems.count("unresolved_correlation", lacking, scope="gpu_op")

@@ -25,6 +25,7 @@ from stepscope.importers.own.gpu import (
     read_syncs,
 )
 from stepscope.importers.own.host import count_unresolved, read_calls
+from stepscope.importers.own.launched import called
 from stepscope.importers.own.ranges import read_ranges
 from stepscope.importers.own.raw import names_in, read_raw
 from stepscope.importers.own.sink import Sink
@@ -62,9 +63,10 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     with_gpu = any(raw.one("cupti") for raw in raws)
     for raw in raws:
         process = process_of(raw)
-        read_gpu(sink, raw, process)
+        known = called(raw)
+        read_gpu(sink, raw, process, known)
         read_calls(sink, raw, process)
-        count_unresolved(sink, raw)
+        count_unresolved(sink, raw, known)
         read_syncs(sink, raw, process)
         read_overhead(sink, raw, process)
         read_memory(sink, raw, process)
