@@ -103,8 +103,8 @@ class Shelves:
         if self.offsets_ns() is None:
             says = {"identity": self.identity, "offsets": offsets_ns()}
             shelf = self._made(self._members[0])
-            with storage_errors(shelf):
-                ArrayWriter(shelf / CLOCKS).close(says)
+            with storage_errors(shelf), ArrayWriter(shelf / CLOCKS) as writer:
+                writer.close(says)
         if wanted:
             self._cache.shrink()
 

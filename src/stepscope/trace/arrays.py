@@ -39,6 +39,8 @@ class NotWholeError(Exception):
 class ArrayWriter:
     """Writes an :class:`ArrayFile`; the file appears when :meth:`close` has returned.
 
+    A context manager: what is raised inside removes what was written.
+
     Args:
         path: where.
     """
@@ -50,6 +52,13 @@ class ArrayWriter:
         self._file = self._part.open("xb")
         self._file.write(_MAGIC)
         self._index: dict[str, list[Any]] = {}
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abandon()
 
     def add(self, name: str, values: Array | Iterable[Array], kind: str | None = None) -> None:
         """Append one array, whole or in pieces of one type.
@@ -125,6 +134,19 @@ class ArrayFile:
             if kind not in _KINDS or at < 0 or at + np.dtype(kind).itemsize * count > begin:
                 raise NotWholeError(f"{path} has a damaged index")
             self._arrays[name] = (kind, at, count, of)
+
+    def expect(self, **says: Any) -> ArrayFile:
+        """The file itself, once it is clear that it is about the right thing.
+
+        Args:
+            says: what it must say.
+
+        Raises:
+            NotWholeError: it says something else.
+        """
+        if any(self.says.get(name) != value for name, value in says.items()):
+            raise NotWholeError(f"{self.path} is of something else, or of another version")
+        return self
 
     def __getitem__(self, name: str) -> Array:
         """One array, read-only."""

@@ -14,7 +14,7 @@ from stepscope.analysis.aligned.partition import COLOURINGS, Pieces
 from stepscope.analysis.aligned.steps import AlignedSteps, StepsOfDevice, StepView
 from stepscope.analysis.timeline.classes import Codes
 from stepscope.analysis.timeline.extract import packed
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
+from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
@@ -35,8 +35,7 @@ def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    writer = ArrayWriter(path)
-    try:
+    with ArrayWriter(path) as writer:
         told = []
         for number, device in enumerate(view.devices):
             e, pieces = device.explanation, device.pieces
@@ -64,9 +63,6 @@ def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
             )
         says = {"identity": identity, "revision": REVISION, "titles": view.titles, "devices": told}
         writer.close(says)
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def open_steps(path: Path, identity: str) -> ArrayFile:
@@ -79,10 +75,7 @@ def open_steps(path: Path, identity: str) -> ArrayFile:
     Raises:
         NotWholeError: there is none, it is damaged, or it is of another job or version.
     """
-    file = ArrayFile(path)
-    if (file.says.get("identity"), file.says.get("revision")) != (identity, REVISION):
-        raise NotWholeError(f"{path} is of another job or version")
-    return file
+    return ArrayFile(path).expect(identity=identity, revision=REVISION)
 
 
 def stored_view(

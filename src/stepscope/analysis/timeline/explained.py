@@ -17,7 +17,7 @@ from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.stored import Ints, StoredSlices
 from stepscope.analysis.timeline.track import Names, Slices, Texts, Track, slices
 from stepscope.analysis.timeline.writing import write_slices, write_texts
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
+from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def store_explained(path: Path, identity: str, timeline: Timeline, answer: bytes
         OSError: the file cannot be written.
     """
     names = Names()
-    writer = ArrayWriter(path)
-    try:
+    with ArrayWriter(path) as writer:
         told: dict[str, Any] = {}
         for track in timeline.tracks:
             if not track.explained:
@@ -125,9 +124,6 @@ def store_explained(path: Path, identity: str, timeline: Timeline, answer: bytes
         write_texts(writer, "names", names.texts)
         writer.add("answer", np.frombuffer(answer, np.uint8), "|u1")
         writer.close({"identity": identity, "tracks": told})
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 @dataclass(frozen=True)
@@ -177,7 +173,4 @@ def open_explained(path: Path, wanted: str) -> Explained:
     Raises:
         NotWholeError: there are none, they are damaged, or they are of another job or version.
     """
-    file = ArrayFile(path)
-    if file.says.get("identity") != wanted:
-        raise NotWholeError(f"{path} is of another job or version")
-    return Explained(file)
+    return Explained(ArrayFile(path).expect(identity=wanted))

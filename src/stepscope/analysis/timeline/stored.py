@@ -25,7 +25,7 @@ from stepscope.analysis.timeline.track import Samples, Slices, Texts, Track
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns, Pyramid
 from stepscope.intervals.mipmap import Levels
-from stepscope.trace.arrays import ArrayFile, NotWholeError
+from stepscope.trace.arrays import ArrayFile
 from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import Trace
 
@@ -368,7 +368,4 @@ def open_stored(path: Path, wanted: str) -> Stored:
     Raises:
         NotWholeError: there are none, they are damaged, or they are of another trace or version.
     """
-    file = ArrayFile(path)
-    if file.says.get("identity") != wanted:
-        raise NotWholeError(f"{path} is of another trace or version")
-    return Stored(file)
+    return Stored(ArrayFile(path).expect(identity=wanted))

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from stepscope.analysis.timeline.tables import GROUPINGS, LONGEST_NAME, NOTHING, Grouping, Work
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
+from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, Frame, IntArray
 
@@ -61,8 +61,7 @@ def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work
     Raises:
         OSError: the file cannot be written.
     """
-    writer = ArrayWriter(path)
-    try:
+    with ArrayWriter(path) as writer:
         for number, device in enumerate(devices):
             writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
         end = work.families["end_ns"]
@@ -81,9 +80,6 @@ def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work
             for d in devices
         ]
         writer.close({"identity": identity, "revision": REVISION, "devices": told})
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 class StoredTables:
@@ -98,9 +94,7 @@ class StoredTables:
     """
 
     def __init__(self, path: Path, identity: str) -> None:
-        self.file = ArrayFile(path)
-        if (self.file.says.get("identity"), self.file.says.get("revision")) != (identity, REVISION):
-            raise NotWholeError(f"{path} is of another job or version")
+        self.file = ArrayFile(path).expect(identity=identity, revision=REVISION)
 
     @property
     def devices(self) -> list[DeviceSteps]:

@@ -46,8 +46,7 @@ def store_tracks(
     names = Names()
     source = Source(0, 0, read, 0, names)
     total = max(1, sum(trace.meta.rows.values()))
-    writer = ArrayWriter(path)
-    try:
+    with ArrayWriter(path) as writer:
         says: dict[str, Any] = {"identity": identity, "tracks": []}
         done = 0
         for part in (device_tracks, counter_tracks, thread_tracks):
@@ -73,9 +72,6 @@ def store_tracks(
             [int(device), devices.text("name", row)] for row, device in enumerate(devices["device"])
         ]
         writer.close(says)
-    except BaseException:
-        writer.abandon()
-        raise
     progress(1.0)
 
 
