@@ -13,14 +13,13 @@ import os
 import shutil
 import struct
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.capture import control
+from stepscope.capture.blocks import json_block, whole_blocks
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.lines import copy_whole
-from stepscope.capture.rawfiles import _HEADER, _MAGIC, _META
 
 _REQUESTS = "*.request"
 _ANSWER = ".answer"
@@ -177,7 +176,7 @@ def snapshot(raw: Path, pool: Path | None, folder: Path, why: str) -> None:
                     _copy_blocks(path, target / path.name)
         _copy_blocks(main, target / main.name)
         with (target / main.name).open("ab") as stream:
-            stream.write(_end_block(now))
+            stream.write(json_block({"type": "end", "how": "dump", "time_ns": now}, now))
     for path in raw.iterdir():
         if path.suffix in (".tsv", ".csv", ".json") and path.name != "capture.json":
             copy_whole(path, target / path.name)
@@ -201,14 +200,10 @@ def _copy_blocks(path: Path, target: Path) -> None:
     """Copy a file up to its last whole block."""
     with path.open("rb") as source, target.open("wb") as stream:
         shutil.copyfileobj(source, stream)
-        size, at = stream.tell(), 0
+    at = 0
     with target.open("r+b") as stream:
-        while at + _HEADER.size <= size:
-            stream.seek(at)
-            magic, _, _, _, length, *_ = _HEADER.unpack(stream.read(_HEADER.size))
-            if magic != _MAGIC or at + _HEADER.size + length > size:
-                break
-            at += _HEADER.size + length
+        for _, _, at in whole_blocks(stream):  # noqa: B007 - the last one's
+            pass
         stream.truncate(at)
 
 
@@ -222,11 +217,6 @@ def _copy_pool(path: Path, target: Path) -> None:
             # reused: it was written to the file before that, which is copied later
             stream.write(chunk if was == now else bytes(_CHUNK_BYTES))
             at += _CHUNK_BYTES
-
-
-def _end_block(time_ns: int) -> bytes:
-    text = json.dumps({"type": "end", "how": "dump", "time_ns": time_ns}).encode()
-    return _HEADER.pack(_MAGIC, _META, 0, 1, len(text), zlib.crc32(text), 0, 0, time_ns) + text
 
 
 def _text(path: Path) -> str:

@@ -181,7 +181,6 @@ def _make_folders(options: Options, plan: Plan, version: str) -> Path:
     """Make the run's folders and files; returns the raw folder."""
     output = options.output
     raw = output / RAW_FOLDER
-    refuse_used(output)
     try:
         (raw if _writes_raw(plan) else output).mkdir(parents=True, exist_ok=True)
         for path, text in plan.files.items():

@@ -9,19 +9,16 @@ import errno
 import json
 import os
 import shutil
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.blocks import META, whole_blocks
 from stepscope.capture.profilers import PROFILERS_FILE
 from stepscope.capture.sidefiles import hand_out
 from stepscope.capture.threads import NAMES_FILE, THREADS_FILE
 
-_HEADER = struct.Struct("<IHHIIIIQQ")
-_MAGIC = 0x31425353
-_META = 1
 _GPU_WORK = (4, 5, 6, 10)  # kernels, copies, memory sets, graphs
 _RANKS = (
     "RANK",
@@ -192,17 +189,10 @@ def _examine(path: Path) -> Recorded:
 def _blocks(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """(kind, JSON object or None) of every whole block; a ring keeps its rows in other files."""
     for part in (path, *sorted(path.parent.glob(f"{path.stem}.*.raw"))):
-        size = part.stat().st_size
         with part.open("rb") as stream:
-            at = 0
-            while at + _HEADER.size <= size:
-                stream.seek(at)
-                magic, kind, _, _, length, *_ = _HEADER.unpack(stream.read(_HEADER.size))
-                at += _HEADER.size + length
-                if magic != _MAGIC or at > size:
-                    break
+            for kind, length, _ in whole_blocks(stream):
                 content = None
-                if kind == _META:
+                if kind == META:
                     try:
                         content = json.loads(stream.read(length).decode("utf-8", "replace"))
                     except ValueError:

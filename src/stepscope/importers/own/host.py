@@ -26,7 +26,8 @@ def read_calls(sink: Sink, raw: Raw, process: int) -> None:
         if above is not None:
             # What the runtime calls of the driver bears the runtime's number, and is the same work.
             driver = (part["call"] & layout.DRIVER_CALL) != 0
-            rows = part[~(driver & above.bear(part["correlation"]))]
+            beneath = driver & above.bear(part["correlation"])
+            rows = part[~beneath] if beneath.any() else part
         _put_calls(sink, raw, process, rows, named)
 
 
