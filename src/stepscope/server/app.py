@@ -18,9 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.prepared import Prepared
+from stepscope.server.desk import Lock, Questions
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
-from stepscope.server.steps import Lock, Questions, StepDesk
+from stepscope.server.steps import StepDesk
 from stepscope.trace.errors import GivenUpError, StepscopeError, StorageError, UsageError
 
 if TYPE_CHECKING:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stepscope.prepared import TABLES
 from stepscope.server.changes import changing
-from stepscope.server.steps import Lock, waited
+from stepscope.server.desk import Desk, Questions
 from stepscope.trace.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from stepscope.prepared import Panels, Prepared
-    from stepscope.server.background import Process
-    from stepscope.session import Session
+    from stepscope.prepared import Panels
 
 MOST_WARMED = 100_000
 """GPU operations up to which a job is explained unasked: that takes less than a second."""
@@ -35,29 +33,10 @@ class Change(msgspec.Struct, kw_only=True):
     deleted: bool = False
 
 
-class PanelDesk:
-    """Answers the questions of the panels.
+class PanelDesk(Desk):
+    """Answers the questions of the panels."""
 
-    Args:
-        session: the opened job.
-        lock: held while the job is being explained.
-        prepared: what is stored of its tables.
-        explaining: the process that stores them, where that is not done in this one.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        lock: Lock,
-        prepared: Prepared,
-        explaining: Process | None = None,
-    ) -> None:
-        self._session = session
-        self._lock = lock
-        self._prepared = prepared
-        self._explaining = explaining
-
-    def questions(self) -> dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]:
+    def questions(self) -> Questions:
         """Name of each route, what answers it, and the kind of the answer."""
         answers = (self.table, self.instances, self.flame, self.notes)
         return {answer.__name__: (answer, "application/json") for answer in answers}
@@ -122,7 +101,7 @@ class PanelDesk:
     def _panels(self) -> Panels:
         """The panels, once the job is explained: here, or by the other process."""
         if self._session.explains_elsewhere:
-            return waited(self._prepared.panels, self._explaining, TABLES)
+            return self._waited(self._prepared.panels, TABLES)
         with self._lock:
             _ = self._session.explanations
         return self._session.panels

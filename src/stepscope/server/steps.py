@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stepscope.prepared import STEPS
-from stepscope.trace.errors import StorageError, UsageError
+from stepscope.server.desk import Desk, Questions
+from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.prepared import Prepared, StepView
-    from stepscope.server.background import Process
-    from stepscope.session import Session
-
-T = TypeVar("T")
-
-Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
-"""Name -> what answers, and the answer's media type."""
-
-Lock = AbstractContextManager[Any]
-"""Of either kind that ``threading`` has."""
+    from stepscope.prepared import StepView
 
 
-class StepDesk:
-    """Answers about steps side by side.
+class StepDesk(Desk):
+    """Answers about steps side by side."""
 
-    Args:
-        session: the opened job.
-        lock: held while it is explained, which must happen once only.
-        prepared: what is stored of its steps.
-        explaining: the process that stores them, where that is not done in this one.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        lock: Lock,
-        prepared: Prepared,
-        explaining: Process | None = None,
-    ) -> None:
-        self._session = session
-        self._lock = lock
-        self._prepared = prepared
-        self._explaining = explaining
-        self.asked = False
-        """Whether anybody has looked at the steps."""
+    asked = False
+    """Whether anybody has looked at the steps."""
 
     def questions(self) -> Questions:
         """What it answers."""
@@ -65,7 +37,7 @@ class StepDesk:
 
     def _view(self) -> StepView[Any]:
         if self._session.explains_elsewhere:
-            return waited(self._prepared.steps, self._explaining, STEPS)
+            return self._waited(self._prepared.steps, STEPS)
         with self._lock:
             return self._session.aligned
 
@@ -94,30 +66,6 @@ class StepDesk:
             columns=(number(query, "begin"), number(query, "bucket"), number(query, "columns")),
             phases=query.get("phases") == "1",
         )
-
-
-def waited(ask: Callable[[], T | None], explaining: Process | None, name: str) -> T:
-    """What is there, or will be when another process has stored it.
-
-    Args:
-        ask: gives it, or None while it is not there.
-        explaining: the process.
-        name: the file that it stores.
-
-    Raises:
-        InputError: the process failed.
-        StorageError: it cannot be kept.
-    """
-    found = ask()
-    if found is None and explaining is not None:
-        explaining.wait(name)
-        found = ask()
-    if found is None:
-        raise StorageError(
-            "what was made of the capture could not be kept; check that the cache folder is "
-            "writable, and start stepscope ui again"
-        )
-    return found
 
 
 def number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
