@@ -187,18 +187,24 @@ def test_batches_are_ranges_in_the_program_and_its_workers(program: Program, tor
     assert len(set(fetching)) == 3
 
 
+def write_profiler(site: Path, text: str) -> None:
+    """Give the torch in a folder a module ``torch.autograd.profiler``."""
+    folder = site / "torch" / "autograd"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "profiler.py").write_text(text)
+
+
 def test_operators_with_shapes_in_the_recorded_steps_only(
     program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = torch / "torch" / "autograd"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "profiler.py").write_text(
+    write_profiler(
+        torch,
         "class emit_nvtx:\n"
         "    on = 0\n"
         "    def __init__(self, record_shapes): assert record_shapes\n"
         "    def __enter__(self): emit_nvtx.on += 1\n"
-        "    def __exit__(self, *_): emit_nvtx.on -= 1\n"
+        "    def __exit__(self, *_): emit_nvtx.on -= 1\n",
     )
     trace = program.trace(
         """
@@ -227,10 +233,7 @@ def test_operators_with_shapes_in_the_recorded_steps_only(
 def test_without_operators_steps_are_recorded_all_the_same(
     program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = torch / "torch" / "autograd"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "profiler.py").write_text("def emit_nvtx(**_): raise AssertionError('no CUDA')")
+    write_profiler(torch, "def emit_nvtx(**_): raise AssertionError('no CUDA')")
     trace = program.trace(
         "\n    import torch.autograd.profiler" + TRAIN, steps=4, warmup=3, ops=True
     )

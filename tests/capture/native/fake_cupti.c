@@ -205,6 +205,13 @@ static void wait_ns(uint64_t length_ns) {
   while (g_timestamp && g_timestamp() < end) {}
 }
 
+static uint32_t next_correlation(void) {
+  pthread_mutex_lock(&g_lock);
+  uint32_t c = ++g_correlation;
+  pthread_mutex_unlock(&g_lock);
+  return c;
+}
+
 /* One launch: a call (and two dull ones) and its kernel of length_ns, 2 us later. */
 EXPORT uint32_t fake_launch(const char* name, uint64_t length_ns, uint32_t device) {
   pthread_mutex_lock(&g_lock);
@@ -298,9 +305,7 @@ EXPORT void fake_set(uint64_t bytes) {
 /* A runtime function that orders or waits, its driver's one beneath it, if it has one. */
 static void ordering(uint32_t id, uint32_t beneath, const void* arguments, uint64_t length_ns) {
   uint64_t kept = 0, kept_beneath = 0;
-  pthread_mutex_lock(&g_lock);
-  uint32_t c = ++g_correlation;
-  pthread_mutex_unlock(&g_lock);
+  uint32_t c = next_correlation();
   told(2, id, 0, arguments, &kept, c);
   uint64_t start = now();
   if (beneath) told(1, beneath, 0, arguments, &kept_beneath, c + 1000);
@@ -317,9 +322,7 @@ EXPORT void fake_stream_sync(uint64_t stream, uint64_t length_ns) {
 }
 EXPORT void fake_driver_sync(uint64_t stream) { /* called by the program itself */
   uint64_t kept = 0;
-  pthread_mutex_lock(&g_lock);
-  uint32_t c = ++g_correlation;
-  pthread_mutex_unlock(&g_lock);
+  uint32_t c = next_correlation();
   told(1, 126, 0, &stream, &kept, c);
   told(1, 126, 1, &stream, &kept, c);
 }
@@ -334,9 +337,7 @@ EXPORT void fake_stream_wait(uint64_t stream, uint64_t event) {
 /* A launch by the driver's interface, with a getter beside it. */
 EXPORT void fake_driver_launch(void) {
   uint64_t kept = 0;
-  pthread_mutex_lock(&g_lock);
-  uint32_t c = ++g_correlation;
-  pthread_mutex_unlock(&g_lock);
+  uint32_t c = next_correlation();
   told(1, 307, 0, NULL, &kept, c);
   told(1, 719, 0, NULL, &kept, c);
   told(1, 719, 1, NULL, &kept, c);
