@@ -27,7 +27,9 @@ from stepscope.analysis.owners import apart
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
 from stepscope.analysis.silence import input_time
 from stepscope.analysis.stalls import Stalls, find_stalls
-from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
+from stepscope.analysis.steps.find import find_steps
+from stepscope.analysis.steps.model import AUTOMATIC, StepChoice, Steps
+from stepscope.analysis.steps.windows import Coverage, coverage, steady_steps
 from stepscope.analysis.where import Places
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.trace.frame import BoolArray, IntArray
@@ -97,6 +99,11 @@ class Explanation:
     recording: RecordedCost = NOTHING
     tool: CallCost | None = None
 
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of what the device did lies in the steps."""
+        return coverage(self.lane, self.bounds_ns)
+
     @property
     def begin_ns(self) -> int:
         """Begin of the steady window."""
@@ -153,23 +160,35 @@ class Explanation:
         return mask
 
 
-def explain(read: Reader, meta: Meta, ceilings: Ceilings | None = None) -> list[Explanation]:
+def explain(
+    read: Reader,
+    meta: Meta,
+    ceilings: Ceilings | None = None,
+    choice: StepChoice = AUTOMATIC,
+) -> list[Explanation]:
     """Explain every device of a trace, busiest process first.
 
     Args:
         read: gives tables as frames.
         meta: the trace's metadata.
         ceilings: of the devices, measured.
+        choice: what the user says a step is.
+
+    Raises:
+        UsageError: the user's choice finds nothing.
     """
-    return [explain_lane(lane, read, meta, ceilings) for lane in lanes(read)]
+    return [explain_lane(lane, read, meta, ceilings, choice) for lane in lanes(read)]
 
 
 def explain_lane(
-    lane: Lane, read: Reader, meta: Meta, ceilings: Ceilings | None = None
+    lane: Lane,
+    read: Reader,
+    meta: Meta,
+    ceilings: Ceilings | None = None,
+    choice: StepChoice = AUTOMATIC,
 ) -> Explanation:
     """Explain one device."""
-    steps = find_steps(lane, meta.window_start_ns, meta.window_end_ns)
-    bounds = step_windows(lane, steps)
+    steps, bounds = find_steps(lane, read, meta.window_start_ns, choice)
     durations = np.diff(bounds)
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])

@@ -57,8 +57,10 @@ COMMUNICATION_KERNEL = re.compile(
 """Kernels that move data between GPUs."""
 
 OPTIMIZER_KERNEL = re.compile(
-    r"adam|sgd|lamb|lion|momentum|rmsprop|adagrad|multi_tensor|multitensor|FusedOptim|muon",
-    re.IGNORECASE,
+    # as a word or in CamelCase: `lambda` in the name of a template is no LAMB
+    r"(?<![a-z])(?i:adam|adamw|sgd|lamb|lion|momentum|rmsprop|adagrad|adafactor|muon)(?![a-z])"
+    r"|(Adam|Sgd|SGD|Lamb|LAMB|Lion|Momentum|RMSprop|RmsProp|Adagrad|Muon)(?![a-z])"
+    r"|(?i:multi_?tensor|FusedOptim)"
 )
 """Kernels that update parameters, as frameworks name them."""
 
@@ -99,7 +101,7 @@ LOADER_WITHOUT_WORKERS = re.compile(r"_SingleProcessDataLoaderIter")
 """Ranges that show PyTorch's DataLoader loading on the thread that asks."""
 
 STEP_RANGE = re.compile(
-    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch)"
+    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch|1f1b)"
     r"([_ ]?(idx|id|num|number|no))?[^a-z]*$",
     re.IGNORECASE,
 )
@@ -107,13 +109,59 @@ STEP_RANGE = re.compile(
 
 _PART_OF_STEP = re.compile(r"optim|zero_?grad|scaler|schedul|forward|backward|micro", re.IGNORECASE)
 
+ENGINE_STEP = re.compile(
+    # vLLM: gpu_worker annotate_profile, gpu_model_runner, llm_engine
+    r"^execute_(\d+_)?(context_\d|new_\d|model\b)|^gpu_model_runner: forward$"
+    r"|^(llm_?)?engine(_core)?[._ ]step$"
+    # SGLang: scheduler's and model runner's annotations
+    r"|^step\[[A-Z_]+|^Scheduler\.run_batch|^(run|forward)_batch(_generation)?\b"
+    # TensorRT-LLM: PyExecutor
+    r"|_forward_step \d"
+    # xDiT, diffusers and scripts around them
+    r"|^execute_diffusion|^model_inference$|^denois(e|ing)(_?step)?[^a-z]*$"
+    r"|^(decode|prefill|generate|inference|predict)(_?step)?[^a-z]*$"
+    # Lightning's profilers: the whole of one batch
+    r"|\brun_training_batch$"
+)
+"""Ranges that inference engines and training frameworks put around one iteration."""
+
+_ENGINE_FAMILY = re.compile(
+    r"^(execute_|step\[|Scheduler\.run_batch|gpu_model_runner: forward|\[Executor\] _forward_step"
+    r"|[^\d]*_forward_step)"
+)
+_DECODE = re.compile(
+    r"^step\[DECODE|(?<![a-z])decode(_?step)?[^a-z]*$"
+    r"|_context_0(?!\d).*_generation_[1-9]|: 0 ctx reqs.*?(?<!\d)[1-9]\d* gen reqs",
+    re.IGNORECASE,
+)
+_DENOISING = re.compile(r"^denois|diffusion_step", re.IGNORECASE)
+
+NEVER_A_STEP = re.compile(
+    # operators, their libraries, and what autograd, emit_nvtx and compilers put around them
+    r"^(aten|c10d?|prims?|nccl|rccl|torch|torchvision|torchaudio|fbgemm|autograd|cudnn|triton"
+    r"|inductor|xformers|flash_attn\w*|vllm|_C\w*|sgl_kernel|trtllm|mscclpp|fsdp|te|transformer_engine"
+    r"|quantized|sparse|profiler|nvshmem|aiter|mamba\w*|deep_ep|dpsk)::"
+    r"|op_id ?=|, ?seq ?= ?\d|[A-Za-z]Backward\d*\b|^## Call|^CompiledFunction"
+    r"|^Torch-Compiled Region|^TorchDynamo|^Pregraph|^Optimizer\.|^enumerate\(DataLoader\)"
+    r"|^record_param_comms|^\[memory\]"
+    r"|^(cuda|cu|hip|nccl|rccl|Mem(cpy|set))[A-Z ]|^PythonFallback|^nn\.Module"
+    # what wraps a model, and the parts of one
+    r"|FSDP|Fully_?Sharded|DistributedDataParallel|^DDP\b|DeepSpeed\w*\.(forward|backward|step)\b"
+    r"|(?<![A-Za-z])(?i:layers?|blocks?|modules?|stages?|experts?|encoders?|decoders?|attn|attention|mlp"
+    r"|ffn|norms?|embed\w*|(lm_?)?heads?|proj\w*|conv\w*|linear|buckets?|chunks?|micro\w*|param\w*"
+    r"|resblock|transformer|streams?|workers?|threads?|ranks?|tokens?|gemm|matmul|softmax)(?![A-Za-z])"
+    r"|[a-z](Layer|Block|Attention|MLP|Norm|Embeddings?|Linear|Conv\d?d|Experts?|Encoder|Decoder|Head)\b"
+)
+"""Ranges of operators, autograd, compilers and parts of a model. They never mark a step, however
+regularly they repeat: layers repeat inside one step."""
+
 
 _XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
 _XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
 
 
 def is_step_range(text: str) -> bool:
-    """Whether a range name says that it holds a whole training step.
+    """Whether a range name says that it holds a whole iteration of the program's loop.
 
     XLA names the range of a compiled program after the function that it was compiled from
     (``XlaModule:#hlo_module=jit_train_step,program_id=7#``).
@@ -121,8 +169,34 @@ def is_step_range(text: str) -> bool:
     module = _XLA_MODULE.match(text)
     if module:
         return bool(_XLA_STEP.search(module[1])) and not EPOCH_RANGE.search(module[1])
+    if ENGINE_STEP.search(text):
+        return True
+    if NEVER_A_STEP.search(text):
+        return False
     is_part = _PART_OF_STEP.search(text) or is_input_range(text)
     return bool(STEP_RANGE.search(text)) and not is_part
+
+
+def engine_family(text: str) -> str:
+    """The fixed beginning of an engine's range name, whose rest differs each iteration.
+
+    Empty for other names: ``step[DECODE bs=32]`` and ``step[EXTEND bs=1 toks=9]`` are both
+    iterations of one loop, ``step_1`` and ``step_2`` differ in their number only.
+    """
+    if not ENGINE_STEP.search(text):
+        return ""
+    family = _ENGINE_FAMILY.match(text)
+    return family[1] if family else ""
+
+
+def is_decode(text: str) -> bool:
+    """Whether an iteration's range name says that it only generates tokens, with no new prompt."""
+    return bool(_DECODE.search(text))
+
+
+def is_denoising(text: str) -> bool:
+    """Whether an iteration's range name says that it is one denoising step of a diffusion model."""
+    return bool(_DENOISING.search(text))
 
 
 EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)

@@ -26,7 +26,7 @@ def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
         from stepscope.render.text import clean
 
         for rank, explanation in session.explanations:
-            notes = [explanation.steps.says, explanation.set_aside]
+            notes = [explanation.steps.message, explanation.set_aside]
             said = "; ".join(note for note in notes if note)
             line = f"rank {rank} device {explanation.lane.device}: {said}"
             click.echo(clean(line, 400), err=True)

@@ -197,7 +197,7 @@ def _remarks(
     reference: Case, findings: list[Finding], about: dict[str, Evidence], unclaimed: str
 ) -> list[str]:
     e = reference.explanation
-    remarks = [e.steps.says]
+    remarks = [e.steps.message]
     if e.set_aside:
         remarks.append(e.set_aside)
     remarks += rank_remarks(reference.job.view.collectives, findings, about)

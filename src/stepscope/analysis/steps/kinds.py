@@ -1,0 +1,139 @@
+"""What kind of step was found, and what repeats inside one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.host import SMALL_COPY_BYTES
+from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.steps.model import Inner, InnerKind, Kind, Steps
+from stepscope.analysis.steps.repetition import Launches, find_repetition
+from stepscope.trace.frame import IntArray
+
+_TRAINS = re.compile(
+    r"^Optimizer\.(step|zero_grad)|(?<![a-z])(optimi[sz]er\w*|backward|bwd|zero_?grad|1f1b|loss_?backward)"
+    r"(?![a-z])|[A-Za-z]Backward\d*\b|autograd::engine",
+    re.IGNORECASE,
+)
+"""Ranges and operators that only a program that trains has."""
+_BACKWARD_KERNEL = re.compile(r"backward|dgrad|wgrad|(?<![a-z])bwd(?![a-z])", re.IGNORECASE)
+_DIFFUSION = re.compile(r"diffusion|denois|(?<![a-z])unet|stable_?diff", re.IGNORECASE)
+_LAYER = re.compile(
+    r"(?<![a-z])(layers?|blocks?|attn|attention|mlp|ffn|(de|en)coder)(?![a-z])", re.IGNORECASE
+)
+_ATTENTION_KERNEL = re.compile(
+    r"flash|fmha|attention|attn|softmax|paged|(?<![a-z])mha(?![a-z])", re.IGNORECASE
+)
+_LEAST: Final = 0.5
+"""What repeats inside a step is worth naming if it makes up this share of the device's time in it."""
+
+
+def kind_of(steps: Steps, lane: Lane, read: Reader) -> Kind:
+    """What one step is: by the name of its mark, else by whether the program trains.
+
+    Args:
+        steps: the steps.
+        lane: the device.
+        read: gives the tables of the trace.
+    """
+    if steps.source == "whole_capture":
+        return "whole_capture"
+    first = _first_mark(steps, lane)
+    if words.is_decode(first):
+        return "decode_step"
+    if words.is_denoising(first):
+        return "denoising_step"
+    if trains(lane, read):
+        return "training_step"
+    if steps.kind == "graph_replay":
+        return "graph_replay"
+    if words.engine_family(first):
+        return "engine_iteration"
+    # operators are recorded, and none of them is autograd's or an optimizer's
+    return "forward" if len(read("operator", "name")) else "step"
+
+
+def trains(lane: Lane, read: Reader) -> bool:
+    """Whether the program trains: it has an optimizer, or a backward pass.
+
+    Args:
+        lane: one device of it.
+        read: gives the tables of the trace.
+    """
+    ops = lane.ops
+    kernels = ops.matches("name", words.OPTIMIZER_KERNEL) | ops.matches("name", _BACKWARD_KERNEL)
+    if (kernels & lane.is_kernel).any() or _any(lane.host.ranges.texts.get("name", [])):
+        return True
+    return _any(read("operator", "name").texts.get("name", []))
+
+
+def _any(names: Iterable[str]) -> bool:
+    return any(_TRAINS.search(name) for name in names)
+
+
+def _first_mark(steps: Steps, lane: Lane) -> str:
+    """Name of the first range that marks a step; empty where none does."""
+    ranges = lane.host.ranges
+    if not steps.label or not len(ranges):
+        return ""
+    at = np.flatnonzero(ranges["start_ns"] == steps.begin_ns[0])
+    names = [ranges.text("name", int(row)) for row in at]
+    return next((name for name in names if name.startswith(steps.label)), steps.label)
+
+
+def inner_of(steps: Steps, found: Launches, bounds_ns: IntArray) -> tuple[Inner, ...]:
+    """What repeats inside a step, looked for in one of usual length.
+
+    Args:
+        steps: the steps.
+        found: what the host enqueued.
+        bounds_ns: step boundaries on the device's timeline, ns.
+    """
+    length = np.diff(bounds_ns)
+    usual = int(np.argsort(length, kind="stable")[len(length) // 2])
+    ends = np.append(steps.begin_ns[1:], max(steps.end_ns, int(steps.begin_ns[-1])))
+    enqueued = found.lane.enqueue_begin_ns[found.op]
+    rows = np.flatnonzero((enqueued >= steps.begin_ns[usual]) & (enqueued <= ends[usual]))
+    inside = found.take(rows)
+    repeated = find_repetition(inside)
+    if repeated is None or len(repeated) < 3:
+        return ()
+    start_ns = found.lane.ops["start_ns"][inside.op]
+    every = int(np.median(np.diff(np.sort(start_ns[repeated.anchors]))))
+    if every * len(repeated) < _LEAST * int(np.ptp(start_ns)):
+        return ()
+    return (Inner(_inner_kind(inside, repeated.anchors), len(repeated), every),)
+
+
+def _inner_kind(inside: Launches, anchors: IntArray) -> InnerKind:
+    """What a repetition inside a step is, as far as its content tells."""
+    lane, n = inside.lane, len(anchors)
+
+    def in_most(at: IntArray) -> bool:
+        held = np.unique(np.searchsorted(anchors, at, side="right"))
+        return len(held) >= 0.8 * n
+
+    names = lane.host.ranges.texts.get("name", [])
+    if in_most(np.flatnonzero(inside.optimizer)):
+        return "training_step"
+    if any(_DIFFUSION.search(name) for name in names):
+        return "denoising_step"
+    large = lane.ops["bytes"][inside.op] > SMALL_COPY_BYTES
+    if in_most(np.flatnonzero(inside.upload & large)):
+        return "micro_batch"
+    if any(_LAYER.search(name) for name in names):
+        return "layer"
+    backward = lane.ops.matches("name", _BACKWARD_KERNEL)[inside.op]
+    if in_most(np.flatnonzero(backward)):
+        return "micro_batch"
+    if in_most(np.flatnonzero(inside.several)):
+        return "graph_replay"
+    attention = lane.ops.matches("name", _ATTENTION_KERNEL)[inside.op]
+    if in_most(np.flatnonzero(attention)):
+        return "layer"
+    return "repetition"
