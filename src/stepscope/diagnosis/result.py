@@ -16,6 +16,57 @@ SCHEMA = "stepscope.diagnosis/1"
 Severity = Literal["high", "medium", "low"]
 
 
+class InnerSteps(msgspec.Struct, frozen=True):
+    """What repeats inside one step.
+
+    Attributes:
+        kind: ``layer``, ``micro_batch``, ``denoising_step``, ``training_step``, ``graph_replay`` or
+            ``repetition``, where nothing tells what repeats.
+        count: how many of them a step holds.
+        median_ns: from one to the next on the device, ns.
+    """
+
+    kind: str
+    count: int
+    median_ns: int
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """What the user said a step is; empty where the capture tells.
+
+    Attributes:
+        step: value of ``--step``.
+        step_kernel: value of ``--step-kernel``.
+    """
+
+    step: str = ""
+    step_kernel: str = ""
+
+
+class StepSummary(msgspec.Struct, frozen=True):
+    """What a step is in this result, on the reference device.
+
+    Attributes:
+        kind: ``training_step``, ``forward``, ``decode_step``, ``engine_iteration``,
+            ``denoising_step``, ``graph_replay``, ``step`` (nothing tells whether the program
+            trains) or ``whole_capture`` (no step was found).
+        found_by: what marked it: ``user``, ``profiler_step``, ``numbered_range``,
+            ``repeating_range``, ``single_range``, ``optimizer_range``, ``kernel_sequence``,
+            ``graph_replay`` or ``whole_capture``; ``from`` in JSON.
+        inner: what repeats inside a step.
+        coverage_gpu: share of the time of the GPU's operations that lies in the steps.
+        coverage_time: share of the time from the first to the last GPU operation.
+        options: what the user said a step is.
+    """
+
+    kind: str
+    found_by: str = msgspec.field(name="from")
+    inner: list[InnerSteps]
+    coverage_gpu: float
+    coverage_time: float
+    options: StepOptions = StepOptions()
+
+
 class TraceSummary(msgspec.Struct, frozen=True):
     """What was diagnosed.
 
@@ -26,6 +77,7 @@ class TraceSummary(msgspec.Struct, frozen=True):
         devices: number of devices over all ranks.
         steps: steps found on the reference device.
         steady_steps: first and last step that count, both included.
+        step: what a step is.
     """
 
     paths: list[str]
@@ -34,6 +86,7 @@ class TraceSummary(msgspec.Struct, frozen=True):
     devices: int
     steps: int
     steady_steps: tuple[int, int]
+    step: StepSummary
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -41,11 +94,13 @@ class StepTime(msgspec.Struct, frozen=True):
 
     Attributes:
         median: half of the steady steps take at most this, ns.
+        mean: all steady steps together, divided by their number, ns.
         p95: 95 in 100 steady steps take at most this, ns.
         coefficient_of_variation: standard deviation over mean.
     """
 
     median: int
+    mean: int
     p95: int
     coefficient_of_variation: float
 
@@ -142,8 +197,10 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: public id.
-        severity: by share of the step.
-        share_of_step: part of the mean steady step that the cause takes.
+        severity: by the predicted gain; never above that of a finding before it.
+        share_of_step: part of the mean steady step that the cause costs. Where its repair alone
+            gains less than half of the time that was seen to pass in it, the cost is that gain,
+            and the evidence holds the time as ``observed_ns_per_step``.
         time_ns_per_step: that part, ns.
         predicted_step_ns: mean step once the cause is gone.
         prediction_low_ns: lower bound of the prediction.

@@ -65,7 +65,7 @@ def verify(report: bytes, compute: Callable[[str], float | int]) -> Verification
     Raises:
         InputError: it is no diagnosis of a known version.
     """
-    diagnosis = _decoded(report)
+    diagnosis = decoded(report)
     checked, differences = 0, []
     for found in _comparisons(diagnosis, compute):
         checked += 1
@@ -74,7 +74,12 @@ def verify(report: bytes, compute: Callable[[str], float | int]) -> Verification
     return Verification(VERIFICATION_SCHEMA, checked, not differences, differences)
 
 
-def _decoded(report: bytes) -> Diagnosis:
+def decoded(report: bytes) -> Diagnosis:
+    """A stored diagnosis.
+
+    Raises:
+        InputError: it is none of a known version.
+    """
     try:
         known = msgspec.json.decode(report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -108,9 +113,12 @@ def _comparisons(
         yield _recomputed("evidence", item, compute)
     step = diagnosis.step_ns
     stated: dict[str, Any] = {
+        "mean_step_ns": step.mean,
         "median_step_ns": step.median,
         "p95_step_ns": step.p95,
         "step_variation": step.coefficient_of_variation,
+        "coverage_gpu": diagnosis.trace.step.coverage_gpu,
+        "coverage_time": diagnosis.trace.step.coverage_time,
     }
     for lane in diagnosis.accounting:
         name = f"rank{lane.rank}.device{lane.device}"

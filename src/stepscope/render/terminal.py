@@ -68,15 +68,19 @@ def _print(console: Console, text: Text, indent: int = 0) -> None:
 def _about(diagnosis: Diagnosis) -> str:
     trace, step = diagnosis.trace, diagnosis.step_ns
     first, last = trace.steady_steps
+    time = f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}"
+    time += f", variation {percent(step.coefficient_of_variation)}"
+    steps = f"{plural(trace.steps, 'step')}, steady {first} to {last}"
+    if trace.steps == 1:
+        time = milliseconds(step.mean)
+        steps = "no step found" if trace.step.kind == "whole_capture" else "1 step"
     name = f"{len(trace.paths)} inputs"
     if len(trace.paths) == 1:
         path = trace.paths[0]
         name = clean(path if len(path) <= _LONG_PATH else Path(path).name)
     return (
         f"{name} · {trace.source} · {plural(trace.ranks, 'rank')} · "
-        f"{plural(trace.devices, 'device')} · {plural(trace.steps, 'step')}, steady {first} to "
-        f"{last} · median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}, "
-        f"variation {percent(step.coefficient_of_variation)}"
+        f"{plural(trace.devices, 'device')} · {steps} · {time}"
     )
 
 

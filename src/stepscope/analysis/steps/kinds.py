@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from stepscope.analysis.host import SMALL_COPY_BYTES
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.steps.model import Inner, InnerKind, Kind, Steps
 from stepscope.analysis.steps.repetition import Launches, find_repetition
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import BoolArray, IntArray
 
 _TRAINS = re.compile(
     r"^Optimizer\.(step|zero_grad)|(?<![a-z])(optimi[sz]er\w*|backward|bwd|zero_?grad|1f1b|loss_?backward)"
@@ -30,7 +30,7 @@ _ATTENTION_KERNEL = re.compile(
     r"flash|fmha|attention|attn|softmax|paged|(?<![a-z])mha(?![a-z])", re.IGNORECASE
 )
 _LEAST: Final = 0.5
-"""What repeats inside a step is worth naming if it makes up this share of the device's time in it."""
+"""What repeats inside a step is worth naming if it makes up this share of its device time."""
 
 
 def kind_of(steps: Steps, lane: Lane, read: Reader) -> Kind:
@@ -41,21 +41,18 @@ def kind_of(steps: Steps, lane: Lane, read: Reader) -> Kind:
         lane: the device.
         read: gives the tables of the trace.
     """
-    if steps.source == "whole_capture":
-        return "whole_capture"
     first = _first_mark(steps, lane)
-    if words.is_decode(first):
-        return "decode_step"
-    if words.is_denoising(first):
-        return "denoising_step"
-    if trains(lane, read):
-        return "training_step"
-    if steps.kind == "graph_replay":
-        return "graph_replay"
-    if words.engine_family(first):
-        return "engine_iteration"
-    # operators are recorded, and none of them is autograd's or an optimizer's
-    return "forward" if len(read("operator", "name")) else "step"
+    known: list[tuple[Kind, Callable[[], bool]]] = [
+        ("whole_capture", lambda: steps.source == "whole_capture"),
+        ("decode_step", lambda: words.is_decode(first)),
+        ("denoising_step", lambda: words.is_denoising(first)),
+        ("training_step", lambda: trains(lane, read)),
+        ("graph_replay", lambda: steps.kind == "graph_replay"),
+        ("engine_iteration", lambda: bool(words.engine_family(first))),
+        # operators are recorded, and none of them is autograd's or an optimizer's
+        ("forward", lambda: len(read("operator", "name")) > 0),
+    ]
+    return next((kind for kind, holds in known if holds()), "step")
 
 
 def trains(lane: Lane, read: Reader) -> bool:
@@ -114,26 +111,24 @@ def _inner_kind(inside: Launches, anchors: IntArray) -> InnerKind:
     """What a repetition inside a step is, as far as its content tells."""
     lane, n = inside.lane, len(anchors)
 
-    def in_most(at: IntArray) -> bool:
-        held = np.unique(np.searchsorted(anchors, at, side="right"))
+    def in_most(mask: BoolArray) -> bool:
+        held = np.unique(np.searchsorted(anchors, np.flatnonzero(mask), side="right"))
         return len(held) >= 0.8 * n
 
-    names = lane.host.ranges.texts.get("name", [])
-    if in_most(np.flatnonzero(inside.optimizer)):
-        return "training_step"
-    if any(_DIFFUSION.search(name) for name in names):
-        return "denoising_step"
+    def kernels(pattern: re.Pattern[str]) -> BoolArray:
+        return lane.ops.matches("name", pattern)[inside.op]
+
+    def named(pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(name) for name in lane.host.ranges.texts.get("name", []))
+
     large = lane.ops["bytes"][inside.op] > SMALL_COPY_BYTES
-    if in_most(np.flatnonzero(inside.upload & large)):
-        return "micro_batch"
-    if any(_LAYER.search(name) for name in names):
-        return "layer"
-    backward = lane.ops.matches("name", _BACKWARD_KERNEL)[inside.op]
-    if in_most(np.flatnonzero(backward)):
-        return "micro_batch"
-    if in_most(np.flatnonzero(inside.several)):
-        return "graph_replay"
-    attention = lane.ops.matches("name", _ATTENTION_KERNEL)[inside.op]
-    if in_most(np.flatnonzero(attention)):
-        return "layer"
-    return "repetition"
+    known: list[tuple[InnerKind, Callable[[], bool]]] = [
+        ("training_step", lambda: in_most(inside.optimizer)),
+        ("denoising_step", lambda: named(_DIFFUSION)),
+        ("micro_batch", lambda: in_most(inside.upload & large)),
+        ("layer", lambda: named(_LAYER)),
+        ("micro_batch", lambda: in_most(kernels(_BACKWARD_KERNEL))),
+        ("graph_replay", lambda: in_most(inside.several)),
+        ("layer", lambda: in_most(kernels(_ATTENTION_KERNEL))),
+    ]
+    return next((kind for kind, holds in known if holds()), "repetition")
