@@ -118,7 +118,7 @@ def diagnose(
         accounting=accounting,
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
-        remarks=[
+        warnings=[
             *_remarks(reference, findings, about, unclaimed),
             *(
                 f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
@@ -200,10 +200,10 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         prediction_high_ns=int(value.get("prediction_high_ns", step)),
         ranks=item.ranks,
         where=detection.where,
-        says=says,
-        do=detection.do,
+        message=says,
+        recommendations=detection.do,
         next_capture=detection.next_capture,
-        because=detection.because,
+        root_cause=detection.because,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,

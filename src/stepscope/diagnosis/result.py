@@ -1,4 +1,4 @@
-"""The result of a diagnosis: the contract ``stepscope.diagnosis/1``.
+"""The result of a diagnosis: the contract ``stepscope.diagnosis/2``.
 
 The same objects come out of ``--format json``, the Python API and the servers. Times are integer
 nanoseconds.
@@ -12,7 +12,7 @@ import msgspec
 
 from stepscope.trace.problems import Problem
 
-SCHEMA = "stepscope.diagnosis/1"
+SCHEMA = "stepscope.diagnosis/2"
 Severity = Literal["high", "medium", "low"]
 
 
@@ -178,8 +178,8 @@ class InsideKernel(msgspec.Struct, frozen=True):
         same_grid: whether that launch has the grid of the trace; else it is the nearest there is.
         share: part of the finding's kernel time that this kernel takes.
         limiter: what holds it back, a key of the reference page on limiters.
-        says: one sentence with the figures.
-        do: what helps inside the kernel, the most effective first.
+        message: one sentence with the figures.
+        recommendations: what helps inside the kernel, the most effective first.
     """
 
     kernel: str
@@ -188,8 +188,8 @@ class InsideKernel(msgspec.Struct, frozen=True):
     same_grid: bool
     share: float
     limiter: str
-    says: str
-    do: list[str]
+    message: str
+    recommendations: list[str]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -207,10 +207,10 @@ class Finding(msgspec.Struct, frozen=True):
         prediction_high_ns: upper bound of the prediction.
         ranks: ranks that show it.
         where: where in the program.
-        says: one sentence.
-        do: what to change, most effective first.
+        message: one sentence.
+        recommendations: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
-        because: the cause behind this one (why a straggler is late), or null.
+        root_cause: the cause behind this one (why a straggler is late), or null.
         replay_error: how far the simulator's replay of the unchanged step is from the measured
             one, as a share; null where the prediction is arithmetic.
         names: names in the sentence (of ranges, kernels, files), whose digits are no figures.
@@ -227,10 +227,10 @@ class Finding(msgspec.Struct, frozen=True):
     prediction_high_ns: int
     ranks: list[int]
     where: Location
-    says: str
-    do: list[str]
+    message: str
+    recommendations: list[str]
     next_capture: str | None
-    because: str | None
+    root_cause: str | None
     replay_error: float | None
     names: list[str]
     evidence: list[Evidence]
@@ -248,10 +248,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
         verdict: the first finding's cause, or ``gpu_bound_healthy``.
         findings: root causes, the largest predicted gain first; what the capturing tool may have
             made itself is no gain there.
-        remarks: what was assumed: how steps were found, which were set aside, how ranks were
-            assigned.
+        warnings: what was assumed or odd: how steps were found, which were set aside, how ranks
+            were assigned.
         problems: what the imports counted.
-        evidence: the figures of ``step_ns``, ``accounting`` and ``remarks``.
+        evidence: the figures of ``step_ns``, ``accounting`` and ``warnings``.
     """
 
     schema: str
@@ -260,6 +260,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     accounting: list[LaneAccounting]
     verdict: str
     findings: list[Finding]
-    remarks: list[str]
+    warnings: list[str]
     problems: list[Problem]
     evidence: list[Evidence]

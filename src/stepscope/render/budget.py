@@ -42,7 +42,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
     step, findings = diagnosis.trace.step, diagnosis.findings
     if findings and findings[0].cause == "insufficient_data":
-        return clean(findings[0].says, 400) + "."
+        return clean(findings[0].message, 400) + "."
     answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
     holds = "holds" if diagnosis.trace.steps == 1 else "hold"
     found = f"The {_counted(diagnosis)} found {holds} only"

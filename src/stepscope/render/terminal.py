@@ -49,7 +49,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
-    notes = [clean(remark, 400) for remark in diagnosis.remarks]
+    notes = [clean(remark, 400) for remark in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
@@ -123,7 +123,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.says, 400))}", style="bold")
+    title.append(f" {_without_times(clean(finding.message, 400))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
@@ -145,13 +145,13 @@ def _finding(
         where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
-    lines += [(3, Text(f"→ {advice}")) for advice in finding.do]
+    lines += [(3, Text(f"→ {advice}")) for advice in finding.recommendations]
     for kernel in finding.inside:
         grid = "" if kernel.same_grid else " (another grid)"
         lines.append(
-            (3, Text(f"inside {clean(kernel.kernel, 60)}{grid}: {clean(kernel.says, 300)}"))
+            (3, Text(f"inside {clean(kernel.kernel, 60)}{grid}: {clean(kernel.message, 300)}"))
         )
-        lines += [(5, Text(f"→ {advice}")) for advice in kernel.do]
+        lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append((3, Text(f"to know more: {finding.next_capture}")))
     if evidence:
