@@ -250,3 +250,37 @@ def test_without_the_hook_the_program_is_as_it_was(program: Program, torch: Path
         hook=False,
     )
     assert trace.rows("range") == 0
+
+
+def test_what_follows_the_recording_is_no_part_of_it(program: Program, torch: Path) -> None:
+    trace = program.trace(
+        """
+        from torch.optim import Optimizer
+        one = Optimizer()
+        push("run")
+        for i in range(6):
+            push(f"mine {i}"); launch(10); push("optimizer"); one.step(); pop(); pop()
+        pop()
+        time.sleep(0.5)
+        """,
+        steps=3,
+        warmup=1,
+    )
+    rows = trace.arrow("range").to_pylist()
+    hooks = [row for row in rows if row["domain"] == "stepscope"]
+    cut = [row for row in rows if row["end_missing"]]
+    # the recording ends inside the optimizer of the program's last recorded step
+    assert sorted(row["name"] for row in cut) == ["mine 3", "optimizer"]
+    assert not any(row["closed"] for row in cut)
+    last = max(row["end_ns"] for row in hooks)
+    (end,) = {row["end_ns"] for row in cut}
+    assert 0 <= end - last < 100_000_000  # half a second of the program follows
+    assert trace.meta.window_end_ns - last < 100_000_000
+
+
+def test_ranges_that_the_program_leaves_open_end_with_it(program: Program) -> None:
+    trace = program.trace('push("left open"); launch(); time.sleep(0.1)', flush_ms=5000)
+    (row,) = trace.arrow("range").to_pylist()
+    assert row["end_missing"]
+    assert row["end_ns"] == trace.meta.window_end_ns
+    assert row["end_ns"] - row["start_ns"] > 90_000_000

@@ -149,6 +149,7 @@ class _Candidate:
     label: str
     numbered: bool
     coverage: float
+    domain: str
     lost: IntArray
     """Rows after which the numbers leave one out although the host enqueued work."""
 
@@ -165,6 +166,10 @@ def _from_ranges(lane: Lane) -> Steps | None:
     if profiler:
         best = max(profiler, key=lambda c: len(c.begin))
         return _steps(best, "profiler_step", "steps are torch.profiler's ProfilerStep annotations")
+    marked = [c for c in candidates if c.domain == words.OWN_DOMAIN and c.label == "step"]
+    if marked:
+        best = max(marked, key=lambda c: len(c.begin))
+        return _steps(best, "numbered_range", "steps are those that stepscope marked")
     usable = [
         c
         for c in candidates
@@ -213,7 +218,9 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
         if stem:
             number_of[code] = int(number[-15:])
     threads, thread_of = np.unique(ranges["thread_id"], return_inverse=True)
-    group = code_of[ranges["name"]] * len(threads) + thread_of
+    # a program's own step_N and those of stepscope run are two series, and cross
+    domains, domain_of = np.unique(ranges["domain"], return_inverse=True)
+    group = (code_of[ranges["name"]] * len(threads) + thread_of) * len(domains) + domain_of
     order = np.argsort(group, kind="stable")
     bounds = np.flatnonzero(np.diff(group[order])) + 1
     found = []
@@ -229,7 +236,9 @@ def _candidates(ranges: Frame, enqueued: IntArray) -> list[_Candidate]:
         left_out = np.diff(number_of[ranges["name"][rows]]) == 2
         left_out &= np.searchsorted(enqueued, begin[1:]) > np.searchsorted(enqueued, end[:-1])
         lost = np.flatnonzero(left_out & numbered[stem])
-        found.append(_Candidate(begin, end, stems[stem], numbered[stem], coverage, lost))
+        code = int(ranges["domain"][rows[0]])
+        domain = ranges.texts["domain"][code] if code >= 0 else ""
+        found.append(_Candidate(begin, end, stems[stem], numbered[stem], coverage, domain, lost))
     return found
 
 

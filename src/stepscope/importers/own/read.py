@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.importers.own.about import (
-    end_of,
+    ends_of,
     launcher_says,
     meta_of,
     origin_of,
@@ -74,7 +74,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         within = (window.start_ns, window.end_ns) if with_gpu else None
         if raw.one("cupti"):  # ... nor does its parent before it uses the GPU
             within = (window.start_ns, _NEVER)
-        named = read_ranges(sink, raw, process, end_of(raw), within)
+        named = read_ranges(sink, raw, process, ends_of(raw, window), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)
         raw.blocks.clear()
