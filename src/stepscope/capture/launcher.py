@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.capture import control, nvml, rawfiles
+from stepscope.capture import control, nvml, rawfiles, stretches
 from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.backends.registry import choose
@@ -131,6 +131,7 @@ def record(options: Options, version: str, say: Say) -> Outcome:
         _order_raw(raw, options, outcome)
     else:
         outcome.results = sorted(options.output.glob(plan.results))
+        outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
         if not outcome.results:
             outcome.remarks.append(_no_result(options, plan))
     return outcome

@@ -26,7 +26,12 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
-from stepscope.diagnosis.tool_cost import unclaimed_figures, unclaimed_remark
+from stepscope.diagnosis.tool_cost import (
+    measured_figures,
+    measured_remark,
+    unclaimed_figures,
+    unclaimed_remark,
+)
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent
 
@@ -73,6 +78,7 @@ def diagnose(
     explanation = reference.explanation
     findings = [_finding(item, compute) for item in found]
     asked = [*job_figures(reference), *rank_figures(reference.job.view.collectives)]
+    asked += measured_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
@@ -201,6 +207,8 @@ def _remarks(
     if e.set_aside:
         remarks.append(e.set_aside)
     remarks += rank_remarks(reference.job.view.collectives, findings, about)
+    if measured := measured_remark(reference):
+        remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))
