@@ -50,12 +50,16 @@ class _TorchProfiler:
         kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
         # without a schedule torch.profiler counts steps and marks none of them
         record = profiler.ProfilerAction.RECORD
-        self._profiler = profiler.profile(
-            activities=kinds,
-            schedule=lambda _: record,
-            record_shapes=True,
-            with_stack=self._configuration.get("stacks") == "1",
-        )
+        options = {
+            "activities": kinds,
+            "schedule": lambda _: record,
+            "record_shapes": True,
+            "with_stack": self._configuration.get("stacks") == "1",
+        }
+        try:  # all steps are one cycle; newer versions warn unless told that nothing is cleared
+            self._profiler = profiler.profile(**options, acc_events=True)
+        except TypeError:
+            self._profiler = profiler.profile(**options)
         self._profiler.start()
 
     def stop(self) -> None:
