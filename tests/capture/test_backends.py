@@ -333,3 +333,63 @@ def test_without_a_compiler_the_collector_says_what_is_missing(tmp_path: Path) -
     check = next(c for c in document["checks"] if c["name"] == "backend collector")
     assert (check["status"], "compiler" in check["remedy"]) == ("missing", True)
     assert json.dumps(document)
+
+
+_FILTERS = '[ "$1" = --help ] && echo "  per-launch-config: Apply filters separately" && exit\n'
+
+
+def test_ncu_records_one_launch_of_each_kernel_and_shape(tmp_path: Path) -> None:
+    tool(tmp_path, "ncu", "2025.3.1.0", _FILTERS)
+    _, _, plan = prepare(options(tmp_path, backend="ncu", kernel="regex:nvjet|flash"))
+    text = shlex.join(plan.command)
+    assert "--kernel-name 'regex:nvjet|flash' --kernel-name-base demangled" in text
+    assert "--filter-mode per-launch-config --launch-count 1 --launch-skip 5" in text
+    assert "one launch of each matching kernel and launch shape" in plan.notes[0]
+    # steps let the warm-up pass themselves
+    command, _ = planned(tmp_path, backend="ncu", steps=1, warmup=5)
+    assert "--launch-skip" not in command
+    assert command[command.index("--launch-count") + 1] == "1"
+    # named launches of a diagnosed capture are counted over all of them
+    command, _ = planned(tmp_path, backend="ncu", kernel="regex:^(a|b)$", launch_skip=7,
+                         launch_count=3)  # fmt: skip
+    assert "--filter-mode" not in command
+    assert command[command.index("--launch-count") + 1] == "3"
+
+
+def test_an_ncu_that_cannot_tell_launches_apart_records_the_first(tmp_path: Path) -> None:
+    tool(tmp_path, "ncu", "2020.1.0")
+    _, _, plan = prepare(options(tmp_path, backend="ncu", kernel="regex:gemm"))
+    command = plan.command
+    assert "--filter-mode" not in command
+    assert command[command.index("--launch-count") + 1] == "50"
+    assert "the first 50 matching kernels" in plan.notes[0]
+
+
+def test_a_tool_that_takes_too_long_is_ended_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = (
+        _FILTERS + "while [ $# -gt 0 ]; do case $1 in --log-file) log=$2;; --export) out=$2;; esac;"
+        ' shift; done\necho "==ERROR== no right to read counters" > "$log"\n'
+        "trap 'touch \"$out.ncu-rep\"; exit 0' INT\n"
+        'echo "==PROF== Profiling \\"gemm\\"" >> "$log"\nwhile :; do sleep 0.1; done'
+    )
+    tool(tmp_path, "ncu", "2025.3.1.0", body)
+    monkeypatch.setattr("stepscope.capture.backends.ncu._LIMIT_S", 0.5)
+    said: list[str] = []
+    outcome = record(options(tmp_path, backend="ncu"), "test", said.append)
+    assert [path.name for path in outcome.results] == ["kernels.ncu-rep"]
+    assert outcome.exit_code == 0
+    assert any("what was recorded is kept" in text for text in said)
+
+
+def test_errors_of_a_tool_are_said(tmp_path: Path) -> None:
+    body = (
+        _FILTERS + "while [ $# -gt 0 ]; do case $1 in --log-file) log=$2;; esac; shift; done\n"
+        'echo "==ERROR== ERR_NVGPUCTRPERM: no right to read counters" > "$log"\nexit 1'
+    )
+    tool(tmp_path, "ncu", "2025.3.1.0", body)
+    said: list[str] = []
+    outcome = record(options(tmp_path, backend="ncu"), "test", said.append)
+    assert any(text.endswith("ERR_NVGPUCTRPERM: no right to read counters") for text in said)
+    assert outcome.exit_code == 1

@@ -5,9 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.capture.conftest import Program, read, texts
+
+from stepscope.importers.registry import load
+from stepscope.trace.cache import Cache
+from stepscope.trace.trace import Trace
 
 TORCH = {
     "torch/__init__.py": """
@@ -58,8 +63,12 @@ TORCH = {
     "torch/profiler.py": """
         import json
         class ProfilerActivity: CPU, CUDA = "cpu", "cuda"
+        class ProfilerAction: RECORD = "record"
         class profile:
-            def __init__(self, **options): self.options, self.steps = options, 0
+            def __init__(self, *, schedule, **options):
+                self.options, self.steps = options, 0
+                # torch.profiler marks steps only where it is given a schedule
+                assert [schedule(n) for n in range(3)] == ["record"] * 3
             def start(self): pass
             def step(self): self.steps += 1
             def stop(self): pass
@@ -250,3 +259,97 @@ def test_without_the_hook_the_program_is_as_it_was(program: Program, torch: Path
         hook=False,
     )
     assert trace.rows("range") == 0
+
+
+def test_what_follows_the_recording_is_no_part_of_it(program: Program, torch: Path) -> None:
+    trace = program.trace(
+        """
+        from torch.optim import Optimizer
+        one = Optimizer()
+        push("run")
+        for i in range(6):
+            push(f"mine {i}"); launch(10); push("optimizer"); one.step(); pop(); pop()
+        pop()
+        time.sleep(0.5)
+        """,
+        steps=3,
+        warmup=1,
+    )
+    rows = trace.arrow("range").to_pylist()
+    hooks = [row for row in rows if row["domain"] == "stepscope"]
+    cut = [row for row in rows if row["end_missing"]]
+    # the recording ends inside the optimizer of the program's last recorded step
+    assert sorted(row["name"] for row in cut) == ["mine 3", "optimizer"]
+    assert not any(row["closed"] for row in cut)
+    last = max(row["end_ns"] for row in hooks)
+    (end,) = {row["end_ns"] for row in cut}
+    assert 0 <= end - last < 100_000_000  # half a second of the program follows
+    assert trace.meta.window_end_ns - last < 100_000_000
+
+
+def test_ranges_that_the_program_leaves_open_end_with_it(program: Program) -> None:
+    trace = program.trace('push("left open"); launch(); time.sleep(0.1)', flush_ms=5000)
+    (row,) = trace.arrow("range").to_pylist()
+    assert row["end_missing"]
+    assert row["end_ns"] == trace.meta.window_end_ns
+    assert row["end_ns"] - row["start_ns"] > 90_000_000
+
+
+SLOW = """
+    from torch.optim import Optimizer
+    one = Optimizer()
+    for i in range(400):
+        launch(1); time.sleep(0.01); one.step()
+"""
+
+
+def stretches(trace: Trace) -> list[dict[str, Any]]:
+    return trace.arrow("timed_stretch").to_pylist()
+
+
+def test_steps_are_timed_recorded_and_not(program: Program, torch: Path) -> None:
+    trace = program.trace(SLOW, steps=4, warmup=10)
+    rows = stretches(trace)
+    assert [(row["recorded"], row["steps"]) for row in rows] == [(False, 5), (True, 4), (False, 4)]
+    for row in rows:
+        assert 10e6 <= (row["end_ns"] - row["start_ns"]) / row["steps"] < 40e6
+    # the last one begins when the collector is gone: two flushes and half a second later
+    assert rows[2]["start_ns"] - rows[1]["end_ns"] > 700e6
+    assert rows[2]["end_ns"] > trace.meta.window_end_ns  # no part of what was recorded
+
+
+def test_a_program_that_ends_with_its_recording_has_no_other_steps(
+    program: Program, torch: Path
+) -> None:
+    rows = stretches(program.trace(TRAIN, steps=4, warmup=3))
+    assert [(row["recorded"], row["steps"]) for row in rows] == [(True, 4)]
+
+
+def test_a_recording_that_the_programs_end_cuts_short_is_not_timed(
+    program: Program, torch: Path
+) -> None:
+    trace = program.trace(TRAIN, steps=40, warmup=3)
+    assert trace.rows("timed_stretch") == 0
+
+
+def test_times_of_steps_go_into_torchs_own_trace(program: Program, torch: Path) -> None:
+    (torch / "torch" / "profiler.py").write_text(
+        (torch / "torch" / "profiler.py")
+        .read_text()
+        .replace(
+            'with open(path, "w") as file: json.dump([self.options, self.steps], file)',
+            "import gzip, time\n"
+            '        with gzip.open(path, "wt") as file: json.dump({"schemaVersion": 1,\n'
+            '            "baseTimeNanoseconds": time.time_ns(), "traceEvents": [\n'
+            '            {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1,\n'
+            '             "ts": 1, "dur": 1}]}, file)',
+        )
+    )
+    outcome = program.record(SLOW, backend="torch", steps=4, warmup=3)
+    (path,) = outcome.results
+    assert outcome.remarks == []
+    assert not list(path.parent.glob("*.tsv"))
+    rows = stretches(load(path, Cache(program.folder / "cache")))
+    assert [(row["recorded"], row["steps"]) for row in rows] == [(True, 4), (False, 4)]
+    assert rows[0]["end_ns"] <= 1_000_000_000
+    assert rows[0]["end_ns"] < rows[1]["start_ns"]

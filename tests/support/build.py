@@ -115,7 +115,9 @@ class Build:
             **more,
         )
 
-    def range(self, start: float, end: float, name: str, *, thread: int = MAIN) -> None:
+    def range(
+        self, start: float, end: float, name: str, *, thread: int = MAIN, **more: Any
+    ) -> None:
         self._add(
             "range",
             kind="pushpop",
@@ -124,7 +126,7 @@ class Build:
             start_ns=round(start * US),
             end_ns=round(end * US),
             name=name,
-            closed=True,
+            **{"closed": True, **more},
         )
 
     def operator(

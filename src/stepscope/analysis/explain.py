@@ -21,6 +21,7 @@ from stepscope.analysis.kernels.ceilings import Ceilings
 from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.measured_cost import MeasuredCost, measured_cost
 from stepscope.analysis.noise import without_noise
 from stepscope.analysis.outliers import Outliers, find_outliers
 from stepscope.analysis.owners import apart
@@ -74,6 +75,7 @@ class Explanation:
         recording: estimated cost of recording over time, on the launching threads.
         tool: what the capturing tool may have added to CUDA calls; None where that is part of
             ``recording``. It is in no idle time by cause.
+        measured: what recording adds to a step, where steps of the run were timed without it.
         events: cause to the stretches of the host's time that it owns, in the steady window, ns;
             no two causes own the same time.
         stalls: where the program stops to save its state, in the steady window.
@@ -98,6 +100,7 @@ class Explanation:
     kernels: Kernels
     recording: RecordedCost = NOTHING
     tool: CallCost | None = None
+    measured: MeasuredCost | None = None
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -228,6 +231,7 @@ def explain_lane(
         kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
         recording=recording,
         tool=call_cost(lane, meta.source, begin, end, last - first + 1),
+        measured=measured_cost(read, lane.process_id, durations[first : last + 1]),
         events=events,
         stalls=stalls,
         gil=gil,

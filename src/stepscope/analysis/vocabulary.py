@@ -34,6 +34,10 @@ MODULE_CALL = re.compile(
 )
 """Host calls that load or compile device code."""
 
+OWN_DOMAIN = "stepscope"
+"""NVTX domain of ``stepscope run``'s hook and of ``import stepscope`` in the program: their steps
+are ``step_0``, ``step_1`` and so on, one after the other on one thread."""
+
 CAPTURE_START_CALL = re.compile(r"^(cuda|cu|hip)ProfilerStart")
 """Host calls that start a capture range."""
 

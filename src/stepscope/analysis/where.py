@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.sampled_lines import SampledLines
 from stepscope.analysis.shapes import marking_steps
 from stepscope.intervals import stab_innermost
 from stepscope.trace.frame import Frame, IntArray
@@ -61,6 +63,7 @@ class Places:
                 functions.that("name", lambda text: not is_framework_function(text))
             )
         self._functions = functions
+        self._samples = SampledLines(lane, read)
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
         """The places that hold most of the given intervals' time."""
@@ -70,8 +73,24 @@ class Places:
         return Where(
             range=_heaviest([self._ranges], middle, weight),
             operator=_heaviest(self._operators, middle, weight),
-            source=file_and_line(source) if source else None,
+            source=file_and_line(source) if source else self._sampled(start_ns, end_ns),
         )
+
+    def of_waits(self, begin_ns: int, end_ns: int) -> str | None:
+        """The line whose synchronising calls on the main thread wait longest, by samples."""
+        api = self._lane.host.api
+        if len(self._functions) or not len(api):
+            return None
+        rows = api.matches("name", words.SYNC_CALL)
+        rows &= api["thread_id"] == self._lane.host.main_thread
+        rows &= (api["start_ns"] >= begin_ns) & (api["start_ns"] < end_ns)
+        found = self._samples.heaviest(api["start_ns"][rows], api["end_ns"][rows])
+        return found[0] if found else None
+
+    def _sampled(self, start_ns: IntArray, end_ns: IntArray) -> str | None:
+        """The line that samples of the main thread show, where no function was traced."""
+        found = None if len(self._functions) else self._samples.heaviest(start_ns, end_ns)
+        return found[0] if found else None
 
     def _of_thread(self, frame: Frame, thread: int) -> Frame:
         if not len(frame):

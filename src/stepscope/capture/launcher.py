@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.capture import control, nvml, rawfiles
+from stepscope.capture import control, nvml, rawfiles, stretches
 from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.backends.registry import choose
@@ -131,6 +132,7 @@ def record(options: Options, version: str, say: Say) -> Outcome:
         _order_raw(raw, options, outcome)
     else:
         outcome.results = sorted(options.output.glob(plan.results))
+        outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
         if not outcome.results:
             outcome.remarks.append(_no_result(options, plan))
     return outcome
@@ -235,19 +237,61 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
         if beside:
             beside.start(child.pid)
         shown = time.monotonic()
+        log = _ToolLog(plan)
         while True:
             try:
                 code = child.wait(timeout=0.2)
                 break
             except subprocess.TimeoutExpired:
+                if log.is_over():
+                    say(f"ended after {plan.limit_s:.0f} seconds; what was recorded is kept")
+                    child.send_signal(signal.SIGINT)
                 if dumps:
                     dumps.poll()
                 if sys.stderr.isatty() and time.monotonic() - shown > _PROGRESS_S:
                     shown = time.monotonic()
                     say(f"recording: {_megabytes(raw):.1f} MB so far")
+        for problem in log.errors():
+            say(f"{Path(plan.command[0]).name}: {problem}")
         if VARIABLE in plan.environment:
             _await_others(Path(plan.environment[VARIABLE]), say)
+    if log.ended:
+        return 0  # by us: its own code says no more than that
     return code if code >= 0 else 128 - code
+
+
+class _ToolLog:
+    """The messages of a tool that writes them to a file: how long it works, and its errors."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._path = plan.log
+        self._working = plan.working
+        self._limit_s = plan.limit_s
+        self._since: float | None = None
+        self.ended = False
+
+    def _text(self) -> str:
+        try:
+            return self._path.read_text("utf-8", "replace") if self._path else ""
+        except OSError:
+            return ""
+
+    def is_over(self) -> bool:
+        """Whether the tool has worked for as long as it may; true once."""
+        if not self._limit_s or self.ended:
+            return False
+        if self._since is None and self._working in self._text():
+            self._since = time.monotonic()
+        if self._since is not None:
+            self.ended = time.monotonic() - self._since > self._limit_s
+        return self.ended
+
+    def errors(self) -> list[str]:
+        """Its errors and warnings; none where it was ended on purpose."""
+        if self.ended:
+            return []
+        found = re.findall(r"^==(?:ERROR|WARNING)== *(.*)$", self._text(), re.MULTILINE)
+        return list(dict.fromkeys(found))
 
 
 def _await_others(configuration: Path, say: Say) -> None:
@@ -356,10 +400,11 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
 def _hint(options: Options | None) -> str:
     if options is None:
         return ""
-    if options.steps:
+    if options.steps or options.backend == "torch":
+        made = f"{options.warmup + 1} " if options.steps else ""
         return (
-            f": the program made no {options.warmup + 1} optimizer steps of torch.optim, or its "
-            "Python ignores PYTHONPATH (-I, -E); record without --steps"
+            f": the program made no {made}optimizer steps of torch.optim, or its Python ignores "
+            "PYTHONPATH (-I, -E); record without --steps, with the collector"
         )
     if options.range:
         return f": the program never entered the range {options.range}; check its name"
@@ -375,4 +420,5 @@ def _no_result(options: Options, plan: Plan) -> str:
             f"nsys wrote {stream[0].name} but no report: this installation cannot import its own "
             f"stream; import it where Nsight Systems is whole, with nsys import {stream[0].name}"
         )
-    return f"the tool wrote no {plan.results}; see its messages above"
+    said = f"the tool wrote no {plan.results}; see its messages above"
+    return said + (_hint(options) if options.steps or plan.command == options.command else "")

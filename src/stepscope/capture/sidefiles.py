@@ -11,7 +11,7 @@ from stepscope.capture.threads import NAMES_FILE
 
 MEMBERS_FILE = "members.json"
 """Process ids of a rank: those with raw files and all that these started."""
-PER_PROCESS = ("stacks.{}.tsv", "frames.{}.tsv")
+PER_PROCESS = ("stacks.{}.tsv", "frames.{}.tsv", "steps.{}.tsv")
 """Files that the hook writes, by process."""
 
 

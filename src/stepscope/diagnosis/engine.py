@@ -34,7 +34,12 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
-from stepscope.diagnosis.tool_cost import unclaimed_figures, unclaimed_remark
+from stepscope.diagnosis.tool_cost import (
+    measured_figures,
+    measured_remark,
+    unclaimed_figures,
+    unclaimed_remark,
+)
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
@@ -88,6 +93,7 @@ def diagnose(
     findings, hidden = _findings(found, compute)
     asked = [*job_figures(reference), *coverage_figures()]
     asked += rank_figures(reference.job.view.collectives)
+    asked += measured_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
@@ -280,6 +286,8 @@ def _remarks(
     if e.coverage.gpu < _NEARLY_ALL or e.coverage.time < _NEARLY_ALL:
         remarks.append(filled(_OUTSIDE, about.values(), {}))
     remarks += rank_remarks(reference.job.view.collectives, findings, about)
+    if measured := measured_remark(reference):
+        remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))

@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from stepscope.analysis.call_cost import LARGEST_PART
+from stepscope.analysis.measured_cost import DEVIATIONS, TABLE
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
+
+_CHARGED: Final = "profiler_overhead"
+"""The cause that torch.profiler's estimated cost is charged to."""
 
 _WORTH_A_REMARK: Final = 0.08
 """Late launches that take this part of the step would be a finding (``launch_bound``)."""
@@ -30,7 +34,10 @@ def doubtful_ns(case: Case, late_ns: float) -> float:
         late_ns: late launches that a cause claims, ns a step.
     """
     e = case.explanation
-    most = e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
+    if e.measured is not None:
+        most = max(e.measured.high_ns - case.idle_ns(_CHARGED), 0.0)
+    else:
+        most = e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
     all_late = max(case.idle_ns("launch_bound"), late_ns)
     return late_ns * min(1.0, most / all_late) if all_late > 0 else 0.0
 
@@ -38,18 +45,72 @@ def doubtful_ns(case: Case, late_ns: float) -> float:
 def unclaimed_ns(case: Case) -> float:
     """Late launches that are not held against the program, ns a step.
 
-    That is what twice the estimated cost of recording explains; where the estimate is charged to
-    the tool already, once.
+    That is the measured profiler overhead, as far as it is not charged to the tool already. Where
+    none was measured it is what twice the estimate explains; once, where the estimate is charged.
     """
     e = case.explanation
+    if e.measured is not None:
+        return max(e.measured.cost_ns - case.idle_ns(_CHARGED), 0.0)
     return e.recording_ns / e.n_steady if e.tool is None else 2 * e.tool.typical_ns
+
+
+def measured_figures(case: Case) -> list[Figure]:
+    """The measured profiler overhead, ns a step, its bounds, and what it was measured by."""
+    if case.explanation.measured is None:
+        return []
+
+    def mean(which: str) -> str:
+        return f"sum(end_ns - start_ns) FILTER ({which}) / sum(steps) FILTER ({which})"
+
+    cost = f"{mean('recorded')} - {mean('NOT recorded')}"
+    spread = "(SELECT coalesce(stddev_samp(wall_ns), 0) FROM step WHERE steady AND {lane})"
+    counts = "1 / sum(steps) FILTER (recorded) + 1 / sum(steps) FILTER (NOT recorded)"
+    error = f"{DEVIATIONS} * {spread} * sqrt({counts})"
+    timed = f"FROM {TABLE} WHERE {{process}}"
+    return [
+        Figure("profiler_overhead_ns", "ns_per_step", f"SELECT round({cost})::BIGINT {timed}"),
+        Figure(
+            "least_overhead_ns", "ns_per_step", f"SELECT round({cost} - {error})::BIGINT {timed}"
+        ),
+        Figure(
+            "most_overhead_ns", "ns_per_step", f"SELECT round({cost} + {error})::BIGINT {timed}"
+        ),
+        Figure(
+            "unrecorded_steps",
+            "count",
+            f"SELECT sum(steps)::BIGINT {timed} AND NOT recorded",
+        ),
+        Figure(
+            "mean_unrecorded_step_ns",
+            "ns",
+            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed} AND NOT recorded",
+        ),
+    ]
+
+
+def measured_remark(case: Case) -> str:
+    """What recording costs, a template over :func:`measured_figures`; empty where not measured."""
+    measured = case.explanation.measured
+    if measured is None:
+        return ""
+    if measured.low_ns <= 0:
+        return (
+            "profiler overhead: too small to tell from the variation of the steps; "
+            "{unrecorded_steps} steps of the same run that were not recorded took "
+            "{mean_unrecorded_step_ns} on average"
+        )
+    return (
+        "profiler overhead: {profiler_overhead_ns} of each step ({least_overhead_ns} to "
+        "{most_overhead_ns}); {unrecorded_steps} steps of the same run that were not recorded took "
+        "{mean_unrecorded_step_ns} on average"
+    )
 
 
 def tool_figures(case: Case) -> list[Figure]:
     """Calls a step, and what the tool may have added to them, ns a step: middle, least, most."""
     tool = case.explanation.tool
-    if tool is None:
-        return []
+    if tool is None or case.explanation.measured is not None:
+        return measured_figures(case)
     calls = "FROM api_call WHERE api IN ('runtime', 'driver') AND {process} AND {window}"
 
     def added(unit_ns: int) -> str:
@@ -70,13 +131,21 @@ def tool_figures(case: Case) -> list[Figure]:
 
 def tool_text(case: Case, late_ns: float) -> str:
     """What a sentence about late launches adds; it uses :func:`tool_figures`."""
+    measured = case.explanation.measured
+    if measured is not None:
+        if measured.low_ns <= 0 or measured.high_ns < _NOTABLE * late_ns:
+            return ""
+        return (
+            "; profiler overhead, measured against {unrecorded_steps} unrecorded steps, is "
+            "{profiler_overhead_ns} a step ({least_overhead_ns} to {most_overhead_ns})"
+        )
     tool = case.explanation.tool
     if tool is None or tool.most_ns < _NOTABLE * late_ns:
         return ""
     return (
-        f"; going by measurements elsewhere, {tool.unit.tool} itself adds "
-        "some {typical_tool_ns_per_step} a step ({least_tool_ns_per_step} to "
-        "{most_tool_ns_per_step}) to its {cuda_calls_per_step} CUDA calls, so only a run without "
+        "; profiler overhead, going by measurements elsewhere, is some {typical_tool_ns_per_step} "
+        f"a step ({{least_tool_ns_per_step}} to {{most_tool_ns_per_step}}) for what "
+        f"{tool.unit.tool} adds to its {{cuda_calls_per_step}} CUDA calls, so only a run without "
         "it tells how much of this is the program's own"
     )
 
@@ -84,7 +153,8 @@ def tool_text(case: Case, late_ns: float) -> str:
 def unclaimed_figures(case: Case) -> list[Figure]:
     """Figures of :func:`unclaimed_remark`; none where it has nothing to say."""
     late, least = case.idle_ns("launch_bound"), _WORTH_A_REMARK * case.step_ns
-    if case.explanation.tool is None or not late - unclaimed_ns(case) < least <= late:
+    e = case.explanation
+    if e.tool is None or e.measured is not None or not late - unclaimed_ns(case) < least <= late:
         return []
     time = Figure("late_launches_ns_per_step", "ns_per_step", idle_time_sql("launch_bound"))
     return [time, *tool_figures(case)]
@@ -97,7 +167,8 @@ def unclaimed_remark(case: Case) -> str:
         return ""
     return (
         "the GPU waits for launches for {late_launches_ns_per_step} of a step, which is not held "
-        f"against the program: {tool.unit.tool} itself may add some {{typical_tool_ns_per_step}} "
-        "({least_tool_ns_per_step} to {most_tool_ns_per_step}) to the {cuda_calls_per_step} CUDA "
-        "calls of a step; where a run without it is no faster, the program is launch-bound"
+        "against the program: profiler overhead may be some {typical_tool_ns_per_step} "
+        f"({{least_tool_ns_per_step}} to {{most_tool_ns_per_step}}), which {tool.unit.tool} adds "
+        "to the {cuda_calls_per_step} CUDA calls of a step; where a run without it is no faster, "
+        "the program is launch-bound"
     )

@@ -112,6 +112,12 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "export again; the file may be damaged or written by another program",
     ),
     ProblemKind(
+        "number_too_large",
+        "notice",
+        "numbers are larger than their column holds; they count as absent",
+        "nothing to do where these are ids; else capture again with a current profiler version",
+    ),
+    ProblemKind(
         "malformed_event",
         "data_loss",
         "events could not be parsed and were left out",

@@ -272,6 +272,19 @@ TABLES: dict[str, Table] = {
             ),
         ),
         Table(
+            "timed_stretch",
+            "Some whole steps that the recorder timed by the program's clock, with no work on the "
+            "GPU at either end: recorded ones and others, by which the cost of recording is known.",
+            (
+                _ID,
+                _PROCESS,
+                _START,
+                _END,
+                _must("steps", "int64", "steps in it"),
+                _must("recorded", "bool", "whether these are the steps of the capture"),
+            ),
+        ),
+        Table(
             "cpu_sample",
             "One sample of a running thread.",
             (

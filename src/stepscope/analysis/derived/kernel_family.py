@@ -74,7 +74,7 @@ def _families(device: Device) -> pa.Table:
         "forward_operator": _text(_name_of(who.operators, who.forward), operators),
         "range": _text(range_, ranges),
         "module": _text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
-        "source": _text(who.source, [who.source_text(code) or "" for code in range(len(python))]),
+        "source": _text(who.source, who.sources),
         "blocks": pa.array(kernels.blocks, mask=kernels.blocks == 0),
         "moved_bytes": pa.array(kernels.moved_bytes, mask=kernels.moved_bytes == 0),
     }

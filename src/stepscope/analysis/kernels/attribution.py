@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.sampled_lines import SampledLines
 from stepscope.analysis.shapes import marking_steps
 from stepscope.analysis.where import file_and_line, is_framework_function
 from stepscope.intervals import nest
@@ -187,7 +188,12 @@ class Attribution:
 
     @cached_property
     def source(self) -> IntArray:
-        """Code of ``python`` names: innermost function outside the framework; -1 for none."""
+        """Code of ``sources``: innermost function outside the framework; -1 for none.
+
+        Where no function was traced, the line that the main thread's samples show at the launch.
+        """
+        if not len(self.python):
+            return self._samples.at(self._lane.enqueue_begin_ns, self._part)
         return self._python_name(lambda text: not is_framework_function(text))
 
     @cached_property
@@ -195,14 +201,36 @@ class Attribution:
         """Code of ``python`` names: innermost module; -1 for none."""
         return self._python_name(lambda text: text.startswith(MODULE_PREFIX))
 
+    @cached_property
+    def _samples(self) -> SampledLines:
+        return SampledLines(self._lane, self._read)
+
     def operator_name(self, row: int) -> str | None:
         """Name of the operator that launched one operation; autograd's wrapping left out."""
         at = int(self.operator[row])
         return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
 
+    def _part(self, at_ns: IntArray) -> IntArray:
+        """The outermost annotation of the main thread at each time; -1 for none."""
+        table = self.ranges
+        if not len(table):
+            return np.full(len(at_ns), -1, np.int64)
+        stack = stack_of(table, np.flatnonzero(table["thread_id"] == self._lane.host.main_thread))
+        inner = stack.innermost(at_ns)
+        if not len(stack.rows):
+            return inner
+        return np.where(inner >= 0, stack.root[np.maximum(inner, 0)], -1)
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """``file:line`` by code of ``source``."""
+        if not len(self.python):
+            return [line for line, _ in self._samples.lines]
+        return [file_and_line(text) for text in self.python.texts["name"]]
+
     def source_text(self, code: int) -> str | None:
         """``file:line`` of a code of ``source``."""
-        return file_and_line(self.python.texts["name"][code]) if code >= 0 else None
+        return self.sources[code] if code >= 0 else None
 
     def heaviest(self, rows: IntArray) -> tuple[str | None, str | None, str | None]:
         """Range, operator and source line that hold most of some operations' time.

@@ -38,6 +38,7 @@ class Candidate:
         first: the whole name of the first.
         numbered: whether the names are the stem and a number.
         coverage: share of the operations that are enqueued inside.
+        domain: NVTX domain of the ranges; empty for the default one.
         lost: rows after which the numbers leave one out although the host enqueued work.
     """
 
@@ -47,6 +48,7 @@ class Candidate:
     first: str
     numbered: bool
     coverage: float
+    domain: str
     lost: IntArray
 
     @property
@@ -76,7 +78,18 @@ def from_marks(lane: Lane, optimizer_runs: int) -> Steps | None:
     usable = [c for c in candidates if len(c.begin) >= MIN_STEPS and _holds_steps(c)]
     if usable:
         # A range that calls itself a step, then the outermost (fewest) of those that cover most.
-        best = min(usable, key=lambda c: (not c.named_step, -round(c.coverage, 1), len(c.begin)))
+        best = min(
+            usable,
+            key=lambda c: (
+                not c.named_step,
+                -round(c.coverage, 1),
+                # the recorder begins and ends at a step, the program's own ranges may be cut there
+                c.domain != words.OWN_DOMAIN,
+                len(c.begin),
+            ),
+        )
+        if best.domain == words.OWN_DOMAIN and best.label == "step":
+            return _steps(best, "numbered_range", "steps are those that stepscope marked")
         if best.numbered:
             return _steps(
                 best, "numbered_range", f"steps are the ranges {best.label!r} with a number"
@@ -164,7 +177,10 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
         left_out &= np.searchsorted(enqueued_ns, begin[1:]) > np.searchsorted(enqueued_ns, end[:-1])
         lost = np.flatnonzero(left_out & numbered[stem])
         first = names[int(name_codes[0])]
-        found.append(Candidate(begin, end, stems[stem], first, numbered[stem], coverage, lost))
+        domain = ranges.text("domain", int(rows[0]))
+        found.append(
+            Candidate(begin, end, stems[stem], first, numbered[stem], coverage, domain, lost)
+        )
     return found
 
 

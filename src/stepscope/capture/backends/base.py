@@ -42,6 +42,10 @@ class Plan:
         notes: what the user should know, in sentences.
         results: glob of the capture files below the output folder, for tools that write their own.
         pool: folder in memory that must be emptied into the raw files afterwards.
+        log: file that the tool writes its messages to.
+        limit_s: seconds after which the tool is ended, from the first of its messages that has
+            ``working`` in it; 0: none. What it has by then is kept.
+        working: see ``limit_s``.
     """
 
     command: tuple[str, ...]
@@ -50,6 +54,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     results: str = ""
     pool: Path | None = None
+    log: Path | None = None
+    limit_s: float = 0.0
+    working: str = ""
 
     def text(self) -> str:
         """The exact command, as it could be typed."""

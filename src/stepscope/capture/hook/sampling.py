@@ -44,16 +44,21 @@ class Sampler:
         self._new_frames = [f"P\t{head[0]}\t{head[1]}\t{head[2]}\t{period_ns}\n"]
         self._samples: list[str] = []
         self._lost = 0
+        self._ended = False
 
     def start(self) -> None:
         """Begin, here and in forked children."""
         os.register_at_fork(after_in_child=self._in_child)
-        atexit.register(self._write)
+        atexit.register(self._end)
         self._begin()
 
     def _begin(self) -> None:
         thread = threading.Thread(target=self._run, name="stepscope-stacks", daemon=True)
         thread.start()
+
+    def _end(self) -> None:
+        self._ended = True  # the end of the program is ours, not its own
+        self._write()
 
     def _in_child(self) -> None:
         self._reset()
@@ -63,7 +68,7 @@ class Sampler:
     def _run(self) -> None:
         me = threading.get_ident()
         written = time.monotonic()
-        while True:
+        while not self._ended:
             time.sleep(self._period_s)
             now = time.monotonic_ns()
             self._take(now, me)

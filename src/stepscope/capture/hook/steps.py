@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,22 +41,31 @@ class _TorchProfiler:
     def __init__(self, configuration: _Configuration) -> None:
         self._configuration = configuration
         self._profiler: Any = None
+        self.written = ""
 
     def start(self) -> None:
         import importlib
 
         profiler = importlib.import_module("torch.profiler")
         kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
-        self._profiler = profiler.profile(
-            activities=kinds,
-            record_shapes=True,
-            with_stack=self._configuration.get("stacks") == "1",
-        )
+        # without a schedule torch.profiler counts steps and marks none of them
+        record = profiler.ProfilerAction.RECORD
+        options = {
+            "activities": kinds,
+            "schedule": lambda _: record,
+            "record_shapes": True,
+            "with_stack": self._configuration.get("stacks") == "1",
+        }
+        try:  # all steps are one cycle; newer versions warn unless told that nothing is cleared
+            self._profiler = profiler.profile(**options, acc_events=True)
+        except TypeError:
+            self._profiler = profiler.profile(**options)
         self._profiler.start()
 
     def stop(self) -> None:
         self._profiler.stop()
-        self._profiler.export_chrome_trace(_free_name(self._configuration["output"]))
+        self.written = _free_name(self._configuration["output"])
+        self._profiler.export_chrome_trace(self.written)
 
     def push(self, name: str) -> None:
         if name != "step_0":
@@ -85,6 +95,13 @@ def _free_name(folder: str) -> str:
         return name
 
 
+_TIMED_STEPS = 10
+"""Steps that are timed after the recording; as many as are recorded, where these are fewer."""
+_SKIPPED_STEPS = 2
+"""Steps after the recording before any is timed."""
+_LONG_WARMUP = 8
+"""Steps of warm-up from which on those of its second half are timed."""
+_LETTING_GO_NS = 500_000_000
 _RECORDERS = {"profiler": _ProfilerApi, "torch": _TorchProfiler}
 
 
@@ -104,6 +121,64 @@ class _Operators:
             self._ranges = None
 
 
+class _StepTimes:
+    """How long steps take, recorded and not, by which a capture tells what recording costs.
+
+    Both stretches are timed alike: the GPU has done all its work at their begin and at their end.
+    """
+
+    def __init__(self, steps: int, warmup: int, settle_ns: int) -> None:
+        self._length = min(steps, _TIMED_STEPS)
+        self._settle_ns = settle_ns
+        # the first half of a long warm-up is compilation and allocation
+        self.begin_at = warmup - warmup // 2 if warmup >= _LONG_WARMUP else -1
+        self._begin_ns = self._steps = self._ended_ns = self._skipped = 0
+        self._lines: list[str] = []
+        self.done = False
+
+    def open(self) -> None:
+        """The GPU is idle, and a stretch begins."""
+        self._begin_ns, self._steps = time.monotonic_ns(), 0
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._steps += 1
+
+    def close(self, *, recorded: bool) -> None:
+        """The GPU is idle again, and the stretch ends."""
+        if self._begin_ns and self._steps:
+            now = time.monotonic_ns()
+            self._lines.append(f"{int(recorded)}\t{self._begin_ns}\t{now}\t{self._steps}\n")
+        self._begin_ns = 0
+
+    def ended(self) -> None:
+        """Recording has ended."""
+        self._ended_ns = time.monotonic_ns()
+
+    def afterwards(self, synchronize: Callable[[], None]) -> None:
+        """A step has ended after the recording: time some, once nothing of it is left."""
+        if not self._begin_ns:
+            self._skipped += 1
+            settled = time.monotonic_ns() - self._ended_ns >= self._settle_ns
+            if settled and self._skipped >= _SKIPPED_STEPS:
+                synchronize()
+                self.open()
+            return
+        self.step()
+        if self._steps >= self._length:
+            synchronize()
+            self.close(recorded=False)
+            self.done = True
+
+    def write(self, name: str) -> None:
+        """Write what was timed: after a line that ties the clocks, a line a stretch."""
+        lines, self._lines = self._lines, []
+        if lines:
+            clocks = f"C\t{time.monotonic_ns()}\t{time.time_ns()}\n"
+            with open(name, "a", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(clocks + "".join(lines))
+
+
 class _Steps:
     """Counts the steps of the first optimizer that makes one, and records some of them."""
 
@@ -117,6 +192,10 @@ class _Steps:
         self._operators = _Operators()
         self._failed = False
         self._marks = True
+        # the collector takes CUPTI out of the process two flushes after the recording
+        flush_ns = int(configuration.get("flush_ms") or 0) * 1_000_000
+        self._beside = ""
+        self._times = _StepTimes(self._steps, self._warmup, 2 * flush_ns + _LETTING_GO_NS)
 
     def before(self, optimizer: object, *_: object) -> None:
         """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
@@ -130,6 +209,10 @@ class _Steps:
             return
         self._made += 1
         recorded = self._made - self._warmup
+        if recorded <= 0 or recorded > self._steps:
+            self._time(recorded)
+        else:
+            self._times.step()
         if self._warmup and recorded == 0:
             self._safely(self._begin)
         elif 0 < recorded < self._steps:
@@ -140,6 +223,34 @@ class _Steps:
                 import signal
 
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def _time(self, recorded: int) -> None:
+        """A step ended that was not recorded."""
+        if recorded > 0:
+            if not self._times.done and self._times_name():
+                self._safely(self._time_afterwards)
+            return
+        self._times.step()
+        if self._made == self._times.begin_at:
+            self._safely(self._time_before)
+
+    def _time_before(self) -> None:
+        self._synchronize()
+        self._times.open()
+
+    def _time_afterwards(self) -> None:
+        self._times.afterwards(self._synchronize)
+        self._write_times()
+
+    def _times_name(self) -> str:
+        """The file of the steps' times; empty where nobody would read it."""
+        if self._configuration.get("hook") == "collector":
+            return f"{self._configuration['folder']}/steps.{os.getpid()}.tsv"
+        return self._beside
+
+    def _write_times(self) -> None:
+        if name := self._times_name():
+            self._times.write(name)
 
     def _safely(self, what: Callable[[], None]) -> None:
         """Whatever fails here must not stop the program."""
@@ -155,6 +266,7 @@ class _Steps:
         import atexit
 
         self._synchronize()
+        self._times.close(recorded=False)
         hook, kind = sys.modules["_stepscope_hook"], self._configuration["hook"]
         recorder = hook._Collector if kind == "collector" else _RECORDERS[kind]
         self._recorder = recorder(self._configuration)
@@ -166,6 +278,8 @@ class _Steps:
         self._marks = kind == "torch" or not hook.program_marks_steps
         if self._marks:
             self._recorder.push("step_0")
+        if self._warmup:  # else the first one is only its optimizer
+            self._times.open()
 
     def _name_operators(self) -> None:
         try:
@@ -184,10 +298,16 @@ class _Steps:
         if recorder is None:
             return
         self._synchronize()
+        if self._made == self._warmup + self._steps:
+            self._times.close(recorded=True)  # else the program ends, and so did no step
         if self._marks:
             recorder.pop()
         self._operators.off()
         recorder.stop()
+        if written := getattr(recorder, "written", ""):
+            self._beside = written[: -len(".json.gz")] + ".steps.tsv"
+        self._times.ended()
+        self._write_times()
 
     def _synchronize(self) -> None:
         cuda = sys.modules["torch"].cuda

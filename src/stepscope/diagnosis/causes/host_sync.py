@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
@@ -21,6 +23,11 @@ def detect(case: Case) -> Detection | None:
     if not time:
         return None
     where = case.place(_ID)
+    e = case.explanation
+    if line := e.places.of_waits(e.begin_ns, e.end_ns):
+        where = msgspec.structs.replace(
+            where, source=line
+        )  # where it waits; the idle time comes after that
     inside = ", most of it in {range}" if where.range else ""
     return Detection(
         time_ns=time,

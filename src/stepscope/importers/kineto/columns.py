@@ -97,6 +97,11 @@ def _integer(value: Any) -> int:
     return value
 
 
+def beyond_int64(values: Sequence[Any]) -> int:
+    """How many of the values are integers that 64 bits do not hold."""
+    return sum(isinstance(v, int) and not MISSING <= v < -MISSING for v in values)
+
+
 def external_ids(args: list[Args]) -> Ints:
     """The operator that an event belongs to; 0 and absent give ``MISSING``."""
     found = integers([a.external_id for a in args])
@@ -106,10 +111,11 @@ def external_ids(args: list[Args]) -> Ints:
 
 
 def triples(values: Iterable[tuple[int, int, int] | None], count: int) -> npt.NDArray[np.int64]:
-    """Three columns of a list of triples."""
+    """Three columns of a list of triples; what 64 bits do not hold becomes their limit."""
     none = (MISSING, MISSING, MISSING)
-    flat = np.fromiter((n for v in values for n in v or none), np.int64, 3 * count)
-    return flat.reshape(count, 3)
+    most = -MISSING - 1
+    flat = (max(min(n, most), MISSING) for v in values for n in v or none)
+    return np.fromiter(flat, np.int64, 3 * count).reshape(count, 3)
 
 
 def nanoseconds(values: Sequence[float | Decimal]) -> tuple[Ints, npt.NDArray[np.bool_]]:

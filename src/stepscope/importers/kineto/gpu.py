@@ -57,8 +57,14 @@ def _small(values: Ints) -> npt.NDArray[np.int32]:
     return np.where((values < 0) | (values > _INT32_MAX), -1, values).astype(np.int32)
 
 
+def _beyond_small(values: Ints) -> int:
+    """How many numbers int32 does not hold; what stands for no number is none of them."""
+    return int(((values > _INT32_MAX) & (values != _NO_ID)).sum())
+
+
 def _positive(part: npt.NDArray[np.int32]) -> Any:
-    return nullable32(np.where(part < 0, MISSING, part))
+    # MISSING needs 64 bits: beside an int32 column numpy would wrap it to 0, or raise
+    return nullable32(np.where(part < 0, np.int64(MISSING), part))
 
 
 class GpuOperations(Spans):
@@ -89,11 +95,15 @@ class GpuOperations(Spans):
         count = len(events)
         device = _first_of([a.device for a in args], [a.in_device for a in args])
         device = _first_of(device, [event.pid for event in events])
+        context = _first_of([a.context for a in args], [a.in_context for a in args])
         stream = _first_of([a.stream for a in args], [event.tid for event in events])
         kernel = self._kind == KERNEL
         grid = triples((a.grid for a in args), count) if kernel else _absent(count, 3)
         block = triples((a.block for a in args), count) if kernel else _absent(count, 3)
-        correlation = integers([a.correlation for a in args])
+        shape = np.concatenate([grid, block], axis=1)
+        registers = self.whole([a.registers for a in args])
+        correlation = self.whole([a.correlation for a in args])
+        self.too_large += sum(map(_beyond_small, (device, context, shape, registers)))
         if kernel:
             for row, a in enumerate(args):
                 if a.collective is not NO_TEXT:
@@ -106,15 +116,15 @@ class GpuOperations(Spans):
             "kind": np.full(count, self._kind, dtype=np.int32),
             "name": self.names.codes([event.name for event in events]),
             "device": _small(device),
-            "context": _small(_first_of([a.context for a in args], [a.in_context for a in args])),
+            "context": _small(context),
             "stream": stream,
             "correlation": correlation,
-            "shape": _small(np.concatenate([grid, block], axis=1)),
-            "registers": _small(integers([a.registers for a in args])),
-            "shared": integers([a.shared_bytes for a in args]),
-            "bytes": integers([a.bytes for a in args]),
-            "graph": integers([a.graph_id for a in args]),
-            "node": integers([a.graph_node_id for a in args]),
+            "shape": _small(shape),
+            "registers": _small(registers),
+            "shared": self.whole([a.shared_bytes for a in args]),
+            "bytes": self.whole([a.bytes for a in args]),
+            "graph": self.whole([a.graph_id for a in args]),
+            "node": self.whole([a.graph_node_id for a in args]),
         }
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
@@ -194,14 +204,14 @@ class Synchronisations(Spans):
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """What waited for what."""
-        stream = integers([a.stream for a in args])
-        event = integers([a.wait_on_event for a in args])
+        stream = self.whole([a.stream for a in args])
+        event = self.whole([a.wait_on_event for a in args])
         return {
             "name": self.names.codes([event.name for event in events]),
             "device": _first_of([a.device for a in args], [event.pid for event in events]),
-            "context": integers([a.context for a in args]),
+            "context": self.whole([a.context for a in args]),
             "stream": np.where((stream < 0) | (stream == _NO_ID), MISSING, stream),
-            "correlation": integers([a.correlation for a in args]),
+            "correlation": self.whole([a.correlation for a in args]),
             "event": np.where(event < 0, MISSING, event),
         }
 

@@ -36,6 +36,8 @@ from stepscope.importers.kineto.sinks import (
 )
 from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.importers.kineto.stream import open_text
+from stepscope.importers.stretches import TABLE as STRETCHES
+from stepscope.importers.stretches import columns, read_header
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
@@ -216,6 +218,8 @@ def _write(
                 "stream": [max(stream, 0) for _, _, stream in streams],
             },
         )
+    if timed := read_header(found):
+        writer.append(STRETCHES, columns(timed, process, meta.origin_epoch_ns or 0))
     write_devices(writer, process, found)
     write_communicators(writer, found)
     write_remarks(writer, process, found)

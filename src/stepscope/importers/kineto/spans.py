@@ -14,6 +14,7 @@ from stepscope.importers.kineto.columns import (
     Events,
     Ints,
     Texts,
+    beyond_int64,
     dictionary,
     integers,
     nanoseconds,
@@ -50,6 +51,14 @@ class Spans:
         self.columns = Columns()
         self.names = Texts()
         self.dropped = 0
+        self.too_large = 0
+
+    def whole(self, values: list[Any]) -> Ints:
+        """Values as int64; those that it does not hold are counted, and count as absent."""
+        found = integers(values)
+        if (found == MISSING).any():
+            self.too_large += beyond_int64(values)
+        return found
 
     def add(self, events: Events) -> None:
         """Take over a list of events of this kind."""
@@ -81,6 +90,7 @@ class Spans:
         """Write all rows and let go of them."""
         scope = self.table
         context.writer.problems.count("not_a_number", self.dropped, scope=scope)
+        context.writer.problems.count("number_too_large", self.too_large, scope=scope)
         if self.columns.rows:
             recorded = self.columns.pop("start")
             early = int((recorded < 0).sum())

@@ -59,6 +59,20 @@ def end_of(raw: Raw) -> int:
     return int(raw.one("end").get("time_ns", raw.last_ns))
 
 
+def ends_of(raw: Raw, window: Window) -> list[int]:
+    """Monotonic times at which a process's recording ended, ascending.
+
+    A process without a GPU records all the time; its recording ends with the window.
+    """
+    if not raw.one("cupti"):
+        return [min(end_of(raw), window.end_ns)]
+    states = raw.of(layout.STATE)
+    ends: list[int] = states["time"][states["recording"] == 0].tolist()
+    if not len(states) or states["recording"][-1] == 1:
+        ends.append(end_of(raw))
+    return sorted(ends)
+
+
 def rank_of(raw: Raw) -> tuple[int | None, int | None, str]:
     """Rank, world size and the variable they come from."""
     variables = {**raw.one("process").get("environment", {})}
@@ -85,10 +99,9 @@ def window_of(raws: Sequence[Raw]) -> Window:
     for raw in deciding:
         states = raw.of(layout.STATE)
         begins += states["time"][states["recording"] == 1].tolist()
+        ends += states["time"][states["recording"] == 0].tolist()
         if len(states) and states["recording"][-1] == 1:
             ends.append(end_of(raw))
-        else:
-            ends += states["time"][states["recording"] == 0].tolist()
     first = min((int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws), default=0)
     kept = max(raw.whole_since_ns for raw in deciding)
     end = max(ends, default=max(map(end_of, raws)))

@@ -15,6 +15,7 @@ _OPTIONS = (
     ("event_record", "CUDA event records", f"{_RUN} --record event"),
     ("memory_event", "GPU memory allocations", f"{_RUN} --record memory"),
     ("overhead", "overhead of the tool itself", _RUN),
+    ("timed_stretch", "steps timed without recording", f"{_RUN} --steps 10"),
     ("metric_sample", "GPU counters", f"{_RUN} --counters"),
     ("osrt", "calls of the operating system's runtime", f"{_RUN} --waits"),
     ("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),

@@ -13,6 +13,8 @@ from stepscope.importers.own import layout
 from stepscope.importers.own.about import end_of, process_of
 from stepscope.importers.own.raw import Raw
 from stepscope.importers.own.sink import Sink
+from stepscope.importers.stretches import TABLE as STRETCHES
+from stepscope.importers.stretches import columns, read_file
 
 MEMBERS_FILE = "members.json"
 NAMES_FILE = "names.tsv"
@@ -63,6 +65,13 @@ def periods(raw: Raw, end_ns: int) -> Iterator[tuple[str, int, int]]:
             yield match[2], open_.pop(match[2]), time
     for name, begin in open_.items():
         yield name, begin, end_ns
+
+
+def read_stretches(sink: Sink, folder: Path, processes: Sequence[int]) -> None:
+    """Fill ``timed_stretch`` from what the hook timed in each process."""
+    for process in sorted(processes):
+        found = read_file(folder / f"steps.{process}.tsv")
+        sink.put(STRETCHES, columns(found, process, sink.origin_ns))
 
 
 def count_profilers(sink: Sink, folder: Path, raws: Sequence[Raw], processes: set[int]) -> None:

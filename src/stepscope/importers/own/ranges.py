@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,11 @@ class _Open:
 
 
 def read_ranges(
-    sink: Sink, raw: Raw, process: int, end_ns: int, within: tuple[int, int] | None = None
+    sink: Sink,
+    raw: Raw,
+    process: int,
+    ends_ns: Sequence[int],
+    within: tuple[int, int] | None = None,
 ) -> dict[int, str]:
     """Fill ``range`` with the ranges of one process, some at a time.
 
@@ -52,14 +57,15 @@ def read_ranges(
         sink: takes the rows.
         raw: the process's files.
         process: process id.
-        end_ns: monotonic time at which ranges that are still open are closed.
+        ends_ns: monotonic times at which recording ended, ascending. A range without an end is
+            closed at the first of them after its beginning: what came later was not recorded.
         within: monotonic times; ranges wholly outside are left out.
 
     Returns:
         The names that the program gave to its threads.
     """
     names: dict[int, str] = {}
-    open_, limit = _Open(), end_ns
+    open_, ends = _Open(), np.array(ends_ns, np.int64)
     parts = _parts(raw)
     for at, chunks in enumerate(parts):
         new = [chunk.load() for chunk in chunks]
@@ -67,14 +73,13 @@ def read_ranges(
         thread = np.concatenate(
             [open_.thread, np.repeat([c.thread for c in chunks], [len(r) for r in new])]
         ).astype(np.int64)
-        limit = max(limit, int(rows["time"].max(initial=0)))
         named = rows[rows["op"] == layout.THREAD_NAME]
         for number, name in zip(named["id"].tolist(), named["name"].tolist(), strict=True):
             names[number] = raw.texts.get(name, "")
         sink.threads |= {(process, t) for t in np.unique(thread).tolist()}
         last = at == len(parts) - 1
         open_ = _read_part(
-            sink, raw, process, (rows, thread), open_, limit if last else None, within
+            sink, raw, process, (rows, thread), open_, ends if last else None, within
         )
     return names
 
@@ -98,12 +103,12 @@ def _read_part(
     process: int,
     events: tuple[AnyArray, IntArray],
     before: _Open,
-    limit: int | None,
+    recorded_until: IntArray | None,
     within: tuple[int, int] | None,
 ) -> _Open:
-    """Write the ranges that are whole; with a limit (at the end), those that are not, too."""
+    """Write the ranges that are whole; at the last part, told when recording ended, all others."""
     rows, thread = events
-    tails = np.empty(0, np.int64) if limit is not None else _tails(rows, thread)
+    tails = np.empty(0, np.int64) if recorded_until is not None else _tails(rows, thread)
     later = np.isin(np.arange(len(rows)), tails)
     # rows of a thread together, so that a payload follows its event
     order = np.argsort(thread, kind="stable")
@@ -121,19 +126,19 @@ def _read_part(
     last = np.concatenate([closes[~told], ends, marks])
     kind = np.repeat([0, 1, 2], [int((~told).sum()), len(starts), len(marks)])
     closed = last >= 0
-    if limit is None:
+    if recorded_until is None:
         first, last, kind, closed = first[closed], last[closed], kind[closed], closed[closed]
-    else:
-        sink.writer.problems.count("unclosed_range", _unclosed(mine, first, closed, limit, within),
-                                   scope=TABLE)  # fmt: skip
     begin = mine["time"][first].astype(np.int64)
-    end = np.where(closed, mine["time"][last].astype(np.int64), limit or 0)
+    end = mine["time"][last].astype(np.int64)
+    if recorded_until is not None:
+        end = np.where(closed, end, _cut_off(begin, recorded_until))
     if within is not None:
         kept = (end >= within[0]) & (begin <= within[1])
         first, last, kind = first[kept], last[kept], kind[kept]
         closed, begin, end = closed[kept], begin[kept], end[kept]
+    sink.writer.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
     _put(sink, raw, mine, owner, process, (first, last, kind, closed, begin, end), payloads)
-    if limit is not None:
+    if recorded_until is not None:
         return _Open()
     over = [opens[closes < 0], starts[ends < 0], _lone_ends(mine, starts, ends)]
     kept_rows = np.sort(np.concatenate(over))
@@ -148,18 +153,10 @@ def _read_part(
     )
 
 
-def _unclosed(
-    rows: AnyArray,
-    first: IntArray,
-    closed: BoolArray,
-    limit: int,
-    within: tuple[int, int] | None,
-) -> int:
-    """How many ranges were never closed, of those that are not left out."""
-    if within is None:
-        return int((~closed).sum())
-    begin = rows["time"][first].astype(np.int64)
-    return int((~closed & (begin <= within[1]) & (limit >= within[0])).sum())
+def _cut_off(begin: IntArray, ends: IntArray) -> IntArray:
+    """The first end of recording after each beginning; the beginning itself where none came."""
+    place = np.searchsorted(ends, begin)
+    return np.where(place < len(ends), np.append(ends, 0)[place], begin)
 
 
 def _tails(rows: AnyArray, thread: IntArray) -> IntArray:

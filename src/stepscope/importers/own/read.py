@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.importers.own.about import (
-    end_of,
+    ends_of,
     launcher_says,
     meta_of,
     origin_of,
@@ -15,7 +15,7 @@ from stepscope.importers.own.about import (
     window_of,
 )
 from stepscope.importers.own.absent import absent_tables
-from stepscope.importers.own.beside import count_profilers, members_of, names_of
+from stepscope.importers.own.beside import count_profilers, members_of, names_of, read_stretches
 from stepscope.importers.own.counters import read_counters
 from stepscope.importers.own.gpu import (
     read_gpu,
@@ -74,7 +74,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         within = (window.start_ns, window.end_ns) if with_gpu else None
         if raw.one("cupti"):  # ... nor does its parent before it uses the GPU
             within = (window.start_ns, _NEVER)
-        named = read_ranges(sink, raw, process, end_of(raw), within)
+        named = read_ranges(sink, raw, process, ends_of(raw, window), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)
         raw.blocks.clear()
@@ -82,6 +82,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     read_counters(sink, folder, raws, window)
     read_threads(sink, folder, processes, window)
     read_stacks(sink, folder, window)
+    read_stretches(sink, folder, [process_of(raw) for raw in raws])
     read_diagnostics(sink, raws)
     read_things(sink, raws, names_of_threads, names_of(folder))
     meta.origin_epoch_ns = epoch

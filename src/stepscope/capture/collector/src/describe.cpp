@@ -99,11 +99,11 @@ void write_meta(Process& p) {
   json.clear();
 }
 
-void write_end(Process& p, const char* how) {
+void write_end(Process& p, const char* how, uint64_t ended_ns) {
   Text json;
   json.format("{\"type\":\"end\",\"how\":\"%s\",\"time_ns\":%llu,\"dropped_blocks\":%llu,"
               "\"dropped_texts\":%llu,\"dropped_nvtx\":%llu,",
-              how, static_cast<unsigned long long>(now_ns()),
+              how, static_cast<unsigned long long>(ended_ns ? ended_ns : now_ns()),
               static_cast<unsigned long long>(p.sink.dropped_blocks()),
               static_cast<unsigned long long>(p.strings.dropped()),
               static_cast<unsigned long long>(__atomic_load_n(&p.nvtx_dropped, __ATOMIC_RELAXED)));

@@ -38,6 +38,7 @@ bool g_once = false;  // fork handlers and such, once a library
 sem_t g_wake;
 int g_finished = 0;  // atomic: the writer has written everything
 const char* g_how = "";
+uint64_t g_ended_ns = 0;  // atomic; fetching and writing what is left comes after it
 struct sigaction g_old_term;
 
 int life() { return __atomic_load_n(&g_life, __ATOMIC_ACQUIRE); }
@@ -48,8 +49,8 @@ void sleep_ms(long ms) {
   nanosleep(&pause, nullptr);
 }
 
-void write_state(Process& p, bool recording, StateReason reason) {
-  StateRow row{now_ns(), recording, reason};
+void write_state(Process& p, bool recording, StateReason reason, uint64_t time) {
+  StateRow row{time, recording, reason};
   p.sink.write(kState, sizeof row, 1, &row, sizeof row);
 }
 
@@ -137,7 +138,7 @@ void* write_all(void*) {
   p.chunks.drain(p.sink, true);
   write_clock(p);
   write_threads(p);
-  write_end(p, g_how);
+  write_end(p, g_how, __atomic_load_n(&g_ended_ns, __ATOMIC_ACQUIRE));
   p.sink.close();
   p.chunks.remove();
   __atomic_store_n(&g_finished, 1, __ATOMIC_RELEASE);
@@ -303,7 +304,7 @@ void start_recording(StateReason reason) {
   if (config().start_ns && now_ns() < config().start_ns) return;
   g_recorded_since = now_ns();
   if (!g_recorded_first) g_recorded_first = g_recorded_since;
-  write_state(*p, true, reason);
+  write_state(*p, true, reason, g_recorded_since);
   activity::enable();
   __atomic_store_n(&g_recording, true, __ATOMIC_RELEASE);
 }
@@ -314,9 +315,10 @@ void stop_recording(StateReason reason) {
   Guard guard(g_switch);
   if (!g_recording) return;
   __atomic_store_n(&g_recording, false, __ATOMIC_RELEASE);
-  activity::disable();
+  // Before CUPTI is switched off, which takes its time: that is no part of what was recorded.
   g_recorded_until = now_ns();
-  write_state(*p, false, reason);
+  write_state(*p, false, reason, g_recorded_until);
+  activity::disable();
   if (config().ranges && ++g_ranges == config().ranges) note_over();
   wake_writer();
 }
@@ -364,6 +366,7 @@ void finish(const char* how, int limit_ms) {
     return;
   }
   g_how = how;
+  __atomic_store_n(&g_ended_ns, now_ns(), __ATOMIC_RELEASE);
   sem_post(&g_wake);
   await_writer(limit_ms);
   __atomic_store_n(&g_recording, false, __ATOMIC_RELEASE);

@@ -1,0 +1,62 @@
+"""Profiler overhead measured against steps of the same run that were not recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_time_causes import diagnosed
+from tests.support.build import PID, Build
+
+from stepscope.diagnosis.sentence import unsupported
+
+STEP, STEPS = 10_000, 8
+
+
+def busy(unrecorded_us: float, jitter_us: float = 0.0) -> Build:
+    """Steps of 10 ms while recorded, and a stretch of ten that were not."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        length = STEP + (jitter_us if i % 2 else -jitter_us)
+        build.range(at, at + length, f"step_{i}", domain="stepscope")
+        build.kernel(at + 20, at + length - 10, call=(at + 5, at + 15))
+        at += length
+    stretch(build, 0, at, STEPS, recorded=True)
+    stretch(build, at + 50_000, at + 50_000 + 10 * unrecorded_us, 10, recorded=False)
+    return build
+
+
+def stretch(build: Build, start: float, end: float, steps: int, *, recorded: bool) -> None:
+    build._add("timed_stretch", process_id=PID, start_ns=round(start * 1000),
+               end_ns=round(end * 1000), steps=steps, recorded=recorded)  # fmt: skip
+
+
+def test_the_difference_of_the_means_is_said_with_its_evidence(tmp_path: Path) -> None:
+    found = diagnosed(busy(8_000.0), tmp_path)
+    (said,) = [text for text in found.warnings if "profiler overhead" in text]
+    assert "2.0 ms of each step" in said
+    assert "10 steps of the same run that were not recorded took 8.0 ms" in said
+    about = {evidence.figure: evidence.value for evidence in found.evidence}
+    assert about["profiler_overhead_ns"] == 2_000_000
+    assert unsupported(said, found.evidence, []) == []
+
+
+def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> None:
+    found = diagnosed(busy(9_500.0, jitter_us=3_000.0), tmp_path)
+    (said,) = [text for text in found.warnings if "profiler overhead" in text]
+    assert "too small to tell" in said
+    about = {evidence.figure: evidence.value for evidence in found.evidence}
+    assert about["least_overhead_ns"] < 0 < about["most_overhead_ns"]
+    # two standard errors of the difference of two means, by the sample deviation of 3 ms
+    deviation = 3_000_000 * (8 / 7) ** 0.5
+    wide = 2 * deviation * (1 / 8 + 1 / 10) ** 0.5
+    assert about["most_overhead_ns"] - about["profiler_overhead_ns"] == pytest.approx(
+        wide, rel=0.01
+    )
+
+
+def test_without_unrecorded_steps_nothing_is_said(tmp_path: Path) -> None:
+    build = busy(8_000.0)
+    del build.rows["timed_stretch"][1]
+    found = diagnosed(build, tmp_path)
+    assert not [text for text in found.warnings if "profiler overhead" in text]
