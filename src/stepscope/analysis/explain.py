@@ -22,13 +22,15 @@ from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.noise import without_noise
+from stepscope.analysis.offload import Offload, find_offload
 from stepscope.analysis.outliers import Outliers, find_outliers
 from stepscope.analysis.owners import apart
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
-from stepscope.analysis.silence import input_time
+from stepscope.analysis.silence import Loop, input_time
 from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
 from stepscope.analysis.where import Places
+from stepscope.analysis.workload import Workload, workload
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
@@ -75,6 +77,9 @@ class Explanation:
         events: cause to the stretches of the host's time that it owns, in the steady window, ns;
             no two causes own the same time.
         stalls: where the program stops to save its state, in the steady window.
+        offload: data that travels to the host and back in the steps, in the steady window.
+        workload: whether the program trains or only infers.
+        loop: the loop of the steps, as silences of the host are judged by it.
         gil: where launching threads wait for Python's global lock, in the steady window.
     """
 
@@ -92,6 +97,9 @@ class Explanation:
     places: Places
     events: dict[str, Intervals]
     stalls: Stalls
+    offload: Offload
+    workload: Workload
+    loop: Loop
     gil: GilWaits
     kernels: Kernels
     recording: RecordedCost = NOTHING
@@ -175,24 +183,28 @@ def explain_lane(
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
     loading = input_time(lane, read)
+    does = workload(lane, read)
+    loop = Loop(steps.label, steps.begin_ns, does.infers)
     timeline = host_timeline(lane, begin, end, typical, loading)
-    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], steps.label)
+    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], loop)
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window, loading)
+    offload = find_offload(lane, steps.begin_ns, window)
+    stalls = find_stalls(
+        lane, read, steps.begin_ns[first : last + 1], window, loading, offload.rows
+    )
     gil = gil_waits(lane, read, steps.begin_ns, begin, end, loading)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
     compiling = compile_time(lane, read, timeline.quiet, second)
     events = apart(
         {  # the first that claims a time owns it
             "checkpoint_stall": stalls.intervals,
+            "cpu_offload": offload.intervals,
             "compilation_or_warmup": clip(compiling, begin, end),
             "gil_contention": gil.intervals,
         }
     )
-    gaps = explain_gaps(
-        lane, timeline, begin, end, step_label=steps.label, recording=recording, events=events
-    )
+    gaps = explain_gaps(lane, timeline, begin, end, loop=loop, recording=recording, events=events)
     return Explanation(
         lane=lane,
         steps=steps,
@@ -211,6 +223,9 @@ def explain_lane(
         tool=call_cost(lane, meta.source, begin, end, last - first + 1),
         events=events,
         stalls=stalls,
+        offload=offload,
+        workload=does,
+        loop=loop,
         gil=gil,
     )
 

@@ -96,11 +96,21 @@ def is_input_range(text: str) -> bool:
 
 
 INPUT_FUNCTION = re.compile(
-    r"torch/utils/data/|dataloader\.py|/datasets?/|torchvision/transforms|webdataset"
-    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data",
+    r"torch/utils/data/|dataloader\.py|(^|/)datasets?/|torchvision/transforms|webdataset|streaming/base"
+    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data"
+    r"|(^|/)(image_processing|video_processing|feature_extraction|tokenization)_\w+\.py"
+    r"(?!.*: _?(post_?process|decode|batch_decode|convert_ids|convert_tokens))"
+    r"|(^|/)processing_\w+\.py.*: (__call__|preprocess|_process\w*|apply_chat_template)"
+    r"|transformers/pipelines/.*: preprocess|(^|/)(decord|torchcodec|albumentations|timm/data)/"
+    r"|(^|/)PIL/Image\.py.*: (open|resize|convert|load|decode)|librosa/|soundfile\.py|nvidia/dali/",
     re.IGNORECASE,
 )
-"""Python functions, as file(line): name, that belong to the input pipeline."""
+"""Python functions, as file(line): name, that belong to the input pipeline.
+
+Hugging Face's processors turn images, sound and text into tensors in ``image_processing_*``,
+``feature_extraction_*``, ``tokenization_*`` and ``processing_*``; what they do to a model's results
+is no input.
+"""
 
 LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
 """Ranges and threads that show PyTorch's DataLoader with worker processes."""

@@ -88,11 +88,12 @@ def simulated(
         change = Free(cause_id)
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
-    found = simulation.predict([change])
-    step: float = found.step_ns
+    found = simulation.predict([change, *detection.also])
+    step: float = found.step_ns + detection.added_ns
     if detection.credit_ns is not None:
         step = max(step, case.step_ns - detection.credit_ns)
-    return Predicted(step, min(found.low_ns, step), max(found.high_ns, step), found.replay_error)
+    high = found.high_ns + detection.added_ns
+    return Predicted(step, min(found.low_ns, step), max(high, step), found.replay_error)
 
 
 def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
@@ -102,10 +103,10 @@ def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
         floor = detection.floor_ns
     else:  # a repair inside the kernels changes what the device executes
         floor = 0.0 if detection.repair else _floor(case, cause_id)
-    predicted = max(floor, step - time)
+    predicted = max(floor, step - time) + detection.added_ns
     least = floor if detection.least_floor_ns is None else detection.least_floor_ns
     low = max(least, step - time - detection.unsure_ns)
-    high = min(step, step - detection.direct_ns)
+    high = min(step, step - detection.direct_ns + detection.added_ns)
     return Predicted(predicted, min(low, predicted), max(high, predicted))
 
 
@@ -118,6 +119,8 @@ def _floor(case: Case, cause_id: str) -> float:
     total = sum(e.steady_total(name) for name in names)
     if cause_id == "checkpoint_stall":  # its copies go with it
         total -= int(e.stalls.copy_ns.sum())
+    if cause_id == "cpu_offload":
+        total -= int(e.offload.copy_ns.sum())
     return total / e.n_steady
 
 

@@ -119,7 +119,9 @@ CAUSE = Cause(
     look_alikes=(
         "host_compute is host work that is not loading: told apart by annotations (dataload, "
         "DataLoader.__next__), Python functions of the input pipeline, waits in the operating "
-        "system, and by what the thread does next (pin and upload a batch). blocking_copy is the "
+        "system where there is a loader, and by what the thread does next: pin a batch, or upload "
+        "one as the first thing in a step of a training loop. cpu_offload uploads what came down "
+        "before. blocking_copy is the "
         "upload itself. A slow loader that hides behind the GPU costs nothing and is not reported."
     ),
     prediction="the step without the idle time spent getting input",
