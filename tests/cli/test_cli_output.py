@@ -92,6 +92,7 @@ CONTRACT: dict[str, Any] = {
                 "range": (str, type(None)),
                 "operator": (str, type(None)),
                 "source": (str, type(None)),
+                "function": (str, type(None)),
             },
             "says": str,
             "do": [str],

@@ -99,7 +99,7 @@ class Case:
         segments = self.explanation.gaps.segments
         rows = self.explanation.segments_of(cause)
         where = self.explanation.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-        return Location(where.range, where.operator, where.source)
+        return Location(where.range, where.operator, where.source, where.function)
 
 
 @dataclass(frozen=True)

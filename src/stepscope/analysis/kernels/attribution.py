@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.shapes import marking_steps
-from stepscope.analysis.where import file_and_line, is_framework_function
+from stepscope.analysis.where import function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
 
@@ -201,11 +201,11 @@ class Attribution:
         return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
 
     def source_text(self, code: int) -> str | None:
-        """``file:line`` of a code of ``source``."""
-        return file_and_line(self.python.texts["name"][code]) if code >= 0 else None
+        """The function of a code of ``source``, as ``step() train.py:99``."""
+        return function_at(self.python.texts["name"][code]) if code >= 0 else None
 
     def heaviest(self, rows: IntArray) -> tuple[str | None, str | None, str | None]:
-        """Range, operator and source line that hold most of some operations' time.
+        """Range, operator and Python function that hold most of some operations' time.
 
         Args:
             rows: rows of ``lane.ops``.

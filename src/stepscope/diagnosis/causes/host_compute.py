@@ -30,8 +30,10 @@ def detect(case: Case) -> Detection | None:
     inside = " in {range}" if where.range else ""
     if where.source:
         inside += " at {source}"
+    elif where.function:
+        inside += " in {function}"
     says = f"the GPU idles while the training thread works on the CPU{inside}"
-    told = named or bool(where.source)
+    told = named or bool(where.source or where.function)
     if not told:
         says += _maybe(codes, case.explanation.workload.infers)
     return Detection(
@@ -48,7 +50,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[idle_figure(_ID)],
         where=where,
-        next_capture=None if where.source else captures.STACKS,
+        next_capture=None if where.source or where.function else captures.STACKS,
     )
 
 
