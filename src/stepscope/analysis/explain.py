@@ -29,6 +29,7 @@ from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cos
 from stepscope.analysis.silence import Loop, input_time
 from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
+from stepscope.analysis.waiting import Waiting, host_waiting
 from stepscope.analysis.where import Places
 from stepscope.analysis.workload import Workload, workload
 from stepscope.intervals.algebra import Intervals, clip
@@ -102,6 +103,7 @@ class Explanation:
     loop: Loop
     gil: GilWaits
     kernels: Kernels
+    _read: Reader
     recording: RecordedCost = NOTHING
     tool: CallCost | None = None
 
@@ -144,6 +146,13 @@ class Explanation:
     def idle_by_cause_ns(self) -> dict[str, int]:
         """Idle time of the steady window by cause; sums to its idle time exactly."""
         return self.gaps.by_cause()
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        """In which synchronisations the host waits in the steady window, and for what."""
+        return host_waiting(
+            self.lane, self._read, self.timeline.blocking, self.begin_ns, self.end_ns
+        )
 
     @cached_property
     def outliers(self) -> Outliers:
@@ -219,6 +228,7 @@ def explain_lane(
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
         kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
+        _read=read,
         recording=recording,
         tool=call_cost(lane, meta.source, begin, end, last - first + 1),
         events=events,
