@@ -13,11 +13,12 @@ from stepscope.analysis.periodicity import find_period
 from stepscope.analysis.steps.find import find_steps
 from stepscope.analysis.steps.model import Steps
 from stepscope.analysis.steps.windows import steady_steps
+from stepscope.analysis.workload import Workload
 
 
 def steps_of(build: Build, folder: Path) -> Steps:
     trace = build.trace(folder)
-    return find_steps(lanes(trace.frame)[0], trace.frame, 0)[0]
+    return find_steps(lanes(trace.frame)[0], Workload("unknown", ""), 0)[0]
 
 
 def work(build: Build, at: float) -> None:

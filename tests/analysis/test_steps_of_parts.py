@@ -12,6 +12,7 @@ from stepscope.analysis.explain import explain
 from stepscope.analysis.lanes import lanes
 from stepscope.analysis.steps.find import find_steps
 from stepscope.analysis.steps.windows import steady_steps
+from stepscope.analysis.workload import Workload
 
 
 def test_steps_that_the_capture_ends_before_are_set_aside(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_what_was_enqueued_before_the_capture_makes_no_steps(tmp_path: Path, ahe
             at += 1_000
     trace = build.trace(tmp_path)
     (lane,) = lanes(trace.frame)
-    found, _ = find_steps(lane, trace.frame, trace.meta.window_start_ns)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == "kernel_sequence"
     assert abs(len(found) - (12 - ahead)) <= 1
     assert (np.diff(found.begin_ns) >= 0).all()
@@ -77,5 +78,5 @@ def test_a_repetition_must_be_most_of_the_run(tmp_path: Path, before: int, sourc
             at += 20
     trace = build.trace(tmp_path)
     (lane,) = lanes(trace.frame)
-    found, _ = find_steps(lane, trace.frame, trace.meta.window_start_ns)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == source

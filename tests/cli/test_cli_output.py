@@ -99,6 +99,7 @@ CONTRACT: dict[str, Any] = {
                 "range": (str, type(None)),
                 "operator": (str, type(None)),
                 "source": (str, type(None)),
+                "function": (str, type(None)),
             },
             "message": str,
             "recommendations": [str],

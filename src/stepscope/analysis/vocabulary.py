@@ -60,13 +60,21 @@ COMMUNICATION_KERNEL = re.compile(
 )
 """Kernels that move data between GPUs."""
 
-OPTIMIZER_KERNEL = re.compile(
-    # as a word or in CamelCase: `lambda` in the name of a template is no LAMB
-    r"(?<![a-z])(?i:adam|adamw|sgd|lamb|lion|momentum|rmsprop|adagrad|adafactor|muon)(?![a-z])"
-    r"|(Adam|Sgd|SGD|Lamb|LAMB|Lion|Momentum|RMSprop|RmsProp|Adagrad|Muon)(?![a-z])"
-    r"|(?i:multi_?tensor|FusedOptim)"
+_UPDATE_NAME = re.compile(
+    r"(?<![A-Za-z])(?:n?adam(?:w|ax|ini|2d)?|radam|sgd|lamb|lion|momentum|rms_?prop|adagrad|adadelta"
+    r"|adafactor|lars|muon)(?![a-z])"
+    r"|(?:Adam(?:W|ax)?|SGD|Sgd|LAMB|Lamb|Lion|LION|Momentum|RMSProp|Rmsprop|Adagrad|Adadelta|Muon"
+    r"|Adafactor)(?![a-z])|FusedOptim|\bkOptimizer\w*State|apply_?gradient",
 )
-"""Kernels that update parameters, as frameworks name them."""
+OPTIMIZER_KERNEL = re.compile(rf"{_UPDATE_NAME.pattern}|multi_tensor|multitensor|MultiTensor")
+"""Kernels that update parameters, as frameworks name them.
+
+The algorithms' names count as words: ``lambda``, which C++ writes into the name of every second
+kernel, is no LAMB, and the Hadamard transform no Adam. Case matters for the same reason.
+"""
+
+OPTIMIZER_NAME = _UPDATE_NAME
+"""The same without kernels over lists of tensors, which inference uses for other things too."""
 
 _INPUT_WORDS = re.compile(
     r"(?<![a-z])(data_?load(er|ing)?|load_?(data|batch)|get_?batch|next_?batch|fetch(_?data|_?batch)?"
@@ -92,11 +100,21 @@ def is_input_range(text: str) -> bool:
 
 
 INPUT_FUNCTION = re.compile(
-    r"torch/utils/data/|dataloader\.py|/datasets?/|torchvision/transforms|webdataset"
-    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data",
+    r"torch/utils/data/|dataloader\.py|(^|/)datasets?/|torchvision/transforms|webdataset|streaming/base"
+    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data"
+    r"|(^|/)(image_processing|video_processing|feature_extraction|tokenization)_\w+\.py"
+    r"(?!.*: _?(post_?process|decode|batch_decode|convert_ids|convert_tokens))"
+    r"|(^|/)processing_\w+\.py.*: (__call__|preprocess|_process\w*|apply_chat_template)"
+    r"|transformers/pipelines/.*: preprocess|(^|/)(decord|torchcodec|albumentations|timm/data)/"
+    r"|(^|/)PIL/Image\.py.*: (open|resize|convert|load|decode)|librosa/|soundfile\.py|nvidia/dali/",
     re.IGNORECASE,
 )
-"""Python functions, as file(line): name, that belong to the input pipeline."""
+"""Python functions, as file(line): name, that belong to the input pipeline.
+
+Hugging Face's processors turn images, sound and text into tensors in ``image_processing_*``,
+``feature_extraction_*``, ``tokenization_*`` and ``processing_*``; what they do to a model's results
+is no input.
+"""
 
 LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
 """Ranges and threads that show PyTorch's DataLoader with worker processes."""
@@ -266,13 +284,28 @@ def is_compile_range(text: str) -> bool:
 
 
 COMPILE_FUNCTION = re.compile(
-    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)|torch/_inductor/(compile_fx|graph"
-    r"|scheduler|codecache|async_compile|select_algorithm)|torch/_functorch/aot_autograd"
-    r"|triton/compiler/|triton/runtime/(jit|autotuner|build)\.py.*(compile|bench|_build)"
+    r"torch/_dynamo/(symbolic_convert|output_graph)\.py"
+    r"|torch/_dynamo/convert_frame\.py.*: (_?compile(_inner|_frame)?|transform)$"
+    r"|torch/_inductor/(graph|lowering|scheduler|async_compile|select_algorithm)\.py"
+    r"|torch/_inductor/compile_fx\.py.*: \w*(compile(?!d)|codegen)"
+    r"|torch/_inductor/codecache\.py.*: \w*(load|compile(?!d)|lookup|write)"
+    r"|torch/_inductor/runtime/triton_heuristics\.py.*: (_?precompile|bench|autotune_to"
+    r"|coordinate_descent|make_launcher)"
+    r"|torch/_functorch/aot_autograd\.py.*: (_?create_aot|aot_|dispatch_and_compile)"
+    r"|torch/_functorch/_aot_autograd/(jit_compile|graph_compile|graph_capture|collect_metadata"
+    r"|dispatch_and_compile)"
+    r"|triton/compiler/(code_generator|make_launcher)"
+    r"|triton/compiler/compiler\.py.*: (compile|make_ir)$"
+    r"|triton/runtime/(jit|autotuner|build)\.py.*(compile|bench|_build)"
     r"|torch/utils/cpp_extension",
     re.IGNORECASE,
 )
-"""Python functions of a run-time compiler at work."""
+"""Python functions of a run-time compiler at work, as file(line): name.
+
+The same files hold frames of compiled code that runs, which are none of it: ``forward`` in
+``aot_autograd.py``, ``run`` in ``compile_fx.py``, ``__call__`` in ``codecache.py``,
+``launch_metadata`` and ``_init_handles`` in Triton's ``compiler.py``.
+"""
 
 PLANNING_OPERATOR = re.compile(r"cudnn|miopen|mkldnn_convolution|_convolution", re.IGNORECASE)
 """Operators whose library builds (often compiles) a plan for each shape it has not seen yet."""

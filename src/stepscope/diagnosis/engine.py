@@ -18,6 +18,7 @@ from stepscope.diagnosis.evidence import (
     job_figures,
     predicted_sql,
 )
+from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_remark
 from stepscope.diagnosis.rank_remarks import rank_figures, rank_remarks
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import (
@@ -40,6 +41,7 @@ from stepscope.diagnosis.tool_cost import (
     unclaimed_figures,
     unclaimed_remark,
 )
+from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
@@ -97,6 +99,7 @@ def diagnose(
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
+    asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
     unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
@@ -289,6 +292,9 @@ def _remarks(
     if measured := measured_remark(reference):
         remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
+    for template in (own_wait_remark(reference), unexplained_remark(reference)):
+        if template:
+            remarks.append(filled(template, about.values(), {}))
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))
     elif not findings and idle > _NOTABLE:

@@ -155,16 +155,24 @@ class Location(msgspec.Struct, frozen=True):
     Attributes:
         range: the annotation that holds most of it.
         operator: the framework operator that holds most of it.
-        source: the Python file and line that hold most of it.
+        source: the Python file and line that hold most of it, where samples or stacks tell it.
+        function: the Python function that holds most of it, as ``step() train.py:99`` where 99 is
+            the line of its ``def``; not a line that takes the time.
     """
 
     range: str | None = None
     operator: str | None = None
     source: str | None = None
+    function: str | None = None
 
     def texts(self) -> dict[str, str]:
         """The places by name, quoted, as a sentence uses them."""
-        places = (("range", self.range), ("operator", self.operator), ("source", self.source))
+        places = (
+            ("range", self.range),
+            ("operator", self.operator),
+            ("source", self.source),
+            ("function", self.function),
+        )
         return {name: repr(place) for name, place in places if place}
 
 

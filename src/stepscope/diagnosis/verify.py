@@ -203,7 +203,8 @@ def _fields(
 
 
 def _sentence(where: str, finding: Finding) -> Iterator[Difference | None]:
-    names = [finding.where.range, finding.where.operator, finding.where.source, *finding.names]
+    where_ = finding.where
+    names = [where_.range, where_.operator, where_.source, where_.function, *finding.names]
     missing = unsupported(finding.message, finding.evidence, [name for name in names if name])
     if not missing:
         yield None

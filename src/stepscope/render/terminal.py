@@ -139,7 +139,12 @@ def _finding(
             )
         )
     place = finding.where
-    places = [("range", place.range), ("operator", place.operator), ("source", place.source)]
+    places = [
+        ("range", place.range),
+        ("operator", place.operator),
+        ("source", place.source),
+        ("function", place.function),
+    ]
     where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
     if diagnosis.trace.ranks > 1:
         where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
-from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.lanes import Lane
 from stepscope.analysis.steps.kinds import inner_of, kind_of
 from stepscope.analysis.steps.marks import from_marks
 from stepscope.analysis.steps.model import AUTOMATIC, INNER_PLURAL, StepChoice, Steps
@@ -25,6 +25,7 @@ from stepscope.analysis.steps.repetition import (
     optimizer_runs,
 )
 from stepscope.analysis.steps.windows import step_windows
+from stepscope.analysis.workload import Workload
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.units import milliseconds
@@ -35,7 +36,7 @@ _NAMED = 6
 
 def find_steps(
     lane: Lane,
-    read: Reader,
+    does: Workload,
     window_start_ns: int,
     choice: StepChoice = AUTOMATIC,
 ) -> tuple[Steps, IntArray]:
@@ -48,7 +49,7 @@ def find_steps(
 
     Args:
         lane: the device whose operations the steps must hold.
-        read: gives the tables of the trace.
+        does: whether the program trains.
         window_start_ns: begin of the capture, ns.
         choice: what the user says a step is.
 
@@ -63,7 +64,7 @@ def find_steps(
         steps = _chosen(lane, enqueued, choice)
     else:
         steps = _found(lane, enqueued, window_start_ns) or _whole(lane)
-    steps = replace(steps, kind=kind_of(steps, lane, read))
+    steps = replace(steps, kind=kind_of(steps, lane, does))
     bounds = step_windows(lane, steps)
     inner = inner_of(steps, enqueued, bounds)
     if inner:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.host import SMALL_COPY_BYTES
-from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.lanes import Lane
 from stepscope.analysis.steps.model import Inner, InnerKind, Kind, Steps
 from stepscope.analysis.steps.repetition import Launches, find_repetition
+from stepscope.analysis.workload import BACKWARD_KERNEL, Workload
 from stepscope.trace.frame import BoolArray, IntArray
 
-_TRAINS = re.compile(
-    r"^Optimizer\.(step|zero_grad)|(?<![a-z])(optimi[sz]er\w*|backward|bwd|zero_?grad|1f1b|loss_?backward)"
-    r"(?![a-z])|[A-Za-z]Backward\d*\b|autograd::engine",
-    re.IGNORECASE,
-)
-"""Ranges and operators that only a program that trains has."""
-_BACKWARD_KERNEL = re.compile(r"backward|dgrad|wgrad|(?<![a-z])bwd(?![a-z])", re.IGNORECASE)
 _DIFFUSION = re.compile(r"diffusion|denois|(?<![a-z])unet|stable_?diff", re.IGNORECASE)
 _LAYER = re.compile(
     r"(?<![a-z])(layers?|blocks?|attn|attention|mlp|ffn|(de|en)coder)(?![a-z])", re.IGNORECASE
@@ -33,44 +27,25 @@ _LEAST: Final = 0.5
 """What repeats inside a step is worth naming if it makes up this share of its device time."""
 
 
-def kind_of(steps: Steps, lane: Lane, read: Reader) -> Kind:
+def kind_of(steps: Steps, lane: Lane, does: Workload) -> Kind:
     """What one step is: by the name of its mark, else by whether the program trains.
 
     Args:
         steps: the steps.
         lane: the device.
-        read: gives the tables of the trace.
+        does: whether the program trains.
     """
     first = _first_mark(steps, lane)
     known: list[tuple[Kind, Callable[[], bool]]] = [
         ("whole_capture", lambda: steps.source == "whole_capture"),
         ("decode_step", lambda: words.is_decode(first)),
         ("denoising_step", lambda: words.is_denoising(first)),
-        ("training_step", lambda: trains(lane, read)),
+        ("training_step", lambda: does.kind == "training"),
         ("graph_replay", lambda: steps.kind == "graph_replay"),
         ("engine_iteration", lambda: bool(words.engine_family(first))),
-        # operators are recorded, and none of them is autograd's or an optimizer's
-        ("forward", lambda: len(read("operator", "name")) > 0),
+        ("forward", lambda: does.infers),
     ]
     return next((kind for kind, holds in known if holds()), "step")
-
-
-def trains(lane: Lane, read: Reader) -> bool:
-    """Whether the program trains: it has an optimizer, or a backward pass.
-
-    Args:
-        lane: one device of it.
-        read: gives the tables of the trace.
-    """
-    ops = lane.ops
-    kernels = ops.matches("name", words.OPTIMIZER_KERNEL) | ops.matches("name", _BACKWARD_KERNEL)
-    if (kernels & lane.is_kernel).any() or _any(lane.host.ranges.texts.get("name", [])):
-        return True
-    return _any(read("operator", "name").texts.get("name", []))
-
-
-def _any(names: Iterable[str]) -> bool:
-    return any(_TRAINS.search(name) for name in names)
 
 
 def _first_mark(steps: Steps, lane: Lane) -> str:
@@ -127,7 +102,7 @@ def _inner_kind(inside: Launches, anchors: IntArray) -> InnerKind:
         ("denoising_step", lambda: named(_DIFFUSION)),
         ("micro_batch", lambda: in_most(inside.upload & large)),
         ("layer", lambda: named(_LAYER)),
-        ("micro_batch", lambda: in_most(kernels(_BACKWARD_KERNEL))),
+        ("micro_batch", lambda: in_most(kernels(BACKWARD_KERNEL))),
         ("graph_replay", lambda: in_most(inside.several)),
         ("layer", lambda: in_most(kernels(_ATTENTION_KERNEL))),
     ]
