@@ -73,7 +73,7 @@ def test_samples_tell_the_line(tmp_path: Path) -> None:
     sampled(build, [20_000.0 * i + 10_000 for i in range(6)], 118, stack=1)
     sampled(build, [20_000.0 * i + 500 for i in range(8)], 95, stack=2)  # while the device works
     found = place(build, tmp_path)
-    assert found.source == "/opt/torch/jobs/train.py:118"
+    assert found.source == "train.py:118"
     assert found.function == "step() /opt/torch/jobs/train.py:90"
 
 
