@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
-from stepscope.importers.registry import detect, examined, is_trace_folder
+from stepscope.importers.registry import detect, examined, foreign_says, is_trace_folder
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.notes import SUFFIX as NOTES
@@ -80,13 +81,26 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:
+        others = (foreign_says(child) for child in _files(path))
         raise InputError(
-            f"{path} holds no capture that Stepscope knows; name a file, or a folder with Nsight "
-            "Systems exports or PyTorch traces"
+            f"{path} holds no capture that Stepscope knows; "
+            + next(
+                filter(None, others),
+                "name a file, or a folder with Nsight Systems exports or PyTorch traces",
+            )
         )
     # nsys leaves an export beside its report: these are one capture
     exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
     return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Some of the files in a folder and below: profilers like to make folders of their own."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    return sorted(islice(found, _LOOKED_AT))
+
+
+_LOOKED_AT = 50
 
 
 def _unread_ranks(run: Path, found: list[Path]) -> list[str]:
