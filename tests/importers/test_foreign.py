@@ -199,6 +199,15 @@ def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:
         Session([tmp_path])
 
 
+def test_a_folder_of_folders_says_where_the_captures_are(tmp_path: Path) -> None:
+    inner = tmp_path / "run" / "traces"
+    inner.mkdir(parents=True)
+    kernel = {"cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7}}
+    (inner / "rank0.json").write_bytes(chrome(OPERATOR, kernel, schemaVersion=1))
+    with pytest.raises(InputError, match=r"no capture.*name \S+/run/traces$"):
+        Session([tmp_path])
+
+
 def test_a_foreign_file_beside_a_capture_does_not_hide_it(tmp_path: Path) -> None:
     kernel = {"cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7}}
     (tmp_path / "a.json").write_bytes(chrome(OPERATOR, kernel, schemaVersion=1))

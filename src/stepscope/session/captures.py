@@ -81,26 +81,26 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:
-        others = (foreign_says(child) for child in _files(path))
-        raise InputError(
-            f"{path} holds no capture that Stepscope knows; "
-            + next(
-                filter(None, others),
-                "name a file, or a folder with Nsight Systems exports or PyTorch traces",
-            )
-        )
+        raise InputError(f"{path} holds no capture that Stepscope knows; {_instead(path)}")
     # nsys leaves an export beside its report: these are one capture
     exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
     return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
 
 
-def _files(folder: Path) -> list[Path]:
-    """Some of the files in a folder and below: profilers like to make folders of their own."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    return sorted(islice(found, _LOOKED_AT))
+def _instead(folder: Path) -> str:
+    """What to do with a folder without captures, by what lies below it."""
+    below = sorted(islice(folder.rglob("*"), _LOOKED_AT))
+    for path in below:
+        if is_trace_folder(path) or (path.suffix in _CAPTURE_SUFFIXES and _is_capture(path)):
+            return f"those below it are not looked for: name {path.parent}"
+    files = (path for path in below if path.is_file() and path.stat().st_size)
+    return next(
+        filter(None, map(foreign_says, files)),
+        "name a file, or a folder with Nsight Systems exports or PyTorch traces",
+    )
 
 
-_LOOKED_AT = 50
+_LOOKED_AT = 200
 
 
 def _unread_ranks(run: Path, found: list[Path]) -> list[str]:
