@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.diagnosis import vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
@@ -137,8 +138,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ranks=item.ranks,
         where=detection.where,
         says=says,
-        do=detection.do,
-        next_capture=detection.next_capture,
+        do=vendors.advice(detection.do, case),
+        next_capture=vendors.next_capture(detection.next_capture, case),
         because=detection.because,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
