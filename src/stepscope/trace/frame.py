@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,13 @@ class Frame:
         if rows.dtype == np.bool_ and rows.all():
             return self  # frames are never changed in place, so sharing saves a copy
         return Frame({name: data[rows] for name, data in self.columns.items()}, self.texts)
+
+    def only(self, columns: Sequence[str]) -> Frame:
+        """Some of the columns, shared."""
+        return Frame(
+            {name: self.columns[name] for name in columns},
+            {name: self.texts[name] for name in columns if name in self.texts},
+        )
 
     def slice(self, start: int, stop: int) -> Frame:
         """The rows ``start`` to ``stop - 1``, as views."""
