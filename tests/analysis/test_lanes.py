@@ -57,3 +57,13 @@ def test_lanes_of_processes_with_several_devices() -> None:
         assert linked.tolist() == ids[mine & known].tolist()
         assert (lane.call >= 0).tolist() == known[mine].tolist()
         assert lane.host.launch_threads == [lane.process_id]
+
+
+def test_only_the_texts_that_rows_have() -> None:
+    names = Frame({"name": np.array([4, -1, 1, 4], np.int32)}, {"name": list("abcdef")})
+    kept = names.with_used_texts("name")
+    assert kept.texts["name"] == ["b", "e"]
+    assert [kept.text("name", row) for row in range(4)] == ["e", "", "b", "e"]
+    many = Frame(names.columns, {"name": [f"t{i}" for i in range(100)]})
+    assert many.with_used_texts("name").texts["name"] == ["t1", "t4"]
+    assert kept.with_used_texts("name") is kept
