@@ -373,6 +373,18 @@ def test_frames_are_kept(folder: Path) -> None:
     assert trace.frame("api_call", "end_ns") is not trace.frame("api_call", "start_ns")
 
 
+def test_a_column_is_held_once_whoever_asks_for_it(folder: Path) -> None:
+    write(folder, "api_call", spans([1, 2]))
+    trace = Trace(folder)
+    one = trace.frame("api_call", "name", "start_ns")
+    other = trace.frame("api_call", "end_ns", "start_ns", "name")
+    assert list(other.columns) == ["end_ns", "start_ns", "name"]
+    assert other["start_ns"] is one["start_ns"]
+    assert other["name"] is one["name"]
+    assert other.texts["name"] is one.texts["name"]
+    assert trace.frame("api_call")["start_ns"] is one["start_ns"]
+
+
 # ---- problems ------------------------------------------------------------------------------------
 
 

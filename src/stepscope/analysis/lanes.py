@@ -13,7 +13,7 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.launch import launching_calls
 from stepscope.intervals import union
 from stepscope.intervals.algebra import Intervals
-from stepscope.trace.frame import BoolArray, Frame, IntArray, distinct
+from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 GPU_COLUMNS = (
     "id",
@@ -217,39 +217,59 @@ def lanes(read: Reader) -> list[Lane]:
     is_os = api.equals("api", "osrt")
     cuda, os_calls = api.take(is_cuda), api.take(is_os)
     call = launching_calls(gpu, cuda)
-    processes = distinct(gpu["process_id"]).tolist()
-    mine_of = {process_id: gpu["process_id"] == process_id for process_id in processes}
+    of_process = rows_by(gpu["process_id"])
+    calls_of_process = rows_by(cuda["process_id"])
+    local = np.full(len(cuda) + 1, -1, np.int64)  # row of each call among those of its process
+    for rows in calls_of_process.values():
+        local[rows] = np.arange(len(rows))
+    annotations = ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation"))
+    os_calls_of, ranges_of, named_of = map(_by_process, (os_calls, annotations, named))
     found: list[Lane] = []
-    for process_id in sorted(processes, key=lambda p: -int(mine_of[p].sum())):
-        mine = mine_of[process_id]
-        in_cuda = np.flatnonzero(cuda["process_id"] == process_id)
-        local = np.full(len(cuda) + 1, -1, np.int64)
-        local[in_cuda] = np.arange(len(in_cuda))
-        own_api = cuda.take(cuda["process_id"] == process_id)
-        own_call = local[call]
-        linked = own_call[mine]
-        linked = linked[linked >= 0]
+    for process_id in sorted(of_process, key=lambda p: -len(of_process[p])):
+        mine = of_process[process_id]
+        own_api = _rows(cuda, calls_of_process.get(process_id, _NONE))
+        own_call = local[call[mine]]
+        linked = own_call[own_call >= 0]
         threads, launches = np.unique(own_api["thread_id"][linked], return_counts=True)
-        annotations = ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation"))
         host = HostSide(
             process_id=process_id,
             api=own_api,
-            os_calls=_of(os_calls, process_id),
-            ranges=_of(annotations, process_id),
+            os_calls=os_calls_of(process_id),
+            ranges=ranges_of(process_id),
             overhead=overhead.take(
                 (overhead["process_id"] == process_id) | (overhead["process_id"] < 0)
             ),
             launch_threads=threads[np.argsort(-launches, kind="stable")].tolist(),
-            thread_names=_names(_of(named, process_id)),
+            thread_names=_names(named_of(process_id)),
         )
-        for device in distinct(gpu["device"][mine]).tolist():
-            rows = mine & (gpu["device"] == device)
-            found.append(Lane(process_id, device, gpu.take(rows), own_call[rows], host))
+        for device, rows in rows_by(gpu["device"][mine]).items():
+            found.append(Lane(process_id, device, _rows(gpu, mine[rows]), own_call[rows], host))
     return found
 
 
-def _of(frame: Frame, process_id: int) -> Frame:
-    return frame.take(frame["process_id"] == process_id)
+_NONE: Final = np.empty(0, np.int64)
+
+
+def rows_by(values: IntArray) -> dict[int, IntArray]:
+    """The rows of each distinct value, ascending, by value."""
+    if not len(values):
+        return {}
+    if values.min() == values.max():
+        return {int(values[0]): np.arange(len(values))}
+    order = np.argsort(values, kind="stable")
+    found, first = np.unique(values[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def _rows(frame: Frame, rows: IntArray) -> Frame:
+    """Distinct rows of a frame; the frame itself where these are all."""
+    return frame if len(rows) == len(frame) else frame.take(rows)
+
+
+def _by_process(frame: Frame) -> Callable[[int], Frame]:
+    """Gives the rows of a process."""
+    rows = rows_by(frame["process_id"])
+    return lambda process_id: _rows(frame, rows.get(process_id, _NONE))
 
 
 def _names(frame: Frame) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from stepscope.diagnosis import vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
@@ -210,8 +211,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ranks=item.ranks,
         where=detection.where,
         message=says,
-        recommendations=detection.do,
-        next_capture=detection.next_capture,
+        recommendations=vendors.advice(detection.do, case),
+        next_capture=vendors.next_capture(detection.next_capture, case),
         root_cause=detection.because,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import stepscope.importers as package
 from stepscope.importers.base import HEAD_BYTES, Importer
+from stepscope.importers.foreign import recognised
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
@@ -42,13 +43,27 @@ def importers() -> tuple[Importer, ...]:
 def detect(path: Path) -> Importer | None:
     """The importer most confident that it can read ``path``; None when none is.
 
+    None also for what is known to come from a tool whose files are not read.
+
     Raises:
         InputError: the path does not exist or cannot be read.
     """
     head = b"" if path.is_dir() else read_head(path)
+    if head and recognised(path, head) is not None:
+        return None
     scored = [(importer.sniff(path, head), importer) for importer in importers()]
     confidence, best = max(scored, key=lambda pair: pair[0])
     return best if confidence > 0 else None
+
+
+def foreign_says(path: Path) -> str:
+    """What a file is that another tool wrote, and what to do instead; empty for all else.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    found = recognised(path, read_head(path))
+    return "" if found is None else f"{path} is {found.what}; {found.do}"
 
 
 def read_head(path: Path) -> bytes:
@@ -197,5 +212,8 @@ def _unknown(path: Path) -> str:
         )
     if path.stat().st_size == 0:
         return f"{path} is empty; the capture did not finish, make it again"
+    foreign = foreign_says(path)
+    if foreign:
+        return foreign
     known = "; ".join(importer.title for importer in importers())
     return f"{path} is not a capture that Stepscope knows ({known}); check what wrote it"

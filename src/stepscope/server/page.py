@@ -24,12 +24,13 @@ def page(session: Session, window: str = "", step: int | None = None) -> str:
     Raises:
         UsageError: the window is wrong, or holds too much for one page.
     """
+    session.refuse_too_large(window, step)  # before minutes are spent on it
+    found = session.extract(window, step)
     try:
         diagnosed: msgspec.Raw | None = msgspec.Raw(diagnosis_of(session))
         refused = ""
     except InputError as error:
         diagnosed, refused = None, str(error)
-    found = session.extract(window, step)
     layout = found["layout"]
     assert isinstance(layout, dict)
     layout["paths"] = [path.rpartition("/")[2] for path in session.paths]

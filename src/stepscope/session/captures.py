@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
-from stepscope.importers.registry import detect, examined, is_trace_folder
+from stepscope.importers.registry import detect, examined, foreign_says, is_trace_folder
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.notes import SUFFIX as NOTES
@@ -80,13 +81,26 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if not found:
-        raise InputError(
-            f"{path} holds no capture that Stepscope knows; name a file, or a folder with Nsight "
-            "Systems exports or PyTorch traces"
-        )
+        raise InputError(f"{path} holds no capture that Stepscope knows; {_instead(path)}")
     # nsys leaves an export beside its report: these are one capture
     exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
     return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
+
+
+def _instead(folder: Path) -> str:
+    """What to do with a folder without captures, by what lies below it."""
+    below = sorted(islice(folder.rglob("*"), _LOOKED_AT))
+    for path in below:
+        if is_trace_folder(path) or (path.suffix in _CAPTURE_SUFFIXES and _is_capture(path)):
+            return f"those below it are not looked for: name {path.parent}"
+    files = (path for path in below if path.is_file() and path.stat().st_size)
+    return next(
+        filter(None, map(foreign_says, files)),
+        "name a file, or a folder with Nsight Systems exports or PyTorch traces",
+    )
+
+
+_LOOKED_AT = 200
 
 
 def _unread_ranks(run: Path, found: list[Path]) -> list[str]:

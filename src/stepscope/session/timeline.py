@@ -26,7 +26,7 @@ class WithTimeline(Explaining):
 
         made = Timeline(
             self.job.members,
-            self._shelves.offsets_ns() or self._clock_offsets_ns(),
+            self._offsets_ns,
             self._explained_here,
             self._shelves.stored(),
         )
@@ -37,6 +37,11 @@ class WithTimeline(Explaining):
         if self.explains_elsewhere:
             raise UsageError("idle time is not explained yet; wait until the diagnosis is shown")
         return [(member, e) for _, member, e in self._explained]
+
+    @cached_property
+    def _offsets_ns(self) -> list[int]:
+        """What is added to each trace's times so that all are on one clock, ns."""
+        return self._shelves.offsets_ns() or self._clock_offsets_ns()
 
     def _clock_offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns.

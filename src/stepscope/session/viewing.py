@@ -98,6 +98,25 @@ class Viewing(WithTimeline):
         }
         return writers[kind](self.timeline)
 
+    def refuse_too_large(self, window: str, step: int | None) -> None:
+        """Refuse what :meth:`extract` would refuse, as far as that is known without much work.
+
+        Args:
+            window: as for :meth:`extract`.
+            step: as for :meth:`extract`.
+
+        Raises:
+            UsageError: it holds too much for one page, or the window is written wrong.
+        """
+        from stepscope.analysis.tabular.window import time_scope
+        from stepscope.analysis.timeline.extract import refuse_too_large
+
+        if step is not None:
+            return  # which time that is, is known when the job is explained
+        scope = time_scope(window) if window else None
+        offsets = None if scope is None else self._offsets_ns
+        refuse_too_large(self.job.members, scope, offsets)
+
     def extract(self, window: str, step: int | None) -> dict[str, object]:
         """A window of the timeline by itself.
 

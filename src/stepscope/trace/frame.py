@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,32 @@ class Frame:
             return self  # frames are never changed in place, so sharing saves a copy
         return Frame({name: data[rows] for name, data in self.columns.items()}, self.texts)
 
+    def only(self, columns: Sequence[str]) -> Frame:
+        """Some of the columns, shared."""
+        return Frame(
+            {name: self.columns[name] for name in columns},
+            {name: self.texts[name] for name in columns if name in self.texts},
+        )
+
     def slice(self, start: int, stop: int) -> Frame:
         """The rows ``start`` to ``stop - 1``, as views."""
         return Frame({name: data[start:stop] for name, data in self.columns.items()}, self.texts)
+
+    def with_used_texts(self, column: str) -> Frame:
+        """The same with only those distinct texts of a column that its rows have."""
+        codes, texts = self.columns[column], self.texts[column]
+        known = codes[codes >= 0]
+        if 8 * len(known) < len(texts):
+            used = np.unique(known)
+        else:
+            used = np.flatnonzero(np.bincount(known, minlength=len(texts)))
+        if len(used) == len(texts):
+            return self
+        found = np.where(codes >= 0, np.searchsorted(used, codes), -1).astype(codes.dtype)
+        return Frame(
+            {**self.columns, column: found},
+            {**self.texts, column: [texts[code] for code in used.tolist()]},
+        )
 
     def equals(self, column: str, *values: str) -> BoolArray:
         """Mask of the rows whose text column is one of ``values``."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.trace.frame import Frame, from_arrow
 from stepscope.trace.meta import Meta
+from stepscope.trace.schema import TABLES
 from stepscope.trace.store import damaged, read_meta, read_row, read_table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Trace:
         self.folder = folder
         self.path = path or folder
         self._frames: dict[tuple[str, tuple[str, ...]], Frame] = {}
+        self._kept: dict[str, Frame] = {}
         self.meta  # noqa: B018 - fail here, where the path is known
 
     @cached_property
@@ -66,11 +68,21 @@ class Trace:
         return read_row(self.folder, table, row)
 
     def frame(self, table: str, *columns: str) -> Frame:
-        """Columns of one table as numpy, kept for the next request of the same columns."""
+        """Columns of one table as numpy, kept: a column is read once, whoever asks for it."""
         key = (table, columns)
-        if key not in self._frames:
-            self._frames[key] = from_arrow(self.arrow(table, list(columns) or None))
-        return self._frames[key]
+        found = self._frames.get(key)
+        if found is None:
+            if table not in TABLES:
+                self.arrow(table)  # says which there are
+            wanted = columns or tuple(TABLES[table].column_names())
+            kept = self._kept.get(table, Frame({}))
+            absent = [name for name in wanted if name not in kept]
+            if absent:
+                read = from_arrow(self.arrow(table, absent))
+                kept = Frame({**kept.columns, **read.columns}, {**kept.texts, **read.texts})
+                self._kept[table] = kept  # a new frame: others may be reading the old one
+            found = self._frames[key] = kept.only(wanted)
+        return found
 
 
 @dataclass(frozen=True)

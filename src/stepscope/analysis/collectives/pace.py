@@ -72,7 +72,7 @@ def pace(p: Participant, e: Explanation) -> Pace:
 def host_waits(e: Explanation) -> Intervals:
     """When the host waited for a busy device: in synchronisations, copies, and for a full queue."""
     api = e.lane.host.api
-    calls = np.unique(e.lane.call[e.lane.call >= 0])
+    calls = np.flatnonzero(e.lane.calls_of(e.lane.call >= 0))
     length = api["end_ns"][calls] - api["start_ns"][calls]
     blocked = calls[length > _BLOCKED_LAUNCH * np.median(length)] if len(calls) else calls
     rows = np.concatenate((e.timeline.blocking.call, blocked)).astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS
+from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS, rows_by
 from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.source import Source
 from stepscope.analysis.timeline.threads import state_tracks
@@ -37,8 +37,7 @@ def device_tracks(source: Source) -> Iterator[Track]:
     """Per device: what it is busy with, its streams, memory; ids are given later."""
     gpu = source.read("gpu_op", *GPU)
     memory = source.read("memory_event", "process_id", "time_ns", "device", "total_allocated_bytes")
-    for process_id, device in _pairs(gpu["process_id"], gpu["device"]):
-        mine = (gpu["process_id"] == process_id) & (gpu["device"] == device)
+    for (process_id, device), mine in _rows_by_both(gpu, "process_id", "device").items():
         place: dict[str, Any] = {
             "member": source.member,
             "rank": source.rank,
@@ -49,25 +48,25 @@ def device_tracks(source: Source) -> Iterator[Track]:
         yield Track(
             0, "Busy", "gpu_op", f"{stem}/busy", build=partial(_busy, source, mine), **place
         )
-        for stream in distinct(gpu["stream"][mine]).tolist():
+        for stream, rows in rows_by(gpu["stream"][mine]).items():
             yield Track(
                 0,
                 f"Stream {stream}",
                 "gpu_op",
                 f"{stem}/stream{stream}",
-                build=partial(_stream, source, mine & (gpu["stream"] == stream)),
+                build=partial(_stream, source, mine[rows]),
                 stream=stream,
                 **place,
             )
-        rows = (memory["device"] == device) & (memory["process_id"] == process_id)
-        rows &= memory["total_allocated_bytes"] >= 0
-        if rows.any():
+        sized = (memory["device"] == device) & (memory["process_id"] == process_id)
+        sized &= memory["total_allocated_bytes"] >= 0
+        if sized.any():
             yield Track(
                 0,
                 "Memory allocated",
                 "memory_event",
                 f"{stem}/memory",
-                build=partial(_memory, source, rows),
+                build=partial(_memory, source, sized),
                 kind="counter",
                 unit="bytes",
                 **place,
@@ -102,31 +101,27 @@ def thread_tracks(source: Source) -> Iterator[Track]:
     """Per thread: ranges, operators, calls, Python functions, in the order people read them."""
     ranges = source.read("range", *RANGE)
     kinds = ranges.equals("kind", "pushpop", "startend", "annotation")
-    parts: dict[str, tuple[str, tuple[str, ...], BoolArray, Frame]] = {
-        "Ranges": ("range", RANGE, kinds, ranges)
+    parts: dict[str, tuple[str, tuple[str, ...], dict[tuple[int, int], IntArray]]] = {
+        "Ranges": ("range", RANGE, _rows_of_threads(ranges, kinds))
     }
     for title, table in (("Operators", "operator"), ("Python", "python_function")):
-        frame = source.read(table, *HOST)
-        parts[title] = (table, HOST, np.ones(len(frame), bool), frame)
+        parts[title] = (table, HOST, _rows_of_threads(source.read(table, *HOST)))
     calls = source.read("api_call", *CALL)
     for title, apis in _APIS.values():
-        parts[title] = ("api_call", CALL, calls.equals("api", *apis), calls)
+        parts[title] = ("api_call", CALL, _rows_of_threads(calls, calls.equals("api", *apis)))
     gil = source.read("gil", "id", "process_id", "thread_id", "start_ns", "end_ns", "state")
-    parts["Python lock"] = ("gil", (), np.ones(len(gil), bool), gil)
-    found: list[tuple[int, int]] = []
-    for _, _, mask, frame in parts.values():
-        found += _pairs(frame["process_id"][mask], frame["thread_id"][mask])
-    _, _, cuda, _ = parts["CUDA API"]
-    launching = set(_pairs(calls["process_id"][cuda], calls["thread_id"][cuda]))
+    parts["Python lock"] = ("gil", (), _rows_of_threads(gil))
+    found = {thread for _, _, rows in parts.values() for thread in rows}
+    launching = parts[CUDA_CALLS][2].keys()
 
     def order(thread: tuple[int, int]) -> tuple[bool, ...]:
         """The main thread, then threads that talk to the GPU, then the others."""
         return thread[0] != thread[1], thread not in launching
 
-    for process_id, thread_id in sorted(set(found), key=lambda t: (t[0], order(t), t[1])):
-        for title, (table, columns, mask, frame) in parts.items():
-            mine = mask & (frame["process_id"] == process_id) & (frame["thread_id"] == thread_id)
-            if not mine.any():
+    for process_id, thread_id in sorted(found, key=lambda t: (t[0], order(t), t[1])):
+        for title, (table, columns, rows) in parts.items():
+            mine = rows.get((process_id, thread_id))
+            if mine is None:
                 continue
             if title == "Python lock":
                 build = partial(_gil, source, mine)
@@ -148,14 +143,33 @@ def thread_tracks(source: Source) -> Iterator[Track]:
     yield from state_tracks(source)
 
 
+def _rows_of_threads(
+    frame: Frame, mask: BoolArray | None = None
+) -> dict[tuple[int, int], IntArray]:
+    """Rows of each (process, thread), ascending, of those that are selected."""
+    return _rows_by_both(frame, "process_id", "thread_id", mask)
+
+
+def _rows_by_both(
+    frame: Frame, one: str, other: str, mask: BoolArray | None = None
+) -> dict[tuple[int, int], IntArray]:
+    """Rows of each pair of values, ascending, of the rows that are selected."""
+    chosen = np.arange(len(frame)) if mask is None else np.flatnonzero(mask)
+    return {
+        (first, second): chosen[outer[rows]]
+        for first, outer in rows_by(frame[one][chosen]).items()
+        for second, rows in rows_by(frame[other][chosen[outer]]).items()
+    }
+
+
 def _pairs(a: IntArray, b: IntArray) -> list[tuple[int, int]]:
     """Distinct pairs, ascending."""
     first = distinct(a).tolist()
     return [(x, y) for x in first for y in distinct(b if len(first) == 1 else b[a == x]).tolist()]
 
 
-def _stream(source: Source, mask: BoolArray) -> Slices:
-    ops = source.read("gpu_op", *GPU).take(mask)
+def _stream(source: Source, rows: IntArray) -> Slices:
+    ops = source.read("gpu_op", *GPU).take(rows).with_used_texts("name")
     labels = [classify(name).label or name for name in ops.texts["name"]]
     labels = [
         name if name.startswith("[") else label
@@ -175,9 +189,9 @@ def _stream(source: Source, mask: BoolArray) -> Slices:
     )
 
 
-def _busy(source: Source, mask: BoolArray) -> Slices:
+def _busy(source: Source, mine: IntArray) -> Slices:
     """What the device is busy with: each moment belongs to the first class that runs then."""
-    ops = source.read("gpu_op", *GPU).take(mask)
+    ops = source.read("gpu_op", *GPU).take(mine)
     code = classes.gpu_codes(ops)
     kernel = ops.equals("kind", "kernel", "graph")
     communication = code == classes.CODE["kernel_communication"]
@@ -206,14 +220,14 @@ def _busy(source: Source, mask: BoolArray) -> Slices:
     )
 
 
-def _calls(source: Source, mask: BoolArray, osrt: bool) -> Slices:
-    frame = source.read("api_call", *CALL).take(mask)
+def _calls(source: Source, rows: IntArray, osrt: bool) -> Slices:
+    frame = source.read("api_call", *CALL).take(rows).with_used_texts("name")
     return source.sliced(frame, classes.call_codes(frame.texts["name"], osrt=osrt))
 
 
-def _gil(source: Source, mask: BoolArray) -> Slices:
+def _gil(source: Source, rows: IntArray) -> Slices:
     frame = source.read("gil", "id", "process_id", "thread_id", "start_ns", "end_ns", "state")
-    frame = frame.take(mask)
+    frame = frame.take(rows)
     texts = frame.texts["state"]
     code = [classes.CODE.get(f"lock_{text}", classes.CODE["api_other"]) for text in [*texts, ""]]
     numbers = source.names.numbers(texts)

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from stepscope.analysis.explain import Explanation
+from stepscope.analysis.tabular.source import Scope
 from stepscope.analysis.tabular.window import time_scope
 from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.analysis.timeline.track import Samples, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.trace import Member
 from stepscope.trace.units import milliseconds
 
 MOST_ROWS = 300_000
@@ -98,13 +100,58 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
             "facts": _facts(timeline, track, inside),
         }
     if total > MOST_ROWS:
-        raise UsageError(
-            f"the window holds more than {MOST_ROWS:,} rows, too many for one page; choose a "
-            "shorter one with --window or a step with --only-step"
-        )
+        raise _too_large("the chosen time holds too many rows")
     layout = {**timeline.layout(), "begin": begin, "end": end}
     names = {number: timeline.names.texts[number] for number in sorted(used)}
     return {"layout": layout, "tracks": tracks, "names": names}
+
+
+def refuse_too_large(
+    members: Sequence[Member], scope: Scope | None, offsets_ns: Sequence[int] | None
+) -> None:
+    """Refuse what holds too many rows: all of it by the metadata, a window by the rows' times.
+
+    Args:
+        members: the traces.
+        scope: the window, on the job's clock; None for all.
+        offsets_ns: what is added to the times of each trace to be on that clock, ns.
+
+    Raises:
+        UsageError: it does.
+    """
+    rows = sum(m.trace.meta.rows.get(table, 0) for m in members for table in _SHOWN_WHOLE)
+    if rows > MOST_ROWS and scope is not None and offsets_ns is not None:
+        rows = sum(
+            _rows_inside(member, scope, offset)
+            for member, offset in zip(members, offsets_ns, strict=True)
+        )
+    if rows > MOST_ROWS:
+        raise _too_large(f"{'the window' if scope else 'the capture'} holds {rows:,} rows or more")
+
+
+_SHOWN_WHOLE = ("gpu_op", "operator", "python_function", "gil")
+"""Tables of which every row is shown; others have rows that no track shows."""
+
+
+def _rows_inside(member: Member, scope: Scope, offset_ns: int) -> int:
+    count = 0
+    for table in _SHOWN_WHOLE:
+        if member.trace.meta.rows.get(table):
+            frame = member.trace.frame(table, "start_ns", "end_ns")
+            inside = np.ones(len(frame), bool)
+            if scope.start_ns is not None:
+                inside &= frame["end_ns"] > scope.start_ns - offset_ns
+            if scope.end_ns is not None:
+                inside &= frame["start_ns"] < scope.end_ns - offset_ns
+            count += int(inside.sum())
+    return count
+
+
+def _too_large(what: str) -> UsageError:
+    return UsageError(
+        f"{what}, and one page can show {MOST_ROWS:,}; choose a shorter time with --window or a "
+        "step with --only-step, or leave --static out"
+    )
 
 
 def packed(values: AnyArray, kind: str) -> str:

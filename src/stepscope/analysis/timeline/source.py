@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.timeline import classes
 from stepscope.analysis.timeline.track import Names, Slices, slices
-from stepscope.trace.frame import BoolArray, Frame
+from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:
     from stepscope.analysis.lanes import Reader
@@ -31,9 +31,9 @@ class Source:
     offset_ns: int
     names: Names
 
-    def taken(self, table: str, columns: tuple[str, ...], mask: BoolArray) -> Slices:
+    def taken(self, table: str, columns: tuple[str, ...], rows: IntArray) -> Slices:
         """Slices of some rows of a host table, coloured by name."""
-        frame = self.read(table, *columns).take(mask)
+        frame = self.read(table, *columns).take(rows).with_used_texts("name")
         return self.sliced(frame, classes.name_codes(frame.texts["name"]))
 
     def sliced(self, frame: Frame, per_name: classes.Codes) -> Slices:

@@ -50,11 +50,6 @@ class Marks:
             thread = (pid, integers([tid])[0].item())
             self._threads[thread] = _text(args.name) or self._threads.get(thread, "")
 
-    @property
-    def of_xla(self) -> bool:
-        """Whether the processes are called as in a trace of JAX's or TensorFlow's profiler."""
-        return any(re.match(r"/(device|host):", name) for name in self._processes.values())
-
     def window(self, tables: Iterable[Spans]) -> tuple[int, int] | None:
         """Begin and end of the captured window, as recorded, with every event inside.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.importers.foreign import of_events
 from stepscope.importers.kineto.absent import absent_tables
 from stepscope.importers.kineto.collectives import write_collectives
 from stepscope.importers.kineto.columns import Events, runs
@@ -102,6 +103,11 @@ class Tables:
                 sink = self._routes[category] = self._route(category)
             sink(group)
 
+    @property
+    def categories(self) -> set[str]:
+        """Categories of all events."""
+        return set(self._routes)
+
     def spans(self) -> list[Spans]:
         """The tables that hold rows with times, in the order they are written."""
         return [
@@ -159,10 +165,16 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     meta = _meta(tables, found)
     base = found.get("baseTimeNanoseconds")
     window = tables.marks.window(tables.spans())
-    if window is None and tables.marks.of_xla:
+    foreign = of_events(
+        tables.categories, tables.calls.names.values(), gpu=tables.gpu.columns.rows > 0
+    )
+    if foreign is not None:
+        raise InputError(f"{path} is {foreign.what}; {foreign.do}")
+    if window is None and tables.unread:
         raise InputError(
-            f"{path} is a trace of JAX's or TensorFlow's own profiler, which does not tell what "
-            "the host called; capture the run with nsys profile -t cuda,nvtx instead"
+            f"{path} is a Chrome trace of another tool than PyTorch's profiler: its events are of "
+            f"the categories {_listed(tables.unread)}; record the run with stepscope run, nsys or "
+            "torch.profiler"
         )
     if window is None:
         raise InputError(
@@ -247,10 +259,13 @@ def _count_problems(writer: TraceWriter, events: EventReader, tables: Tables) ->
     lacking = int((~np.isin(launched, calls[calls > 0])).sum())
     count("unresolved_correlation", lacking, scope="gpu_op")
     if tables.unread:
-        kinds = ", ".join(f"{name} ({n})" for name, n in tables.unread.most_common(5))
-        detail = f"events of categories that are not read: {kinds}"
+        detail = f"events of categories that are not read: {_listed(tables.unread)}"
         total = sum(tables.unread.values())
         count("unread_events", total, scope="range", detail=detail)
+
+
+def _listed(categories: Counter[str]) -> str:
+    return ", ".join(f"{name} ({n})" for name, n in categories.most_common(5))
 
 
 @contextmanager

@@ -72,13 +72,15 @@ def _input_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}; check the file") from error
 
 
-def text_head(path: Path) -> bytes:
-    """The first decompressed bytes of a file: ``HEAD_BYTES`` or more, less where it is damaged."""
-    head = b""
+def text_head(path: Path, size: int = HEAD_BYTES) -> bytes:
+    """The first decompressed bytes of a file: ``size`` or more, less where it is damaged."""
+    pieces: list[bytes] = []
+    length = 0
     with suppress(InputError), open_text(path) as read:
-        while len(head) < HEAD_BYTES and (piece := read()):
-            head += piece
-    return head
+        while length < size and (piece := read()):
+            pieces.append(piece)
+            length += len(piece)
+    return b"".join(pieces)
 
 
 def _gzip_pieces(path: Path, file: IO[bytes]) -> Iterator[bytes]:

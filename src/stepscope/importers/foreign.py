@@ -1,0 +1,397 @@
+"""Files of other tools, named by who wrote them, with what to give instead.
+
+Judged by content only, and by the beginning of a file as far as that goes: a file of such a kind
+may be large, and is never read whole, unpacked or unpickled to be refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from stepscope.importers.kineto.stream import text_head
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A file that is recognised and not read.
+
+    Attributes:
+        what: what it is, after "is".
+        do: what to do instead.
+    """
+
+    what: str
+    do: str
+
+
+TORCH: Final = "torch.profiler with ProfilerActivity.CUDA"
+_NVIDIA: Final = "nsys profile -t cuda,nvtx"
+_TIMELINE: Final = (
+    f"give the timeline of the same run, recorded with stepscope run, {_NVIDIA} or {TORCH}"
+)
+_ASCEND: Final = Foreign(
+    "a profile of Huawei's Ascend NPU (torch_npu or msprof)",
+    "Stepscope reads GPUs only; open it in MindStudio Insight, or use msprof-analyze",
+)
+_SCANNED_BYTES: Final = 8 << 20
+
+
+def recognised(path: Path, head: bytes) -> Foreign | None:
+    """What a file that Stepscope does not read is; None for what it reads, and for the unknown.
+
+    Args:
+        path: a regular file.
+        head: its first bytes.
+    """
+    for test in (_by_magic, _database, _protobuf):
+        found = test(path, head)
+        if found is not None:
+            return found
+    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+        head = text_head(path)
+        found = _by_magic(path, head) or _protobuf(path, head)
+    return found or _text(head)
+
+
+_MAGIC: Final[tuple[tuple[bytes, Foreign], ...]] = (
+    (
+        b"NVR\0",
+        Foreign(
+            "an Nsight Compute report, not a timeline",
+            "stepscope ncu explains it, and diagnose TRACE --ncu REPORT takes it beside a timeline",
+        ),
+    ),
+    (b"PK\x03\x04", Foreign("a zip archive (perhaps a checkpoint of PyTorch)", _TIMELINE)),
+    (b"\x93NUMPY", Foreign("an array of NumPy", _TIMELINE)),
+    (
+        b"\x89HDF\r\n\x1a\n",
+        Foreign(
+            "an HDF5 file, perhaps an export of Nsight Systems",
+            "export it again with nsys export --type sqlite, or give the .nsys-rep file",
+        ),
+    ),
+    (
+        b"PAR1",
+        Foreign(
+            "a single Parquet table",
+            "give the folder that nsys export --type parquetdir made, or a SQLite export",
+        ),
+    ),
+    (b"PERFILE2", Foreign("a recording of Linux perf", _TIMELINE)),
+    (b"memray", Foreign("a memory recording of memray", _TIMELINE)),
+    *(
+        (magic, Foreign(f"packed with {name}", f"unpack it ({command}) and give what is inside"))
+        for magic, name, command in (
+            (b"\xfd7zXZ\0", "xz", "xz -d"),
+            (b"BZh", "bzip2", "bunzip2"),
+            (b"\x04\x22\x4d\x18", "lz4", "lz4 -d"),
+            (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x"),
+        )
+    ),
+)
+_PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
+_SNAPSHOT: Final = re.compile(rb"(?:segments|device_traces|allocator_settings|segment_type)")
+
+
+def _by_magic(_: Path, head: bytes) -> Foreign | None:
+    for magic, found in _MAGIC:
+        if head.startswith(magic):
+            return found
+    if head[257:262] == b"ustar":
+        return Foreign("a tar archive", "unpack it (tar -xf) and give what is inside")
+    if _PICKLE.match(head):
+        if _SNAPSHOT.search(head):
+            return Foreign(
+                "a memory snapshot of PyTorch's allocator (a pickle), which tells of memory and "
+                "not of time",
+                "open it at pytorch.org/memory_viz; for time, " + _TIMELINE,
+            )
+        return Foreign("a pickle of Python, which is never loaded", _TIMELINE)
+    if b"brain.Event:" in head[:64]:
+        return Foreign("a TensorBoard event file: scalars, no timeline", _TIMELINE)
+    return None
+
+
+def _database(path: Path, head: bytes) -> Foreign | None:
+    """Databases of other profilers."""
+    if not head.startswith(b"SQLite format 3\0"):
+        return None
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    except (sqlite3.Error, UnicodeError):
+        return None  # damaged: the importer of databases says what is wrong
+    names = {str(name) for (name,) in rows}
+    return next((found for holds, found in _DATABASES if holds(names)), None)
+
+
+_DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
+    (
+        lambda names: any(name.startswith("rocpd_") for name in names),
+        Foreign(
+            "a rocpd database of an AMD GPU (rocprofv3 or rpd)",
+            f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
+        ),
+    ),
+    (
+        lambda names: "StringTable" in names and "StringIds" not in names,
+        Foreign("a database of nvprof", f"record the same run with {_NVIDIA}"),
+    ),
+    (
+        lambda names: any(name.startswith("dlprof") for name in names),
+        Foreign("a database of DLProf", "give the Nsight Systems report that it was made from"),
+    ),
+    (lambda names: {"STRING_IDS", "CANN_API"} <= names, _ASCEND),
+)
+
+
+# Protocol buffers: their kinds have no magic, so the first fields are looked at.
+
+_PLANE: Final = re.compile(rb"\x12[\x03-\x7f](/(?:host|device):[\x20-\x7e]+|Task Environment)")
+_REPLACED: Final = b"\xef\xbf\xbd"
+
+
+def _protobuf(path: Path, head: bytes) -> Foreign | None:
+    if not head:
+        return None
+    if _PLANE.search(head[:4096]) and head[0] == 0x0A:
+        return _xspace(path, head)
+    if head[0] == 0x0A and _looks_like_perfetto(head):
+        return Foreign(
+            "a trace of Perfetto (.pftrace)",
+            "Stepscope writes such files and does not read them; give the capture that it was "
+            f"made from; for rocprof-sys or rocprofv3, record with {TORCH} instead",
+        )
+    if _CHAKRA_START.match(head):
+        return _CHAKRA
+    return None
+
+
+_CHAKRA_START: Final = re.compile(rb"[\x02-\x7f]\x0a[\x03-\x10]\d+\.\d+[\d.\x20-\x7e]*")
+_CHAKRA: Final = Foreign(
+    "an execution trace of Chakra: what depends on what, for simulators, not what took how long",
+    "give the torch.profiler trace that it was made from",
+)
+
+
+def _xspace(path: Path, head: bytes) -> Foreign:
+    """A profile of JAX or TensorFlow: which device it is about stands in its planes."""
+    text = text_head(path, _SCANNED_BYTES) or head
+    found = Foreign(*_xla("a profile of JAX or TensorFlow (XSpace, .xplane.pb)", text))
+    if head.count(_REPLACED) > _FEW:
+        return Foreign(
+            f"{found.what}, damaged: its bytes were replaced as if it were text",
+            "copy it again as a binary file, and open it in xprof",
+        )
+    return found
+
+
+_FEW: Final = 4
+"""More characters that stand for unreadable ones than this are no accident of a binary file."""
+
+
+def _xla(what: str, text: bytes) -> tuple[str, str]:
+    """Words about a profile of XLA, by the device that it names."""
+    if b"/device:TPU" in text:
+        return f"{what}, of a TPU", "Stepscope reads GPUs only; open it in xprof"
+    if b"/device:GPU" not in text:
+        return f"{what}, without a GPU in it", "record while the GPU works; open this one in xprof"
+    if re.search(rb"gfx[0-9a-f]{3,4}|Cijk_|__amd_rocclr|hipLaunch|hipModule", text):
+        return (
+            f"{what}, of an AMD GPU",
+            "it is not read yet; open it in xprof, or record kernels with rocprofv3 --sys-trace",
+        )
+    return (
+        f"{what}, of a GPU",
+        f"it is not read yet; record the same run with stepscope run or {_NVIDIA}",
+    )
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Number, wire type and content of the fields at the beginning of a message; stops at doubt."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if key <= 0 or not number:
+            return
+        if kind == 0:
+            _, after = _varint(data, at)
+            yield number, kind, data[at:after]
+        elif kind == 2:
+            length, at = _varint(data, at)
+            if length < 0:
+                return
+            after = at + length
+            yield number, kind, data[at:after]
+        elif kind in (1, 5):
+            after = at + (8 if kind == 1 else 4)
+            yield number, kind, data[at:after]
+        else:
+            return
+        if after <= 0:
+            return
+        at = after
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends; -1 twice where there is none."""
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    return -1, -1
+
+
+_PACKET: Final = frozenset(
+    {(8, 0), (10, 0), (13, 0), (41, 0), (42, 0), (58, 0)}  # time, sequence, flags, lost, clock
+    | {(n, 2) for n in (1, 2, 6, 11, 12, 33, 35, 36, 43, 44, 45, 50, 56, 59, 60, 67)}
+)
+"""Fields of Perfetto's TracePacket and their wire types."""
+_TELLING: Final = frozenset({(8, 0), (10, 0), (6, 2), (60, 2)})
+
+
+def _looks_like_perfetto(head: bytes) -> bool:
+    """Whether a file is a row of packets with times, sequences, tracks or clocks."""
+    packets = [content for number, kind, content in _fields(head) if (number, kind) == (1, 2)]
+    if len(packets) != sum(1 for _ in _fields(head)):
+        return False
+    whole = packets[:-1] or packets  # the last one may be cut off
+    fields = [{(number, kind) for number, kind, _ in _fields(packet)} for packet in whole[:8]]
+    return all(found and found <= _PACKET for found in fields) and any(
+        found & _TELLING for found in fields
+    )
+
+
+# Texts: JSON of other tools, folded stacks, pages.
+
+_AIU: Final = Foreign(
+    "a trace of IBM's AIU (Spyre)",
+    "Stepscope reads GPUs only; IBM's aiu-trace-analyzer (acelyzer) explains it",
+)
+_HPU: Final = Foreign(
+    "a PyTorch trace of Intel's Gaudi (HPU)",
+    "Stepscope reads GPUs only; open it in Perfetto, or profile with Gaudi's own tools",
+)
+_IN_PERFETTO: Final = "Stepscope reads GPUs only; open it in Perfetto"
+_MTIA: Final = Foreign("a PyTorch trace of Meta's MTIA", _IN_PERFETTO)
+_MLU: Final = Foreign("a PyTorch trace of Cambricon's MLU", _IN_PERFETTO)
+_GCU: Final = Foreign("a PyTorch trace of Enflame's GCU", _IN_PERFETTO)
+_VIZTRACER: Final = Foreign(
+    "a trace of VizTracer, which records Python functions and no GPU work",
+    f"record the same run with stepscope run --sample-hz 50, or with {TORCH} and with_stack=True",
+)
+_EXECUTION: Final = Foreign(
+    "an execution trace of PyTorch (ExecutionTraceObserver): operators and their tensors, without "
+    "times",
+    "give the torch.profiler trace of the same run",
+)
+_SPEEDSCOPE: Final = Foreign("a profile of speedscope: stacks without GPU work", _TIMELINE)
+_ROCPROF_JSON: Final = Foreign(
+    "a JSON of AMD's rocprofv3",
+    f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
+)
+_ROCPROF_OLD: Final = Foreign(
+    "a trace of AMD's rocprof (version 1 or 2)",
+    f"it is not read; record the same run with {TORCH}, which also covers ROCm",
+)
+_MEMORY: Final = Foreign(
+    "a memory timeline of torch.profiler (export_memory_timeline): sizes, no GPU work",
+    "give the trace of the same run (export_chrome_trace)",
+)
+_STACKS: Final = Foreign(
+    "a list of stacks (export_stacks of torch.profiler, py-spy or flamegraph.pl): sums, no times",
+    "give the trace of the same run (export_chrome_trace)",
+)
+_PAGE: Final = Foreign("an HTML page", "give the capture that it was made from")
+_FOLDED: Final = re.compile(rb"(?:[^\n;]+;)*[^\n;]+ \d+\r?\n")
+
+_TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
+    (re.compile(pattern), found)
+    for pattern, found in (
+        (rb'\{\s*"rocprofiler-sdk-tool"', _ROCPROF_JSON),
+        (rb'"schema"\s*:\s*"[\w.]*-?chakra', _EXECUTION),
+        (rb'"nodes"\s*:\s*\[[^\]]{0,4000}"(?:ctrl_deps|rf_id|fw_parent)"', _EXECUTION),
+        (rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)_NODE"', _CHAKRA),
+        (rb'"\$schema"\s*:\s*"https?://www\.speedscope\.app', _SPEEDSCOPE),
+        (rb'"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis)"|"async_npu"', _ASCEND),
+        (rb'"aiu(?:LaunchControlBlocks|LaunchSuperNode|LaunchComputeStream|Malloc|InitGraph)"'
+         rb'|"name"\s*:\s*"[^"]*\b(?:Cmpt (?:Exec|Prep)|Flex RoundTrip)', _AIU),
+        (rb'"mtia_(?:ccp_events|runtime|insight|workloadd|counters)"', _MTIA),
+        (rb'"cat"\s*:\s*"hpu_(?:op|runtime|meta)', _HPU),
+        (rb'"cat"\s*:\s*"mlu_', _MLU),
+        (rb'"cat"\s*:\s*"gcu_', _GCU),
+        (rb'"name"\s*:\s*"CPU (?:HIP|HSA) API', _ROCPROF_OLD),
+    )
+)  # fmt: skip
+
+
+def _text(head: bytes) -> Foreign | None:
+    """What a text is, by its beginning."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        for pattern, found in _TEXTS:
+            if pattern.search(text):
+                return found
+        if _XLA_PROCESS.search(text):
+            return Foreign(
+                *_xla("a trace of JAX's or TensorFlow's own profiler (trace.json)", text)
+            )
+        if re.match(rb"\[\s*\[\s*-?\d", text):
+            return _MEMORY
+        return None
+    if text[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return _PAGE
+    return _STACKS if _looks_folded(text) else None
+
+
+_XLA_JSON: Final = "a trace of JAX's or TensorFlow's own profiler (trace.json)"
+_XLA_PROCESS: Final = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
+
+
+def _looks_folded(text: bytes) -> bool:
+    lines = text[:16384].splitlines(keepends=True)[:20]
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return (
+        bool(whole)
+        and all(_FOLDED.fullmatch(line) for line in whole)
+        and any(b";" in line for line in whole)
+    )
+
+
+def of_events(categories: set[str], calls: Iterable[str], *, gpu: bool) -> Foreign | None:
+    """What wrote a trace of PyTorch's format whose beginning did not tell, by its events.
+
+    Args:
+        categories: of its events.
+        calls: names of its runtime calls.
+        gpu: whether it holds GPU work.
+    """
+    lower = {category.lower() for category in categories}
+    if "fee" in lower and not gpu:  # with log_torch=True there are kernels in it
+        return _VIZTRACER
+    for prefix, found in _CATEGORIES:
+        if any(category.startswith(prefix) for category in lower):
+            return found
+    return _AIU if any(re.match(r"aiu[A-Z]", name) for name in calls) else None
+
+
+_CATEGORIES: Final = (
+    ("mtia_", _MTIA),
+    ("hpu_", _HPU),
+    ("async_npu", _ASCEND),
+    ("mlu_", _MLU),
+    ("gcu_", _GCU),
+)

@@ -1,0 +1,107 @@
+"""Captures that findings ask for can be made on the device that the trace is of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from tests.support.build import Build
+
+from stepscope.diagnosis import captures, vendors
+from stepscope.diagnosis.cause import Case
+from stepscope.diagnosis.causes import profiler_overhead
+from stepscope.diagnosis.vendors import Vendor
+from stepscope.session import Session
+
+NCU = "ncu --set full -k regex:Cijk_Ailk -c 5 -o kernel python train.py"
+NSYS = "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py"
+
+
+def waiting(
+    tmp_path: Path, device: str = "", kernel: str = "gemm", call: str = "cudaLaunchKernel"
+) -> Session:
+    """A loop that waits 3 ms for input before each step, on some device."""
+    b = Build()
+    if device:
+        b.gpu(device)
+    for step in range(8):
+        at = 10_000.0 * step
+        b.range(at, at + 9_990, f"step {step}")
+        b.range(at + 10, at + 3_000, "dataload")
+        for k in range(20):
+            begin = at + 3_010 + 340 * k
+            b.kernel(begin + 6, begin + 330, call=(begin, begin + 4), name=kernel, call_name=call)
+    return Session([b.trace(tmp_path).folder])
+
+
+def case(session: Session) -> Case:
+    return session._cases[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "call", "vendor"),
+    [
+        ("NVIDIA H200", "gemm", "cudaLaunchKernel", Vendor.NVIDIA),
+        ("Tesla V100-SXM2-32GB", "gemm", "cudaLaunchKernel", Vendor.NVIDIA),
+        ("AMD Instinct MI300X VF", "gemm", "hipLaunchKernel", Vendor.AMD),
+        ("AMD Radeon Pro V520", "gemm", "cudaLaunchKernel", Vendor.AMD),
+        ("Intel(R) Arc(TM) A770 Graphics", "gemm", "urEnqueueKernelLaunch", Vendor.INTEL),
+        ("", "gemm", "hipExtModuleLaunchKernel", Vendor.AMD),
+        ("", "Cijk_Ailk_Bljk_HSS_BH_MT128x64", "launch", Vendor.AMD),
+        ("", "gemm", "cuLaunchKernelEx", Vendor.NVIDIA),
+        ("", "gemm", "urEnqueueKernelLaunch", Vendor.INTEL),
+        ("", "gemm", "launch", Vendor.UNKNOWN),
+    ],
+)
+def test_the_vendor(device: str, kernel: str, call: str, vendor: Vendor, tmp_path: Path) -> None:
+    assert vendors.vendor_of(case(waiting(tmp_path, device, kernel, call))) is vendor
+
+
+def test_captures_of_an_amd_device(tmp_path: Path) -> None:
+    of = case(waiting(tmp_path, "AMD Instinct MI300X"))
+    assert vendors.next_capture(NCU, of) == (
+        "rocprof-compute profile -n kernels -k Cijk_Ailk -- python train.py"
+    )
+    ours = "stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py"
+    assert vendors.next_capture(ours, of) == "rocprof-compute profile -n kernels -- python train.py"
+    assert vendors.next_capture(NSYS, of) == captures.STACKS
+    assert vendors.next_capture(captures.WAITS, of) == captures.STACKS
+    assert vendors.next_capture(captures.SAMPLES, of) == captures.STACKS
+    assert vendors.next_capture(captures.PLAIN, of) == vendors.TORCH
+    for same in (captures.STACKS, None, "capture at least five whole steps after warm-up"):
+        assert vendors.next_capture(same, of) == same
+
+
+def test_captures_of_others(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+    intel = case(waiting(folders[0], "Intel(R) Data Center GPU Max 1550"))
+    assert (vendors.next_capture(NCU, intel) or "").startswith("vtune ")
+    for folder, device, call in ((folders[1], "NVIDIA H200", "x"), (folders[2], "", "launch")):
+        of = case(waiting(folder, device, call=call))
+        assert vendors.next_capture(NCU, of) == NCU
+        assert vendors.next_capture(captures.PLAIN, of) == captures.PLAIN
+
+
+def test_no_finding_on_an_amd_device_names_a_tool_of_nvidia(tmp_path: Path) -> None:
+    session = waiting(tmp_path, "AMD Instinct MI300X", "Cijk_Ailk", "hipLaunchKernel")
+    found = session.diagnose()
+    assert found.findings
+    for finding in found.findings:
+        said = " ".join([finding.next_capture or "", *finding.do])
+        assert not any(tool in said for tool in ("nsys", "ncu ", "--waits"))
+
+
+def test_advice_that_names_a_tool_of_nvidia_is_reworded(tmp_path: Path) -> None:
+    (told,) = re.findall(
+        r'"(capture with stepscope run, [^"]*)"', inspect.getsource(profiler_overhead)
+    )
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    amd = vendors.advice([told], case(waiting(tmp_path / "a", "AMD Instinct MI300X")))
+    assert "nsys" not in amd[0]
+    assert "--backend torch" in amd[0]
+    assert vendors.advice([told], case(waiting(tmp_path / "b", "NVIDIA H200"))) == [told]
