@@ -70,17 +70,3 @@ def test_ranges_that_mark_steps_say_nothing_about_a_part() -> None:
     assert words.marks_steps("epoch 1", "")
     assert not words.marks_steps("stepper_motor", "step")
     assert not words.marks_steps("optimizer", "step")
-
-
-@pytest.mark.parametrize(
-    ("name", "hit"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True),
-        ("ncclKernel_AllGather_RING_LL_Sum_int8_t", True),
-        ("void cross_device_reduce_1stage<__nv_bfloat16, 4>(...)", True),
-        ("void at::native::reduce_kernel<512, 1>", False),
-        ("gather_kernel", False),
-    ],
-)
-def test_communication(name: str, hit: bool) -> None:
-    assert bool(words.COMMUNICATION_KERNEL.search(name)) is hit

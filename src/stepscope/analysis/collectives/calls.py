@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ _SAID = (
     "group_ranks",
     "sequence",
 )
+_ENCLOSING = ("process_id", "thread_id", "start_ns", "end_ns", "name")
 _GRID = ("id", "grid_x", "block_x")
 
 
@@ -134,7 +135,7 @@ def _calls(
     op = np.flatnonzero(p.lane.is_communication)
     n = len(op)
     unknown = np.full(n, -1, np.int64)
-    kind = _kinds_by_name(p.lane, op)
+    kind = _kinds_by_name(p, op)
     token = _codes_of_kernels(p, op, tokens)
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
@@ -163,30 +164,72 @@ def _calls(
     )
 
 
-def _kinds_by_name(lane: Lane, op: IntArray) -> IntArray:
-    """Kind of each kernel by its name, else by the NCCL range around its launch."""
+def _kinds_by_name(p: Participant, op: IntArray) -> IntArray:
+    """Kind of each kernel by the operator or range that encloses its launch, else by its name.
+
+    PyTorch sends an all-to-all as sends and receives, and a barrier as an all-reduce: what the
+    kernel is named says less than what the program asked for.
+    """
+    lane = p.lane
     texts = lane.ops.texts["name"]
-    code_of = np.array([kinds.kind_of(text) for text in texts] + [kinds.UNKNOWN], np.int64)
+    code_of = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN], np.int64)
     kind = code_of[lane.ops["name"][op]]
-    vague = np.flatnonzero(kind == kinds.UNKNOWN)
-    ranges = lane.host.ranges
-    if not len(vague) or not len(ranges) or not len(lane.host.api):
+    launched = np.flatnonzero(lane.call[op] >= 0)
+    if not len(launched) or not len(lane.host.api):
         return kind
-    nccl = ranges.take(ranges.that("name", lambda text: text.lower().startswith("nccl")))
-    call = lane.call[op[vague]]
-    row = np.maximum(call, 0)
-    thread, at = lane.host.api["thread_id"][row], lane.host.api["start_ns"][row]
-    by_text = np.array([kinds.kind_of(t) for t in ranges.texts["name"]] + [kinds.UNKNOWN], np.int64)
-    for one in np.unique(thread[call >= 0]).tolist():
-        own = nccl.take(nccl["thread_id"] == one)
-        mine = np.flatnonzero((thread == one) & (call >= 0))
-        if not len(own) or not len(mine):
-            continue
-        mine = mine[np.argsort(at[mine], kind="stable")]
-        inside = stab_innermost(own["start_ns"], own["end_ns"], at[mine])
-        hit = inside >= 0
-        kind[vague[mine[hit]]] = by_text[own["name"][inside[hit]]]
+    call = lane.call[op[launched]]
+    thread, at = lane.host.api["thread_id"][call], lane.host.api["start_ns"][call]
+    ranges = lane.host.ranges
+    operators = _of_process(p.read("operator", *_ENCLOSING), lane.process_id)
+    # the framework's word counts more than a call of NCCL: it knows why it sends and receives
+    for frame, states in (
+        (ranges, lambda text: text.lower().startswith(("nccl", "rccl"))),
+        (operators, _of_framework),
+        (ranges, _of_framework),
+    ):
+        stated = _enclosing_kinds(frame, states, thread, at)
+        kind[launched] = np.where(stated == kinds.UNKNOWN, kind[launched], stated)
     return kind
+
+
+def _of_process(frame: Frame, process_id: int) -> Frame:
+    return frame.take(frame["process_id"] == process_id) if len(frame) else frame
+
+
+def _of_framework(text: str) -> bool:
+    """Whether a range or an operator is how PyTorch names a collective."""
+    return text.startswith(("c10d::", "nccl:", "_c10d_functional::", "c10d_functional::",
+                            "symm_mem::"))  # fmt: skip
+
+
+def _enclosing_kinds(
+    frame: Frame, states: Callable[[str], bool], thread: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Kind that the innermost of some ranges around each launch states; ``UNKNOWN`` if none."""
+    found = np.full(len(at_ns), kinds.UNKNOWN, np.int64)
+    if not len(frame):
+        return found
+    by_text = np.array(
+        [kinds.kind_of(t) if states(t) else kinds.UNKNOWN for t in frame.texts["name"]]
+        + [kinds.UNKNOWN],
+        np.int64,
+    )
+    stated = by_text[frame["name"]]
+    useful = stated != kinds.UNKNOWN
+    if not useful.any():
+        return found
+    frame, stated = frame.take(useful), stated[useful]
+    for one in np.unique(frame["thread_id"]).tolist():
+        own = np.flatnonzero(frame["thread_id"] == one)
+        mine = np.flatnonzero(thread == one)
+        if not len(mine):
+            continue
+        own = own[np.argsort(frame["start_ns"][own], kind="stable")]
+        mine = mine[np.argsort(at_ns[mine], kind="stable")]
+        inside = stab_innermost(frame["start_ns"][own], frame["end_ns"][own], at_ns[mine])
+        hit = inside >= 0
+        found[mine[hit]] = stated[own[inside[hit]]]
+    return found
 
 
 def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> IntArray:
