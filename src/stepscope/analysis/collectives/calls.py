@@ -68,6 +68,7 @@ class Calls:
         sequence: number of the operation inside its communicator; -1 where unknown.
         bytes: message size; -1 where unknown.
         size: ranks of the communicator; -1 where unknown.
+        stated: whether something else than the kernel's name says its kind.
     """
 
     op: IntArray
@@ -80,6 +81,7 @@ class Calls:
     sequence: IntArray
     bytes: IntArray
     size: IntArray
+    stated: BoolArray
 
     def __len__(self) -> int:
         return len(self.op)
@@ -135,7 +137,7 @@ def _calls(
     op = np.flatnonzero(p.lane.is_communication)
     n = len(op)
     unknown = np.full(n, -1, np.int64)
-    kind = _kinds_by_name(p, op)
+    kind, stated = _kinds(p, op)
     token = _codes_of_kernels(p, op, tokens)
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
@@ -144,9 +146,11 @@ def _calls(
     known = row >= 0
     if known.any():
         rows, inverse = _distinct_rows(said, row[known])
-        described = [_described(said, int(r), tokens, groups, names) for r in rows]
-        facts = np.array(described, np.int64).reshape(-1, 5)[inverse]
-        kind[known] = np.where(facts[:, 0] == kinds.UNKNOWN, kind[known], facts[:, 0])
+        each = [_described(said, int(r), tokens, groups, names) for r in rows]
+        facts = np.array(each, np.int64).reshape(-1, 5)[inverse]
+        described = facts[:, 0] != kinds.UNKNOWN
+        kind[known] = np.where(described, facts[:, 0], kind[known])
+        stated[known] |= described
         token[known], group[known] = facts[:, 1], facts[:, 2]
         size_bytes[known], size[known] = facts[:, 3], facts[:, 4]
         sequence[known] = said["sequence"][row[known]]
@@ -161,39 +165,51 @@ def _calls(
         sequence=sequence,
         bytes=size_bytes,
         size=size,
+        stated=stated,
     )
 
 
-def _kinds_by_name(p: Participant, op: IntArray) -> IntArray:
+def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
     """Kind of each kernel by the operator or range that encloses its launch, else by its name.
 
     PyTorch sends an all-to-all as sends and receives, and a barrier as an all-reduce: what the
     kernel is named says less than what the program asked for.
+
+    Returns:
+        The kinds, and where something else than the name says them.
     """
     lane = p.lane
     texts = lane.ops.texts["name"]
     code_of = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN], np.int64)
     kind = code_of[lane.ops["name"][op]]
+    stated = np.zeros(len(op), bool)
     launched = np.flatnonzero(lane.call[op] >= 0)
     if not len(launched) or not len(lane.host.api):
-        return kind
+        return kind, stated
     call = lane.call[op[launched]]
     thread, at = lane.host.api["thread_id"][call], lane.host.api["start_ns"][call]
     ranges = lane.host.ranges
     operators = _of_process(p.read("operator", *_ENCLOSING), lane.process_id)
     # the framework's word counts more than a call of NCCL: it knows why it sends and receives
     for frame, states in (
-        (ranges, lambda text: text.lower().startswith(("nccl", "rccl"))),
+        (ranges, _of_nccl),
         (operators, _of_framework),
         (ranges, _of_framework),
     ):
-        stated = _enclosing_kinds(frame, states, thread, at)
-        kind[launched] = np.where(stated == kinds.UNKNOWN, kind[launched], stated)
-    return kind
+        around = _enclosing_kinds(frame, states, thread, at)
+        says = around != kinds.UNKNOWN
+        kind[launched[says]] = around[says]
+        stated[launched[says]] = True
+    return kind, stated
 
 
 def _of_process(frame: Frame, process_id: int) -> Frame:
     return frame.take(frame["process_id"] == process_id) if len(frame) else frame
+
+
+def _of_nccl(text: str) -> bool:
+    """Whether a range is a call of NCCL, as its own annotations name it."""
+    return text.lower().startswith(("nccl", "rccl"))
 
 
 def _of_framework(text: str) -> bool:

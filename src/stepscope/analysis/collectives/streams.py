@@ -8,7 +8,7 @@ one rank before they begin on the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ _MIN_SHARE = 0.3
 _MIN_PAIRS = 3
 _MAX_IMPOSSIBLE = 0.1
 _TOGETHER = 3
+_FITS = 0.8
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def channels(job: JobCalls) -> list[Channel]:
                 found.append(Channel([(0, rows)], rank, 2, False, point_to_point))
         return found
     streams = [_by_stream(job, device, False) for device in range(len(job.calls))]
-    found += _linked(job, streams, several=True)
+    found += _completed(job, _linked(job, streams, several=True), streams)
     pairs_of = [_by_stream(job, device, True) for device in range(len(job.calls))]
     found += _linked(job, pairs_of, several=False)
     return [channel for channel in found if len(channel.members) > 1]
@@ -134,6 +135,40 @@ def _linked(job: JobCalls, streams: list[list[IntArray]], *, several: bool) -> l
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
         found.append(Channel(members, ranks, len(members), False, not several))
     return found
+
+
+def _completed(job: JobCalls, found: list[Channel], streams: list[list[IntArray]]) -> list[Channel]:
+    """The communicators with the streams that found none, where they fit one.
+
+    Ends that scatter more than those of the closest members tell another replica of a group from
+    its own members, and members of an uneven all-to-all do not end together either. A stream
+    without any other group is therefore taken for a member of the one that it fits best.
+    """
+    taken = {(device, rows.tobytes()) for channel in found for device, rows in channel.members}
+    completed = list(found)
+    for device, streams_of in enumerate(streams):
+        for rows in streams_of:
+            if (device, rows.tobytes()) in taken:
+                continue
+            best: tuple[float, int] | None = None
+            for number, channel in enumerate(completed):
+                if any(device == member for member, _ in channel.members):
+                    continue
+                links = [
+                    _link(job, other, theirs, device, rows) for other, theirs in channel.members
+                ]
+                if any(link is None for link in links):
+                    continue
+                share = min(link[0] for link in links if link is not None)
+                if share >= _FITS and (best is None or share > best[0]):
+                    best = share, number
+            if best is None:
+                continue
+            channel = completed[best[1]]
+            members = sorted([*channel.members, (device, rows)], key=lambda member: member[0])
+            ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
+            completed[best[1]] = replace(channel, members=members, ranks=ranks, size=len(members))
+    return completed
 
 
 def _link(
