@@ -9,6 +9,7 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     late_figures,
     late_text,
+    mostly_bubbles,
     position,
     recording_text,
     surplus_figure,
@@ -26,6 +27,8 @@ def detect(case: Case) -> Detection | None:
     late = c.lateness if c is not None else None
     me = position(case)
     if c is None or late is None or late.mechanism != "work" or me not in late.devices:
+        return None
+    if mostly_bubbles(c):  # stages that differ are the pipeline's own cause
         return None
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]

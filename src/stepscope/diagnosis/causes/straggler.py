@@ -38,7 +38,7 @@ def detect(case: Case) -> Detection | None:
     me = position(case)
     if c is None or late is None or late.common or me not in late.devices:
         return None
-    if late.mechanism == "work" or (late.mechanism == "mixed" and mostly_bubbles(c)):
+    if late.mechanism == "work" or (late.mechanism != "idle" and mostly_bubbles(c)):
         return None
     # the cost of recording is known to a factor of two: what that much more of it would explain
     # is not claimed; it slows hosts, and no kernel
