@@ -269,3 +269,45 @@ def test_the_communication_view(tmp_path: Path) -> None:
     assert (first.lateness_ns, second.lateness_ns) == (0, MS)
     assert first.exposed_waiting_ns == STEPS * MS
     assert any("message sizes" in remark for remark in found.remarks)
+
+
+def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path: Path) -> None:
+    """Two GPUs of one process: one polls in pieces of its own where the other has one kernel."""
+    build = Build()
+    begin, called = 100.0, 0.0
+    for step in range(STEPS):
+        called = max(called + 3, begin - 80)
+        for device, work, blocks in ((0, 6_000.0, 64), (1, 10_000.0, 112)):
+            for k in range(KERNELS):
+                at = begin + k * work / KERNELS
+                build.kernel(at, at + work / KERNELS - 1, call=(called, called + 2), device=device,
+                             name=f"gemm{k % 2}", grid_x=blocks)  # fmt: skip
+                called += 3
+        # ... whose ends are at places of their own in every step
+        pieces = 3 + step % 4
+        for k in range(pieces):
+            at = begin + 6_000 + k * 4_400 / pieces
+            build.kernel(at, at + 4_400 / pieces - 20 - 37 * ((step * k) % 5),
+                         call=(called, called + 2), name="multimem_all_gather_kernel",
+                         stream=20, grid_x=8)  # fmt: skip
+            called += 3
+        build.kernel(begin + 10_000, begin + 10_300 + 13 * (step % 3), device=1,
+                     call=(called, called + 2), name="two_shot_all_reduce_kernel", stream=20,
+                     grid_x=8)  # fmt: skip
+        build.api(called + 3, begin + 10_400, "cudaDeviceSynchronize")
+        build.range(begin - 90, begin + 10_409, f"step {step}")
+        begin += 10_500
+    build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=1)
+    session = Session([tmp_path / "built.stepscope"])
+    diagnosis = session.diagnose()
+    finding = diagnosis.findings[0]
+    assert finding.cause == "load_imbalance"
+    assert "GPU 1 of rank 0" in finding.says
+    assert any("step by step" in remark for remark in diagnosis.remarks)
+    agrees(session, diagnosis)
+    rows = session.query(
+        "SELECT device, step, sum(time_ns) AS ns FROM rank_time "
+        "WHERE part NOT IN ('alone', 'blocking', 'bubble') GROUP BY ALL"
+    ).to_pylist()
+    lengths = session.query("SELECT device, step, end_ns - start_ns AS ns FROM step").to_pylist()
+    assert {row["ns"] for row in rows} <= {row["ns"] for row in lengths}

@@ -46,7 +46,7 @@ def rank_remarks(
 ) -> list[str]:
     """Sentences about waiting, transferring and who is last."""
     if c is None or not len(c.parts):
-        return [] if c is None else list(c.matched.says)
+        return [] if c is None else list(c.says)
     waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
     remarks = []
     if c.alone and transfer > _NOTABLE:
@@ -71,7 +71,7 @@ def rank_remarks(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
             f"the others wait {others} a step for it, {_because(c)}"
         )
-    return [*remarks, *c.matched.says]
+    return [*remarks, *c.says]
 
 
 def _because(c: Collectives) -> str:

@@ -141,7 +141,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     told = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
-    remarks = list(c.matched.says)
+    remarks = list(c.says)
     if c.alone:
         remarks.append(
             "only one rank is there, so waiting for other ranks cannot be told from transferring"
