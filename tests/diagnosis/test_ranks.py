@@ -11,6 +11,7 @@ from tests.support.build import Build
 from tests.support.ranks import ALL_REDUCE
 
 from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.session import Session
 
 STEPS = 10
@@ -311,3 +312,19 @@ def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path
     ).to_pylist()
     lengths = session.query("SELECT device, step, end_ns - start_ns AS ns FROM step").to_pylist()
     assert {row["ns"] for row in rows} <= {row["ns"] for row in lengths}
+
+
+def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=2_000)
+    cases = session._cases
+    uncovered = uncovered_communication(cases, [])
+    assert uncovered is not None
+    # 2 ms of 100 us loading, 40 us launch, 8 ms, 2 ms, 5 us, 0.4 ms and 20 us
+    assert uncovered.share == pytest.approx(2_000 / 10_565, rel=0.02)
+    assert uncovered_communication(cases, ["input_starvation"]) is not None
+    assert uncovered_communication(cases, ["exposed_communication"]) is None
+
+
+def test_covered_communication_is_healthy(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=200, buckets=8)
+    assert uncovered_communication(session._cases, []) is None

@@ -97,7 +97,7 @@ class GroupUse(msgspec.Struct, frozen=True):
     Attributes:
         group: its ranks.
         likely: data_parallel, sharded_data_parallel, tensor_parallel, pipeline_parallel,
-            expert_parallel, scalars or unknown.
+            expert_parallel, sequence_parallel, embedding_parallel, scalars or unknown.
         label: the same in words.
         says: the evidence.
     """

@@ -46,6 +46,11 @@ _ADVICE = {
         "(Megatron: --overlap-p2p-communication with interleaved stages), on a stream of their own",
         "keep neighbouring stages inside one machine, or next to each other in the network",
     ],
+    "embedding_parallel": [
+        "start the all-to-all of the next batch's lookups while this one computes (TorchRec: "
+        "TrainPipelineSparseDist)",
+        "place the tables so that every rank looks up and sends as much, and send in fp16 or int8",
+    ],
     "sequence_parallel": [
         "overlap the all-to-alls with attention head by head, or use ring attention, whose "
         "messages hide under the attention of the block before",
