@@ -17,6 +17,10 @@ from stepscope.session import Session
 STEPS = 10
 KERNELS = 8
 OPTIMIZER = 400.0  # us
+FUSED = (
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<"
+    "(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 2>()"
+)
 MS = 1_000_000
 
 Times = Callable[[int, int], float]
@@ -33,6 +37,7 @@ def job(
     grid: Times = lambda rank, step: 64.0,
     transfer: float = 200.0,
     buckets: int = 1,
+    name: str = ALL_REDUCE,
 ) -> Session:
     """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
 
@@ -45,6 +50,7 @@ def job(
         grid: how many blocks they are launched with.
         transfer: how long data moves once the last rank has joined, a bucket.
         buckets: all-reduces a step. All but the last run beside the compute.
+        name: the kernel of the last of them.
     """
     everyone = range(of if of is not None else len(ranks))
     builds = {rank: Build() for rank in ranks}
@@ -78,7 +84,7 @@ def job(
                 build.kernel(own, started + transfer, call=launch(call), name=ALL_REDUCE,
                              stream=20, grid_x=24)  # fmt: skip
                 call += 3
-            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid_x=24)
+            build.kernel(ready[rank], end, call=launch(call), name=name, stream=20, grid_x=24)
             call += 3
             build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid_x=64)
             build.api(call + 3, after - 2, "cudaDeviceSynchronize")
@@ -328,3 +334,13 @@ def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path)
 def test_covered_communication_is_healthy(tmp_path: Path) -> None:
     session = job(tmp_path, range(2), transfer=200, buckets=8)
     assert uncovered_communication(session._cases, []) is None
+
+
+def test_kernels_that_communicate_and_compute_are_said_to_be_both(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=2_000, name=FUSED)
+    diagnosis = session.diagnose()
+    assert diagnosis.findings[0].cause == "exposed_communication"
+    assert any(
+        "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in remark
+        for remark in diagnosis.remarks
+    )

@@ -23,6 +23,7 @@ from stepscope.analysis.collectives.pace import Pace, pace
 from stepscope.analysis.collectives.parallel import Guess, guesses
 from stepscope.analysis.collectives.result import Matched
 from stepscope.analysis.collectives.work import Work, work
+from stepscope.analysis.communication import also_computes, qualified_name
 from stepscope.analysis.explain import Explanation
 from stepscope.trace.frame import IntArray
 
@@ -92,14 +93,32 @@ class Collectives:
     @property
     def says(self) -> list[str]:
         """What could not be matched or had to be assumed, in sentences."""
-        if not self.by_step:
-            return self.matched.says
-        return [
-            "most communication kernels of a rank could not be matched one to one with those of "
-            "the others, so that ranks are compared step by step: communication that one has "
-            "beyond the rank with least is taken for waiting",
-            *self.matched.says,
-        ]
+        said = []
+        if self.by_step:
+            said.append(
+                "most communication kernels of a rank could not be matched one to one with those "
+                "of the others, so that ranks are compared step by step: communication that one "
+                "has beyond the rank with least is taken for waiting"
+            )
+        if self.fused:
+            said.append(
+                f"kernels that communicate and compute in one ({', '.join(self.fused[:3])}"
+                + (", ..." if len(self.fused) > 3 else "")
+                + ") count as communication; what they compute cannot be told apart"
+            )
+        return [*said, *self.matched.says]
+
+    @cached_property
+    def fused(self) -> list[str]:
+        """Names of the kernels that communicate and compute in one."""
+        found = set()
+        for p in self.participants:
+            ops = p.lane.ops
+            texts = ops.texts["name"]
+            for code in np.unique(ops["name"][p.lane.is_communication]).tolist():
+                if also_computes(texts[code]):
+                    found.add(qualified_name(texts[code]).rsplit("::", 1)[-1])
+        return sorted(found)
 
     @cached_property
     def parts(self) -> Parts:
