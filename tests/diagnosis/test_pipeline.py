@@ -41,7 +41,11 @@ def gpipe(stages: int, micro_batches: int, forward: Callable[[int], float]) -> l
     return programs
 
 
-def played(folder: Path, programs: list[list[Op]]) -> Session:
+def played(
+    folder: Path,
+    programs: list[list[Op]],
+    pieces: Callable[[int], int] = lambda stage: 3 + stage,
+) -> Session:
     """The captures of all stages over some steps, launched ahead of the device."""
     builds = [Build() for _ in programs]
     now = [100.0] * len(programs)
@@ -63,10 +67,10 @@ def played(folder: Path, programs: list[list[Op]]) -> Session:
                 what, other, length = ops[at[stage]]
                 build = builds[stage]
                 if what in ("forward", "backward"):
-                    pieces = 3 + stage
-                    for k in range(pieces):
-                        start = now[stage] + k * length / pieces
-                        build.kernel(start, start + length / pieces, call=launch(stage),
+                    count = pieces(stage)
+                    for k in range(count):
+                        start = now[stage] + k * length / count
+                        build.kernel(start, start + length / count, call=launch(stage),
                                      name=f"{what}_{k}", grid_x=64)  # fmt: skip
                     now[stage] += length
                     at[stage] += 1
@@ -161,3 +165,27 @@ def test_an_exchange_among_all_is_no_pipeline(tmp_path: Path) -> None:
     assert finding.time_ns_per_step == pytest.approx(1_000_000, rel=0.02)
     assert "pipeline_bubble" not in {f.cause for f in diagnosis.findings}
     assert session.verify(msgspec.json.encode(diagnosis)).verified
+
+
+@pytest.mark.parametrize(
+    "around", ["c10d::alltoall_base_", "nccl:all_to_all, op_id = 7", "c10d::all_to_all_single"]
+)
+def test_a_range_around_the_launch_decides(tmp_path: Path, around: str) -> None:
+    build = Build()
+    for step in range(STEPS):
+        at = 100.0 + 1_000 * step
+        build.kernel(at, at + 600, call=(at - 50, at - 48), grid_x=64)
+        build.range(at - 45, at - 35, around)
+        build.range(at - 44, at - 36, "ncclGroupEnd")
+        build.kernel(at + 600, at + 700, call=(at - 42, at - 40), name=SEND_RECV, stream=20)
+        build.range(at - 60, at + 939, f"step {step}")
+    build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=2)
+    found = Session([tmp_path / "built.stepscope"]).communication()
+    assert [o.kind for o in found.operations] == ["all_to_all"]
+
+
+def test_stages_with_as_many_kernels_are_a_pipeline(tmp_path: Path) -> None:
+    """Without embedding and loss, two stages differ at the begin and the end of a step only."""
+    session = played(tmp_path, gpipe(2, 16, lambda stage: 1_000.0), pieces=lambda stage: 3)
+    assert {o.kind for o in session.communication().operations} == {"send_recv"}
+    assert session.diagnose().findings[0].cause == "pipeline_bubble"

@@ -1,11 +1,11 @@
-"""Sends and receives that nothing explains: an all-to-all, or neighbours in a pipeline?
+"""Sends and receives: an exchange among all ranks, or neighbours in a pipeline?
 
 NCCL has one kernel for both. Where neither the framework nor a range says which it is (Nsight
-Systems without NVTX), the pattern does. In an all-to-all, as in any exchange among all ranks, every
-rank runs the same program: the same number of kernels lies between one exchange and the next on all
-of them, and no rank's exchange ends before every rank's has begun. The stages of a pipeline are
-different programs (one has the embedding, another the loss) in different phases, and each exchange
-binds two of them only.
+Systems without NVTX), or the program itself sends and receives (a ring), the pattern does. In an
+all-to-all, as in any exchange among all ranks, every rank runs the same program: the same number of
+kernels lies between one exchange and the next on all of them, and no rank's exchange ends before
+every rank's has begun. The stages of a pipeline are different programs (one has the embedding,
+another the loss) in different phases, and each exchange binds two of them only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepscope.trace.frame import IntArray
 _LEAST: Final = 4
 """Fewer exchanges show no pattern."""
 
-_SAME: Final = 0.9
+_SAME: Final = 0.98
 """Share of the stretches between exchanges that must hold the same number of kernels: of a pipeline
 with two stages, those at the begin and the end of a step differ, and all by embedding and loss."""
 
@@ -57,12 +57,15 @@ def with_exchanges(job: JobCalls) -> JobCalls:
     common = 1 + max(int(calls.token.max(initial=-1)) for calls in job.calls)
     changed = []
     for calls in job.calls:
-        among_all = calls.point_to_point & ~calls.stated
+        among_all = calls.point_to_point
         changed.append(
             replace(
                 calls,
                 kind=np.where(among_all, kinds.CODE["all_to_all"], calls.kind),
                 token=np.where(among_all, common, calls.token),
+                # numbers and groups are those of messages between two
+                group=np.where(among_all, -1, calls.group),
+                sequence=np.where(among_all, -1, calls.sequence),
             )
         )
     return JobCalls(job.participants, changed, job.groups)

@@ -24,6 +24,11 @@ def stages_of(c: Collectives) -> list[list[int]]:
     for start in sorted(near, key=lambda device: (len(near[device]), device)):
         if start in found:
             continue
+        around = _component(near, start)
+        if len(around) > 2 and all(len(near[device]) == 2 for device in around):
+            # interleaved stages send from the last rank to the first one as well: a ring
+            found.update({device: place for place, device in enumerate(around)})
+            continue
         place, front = 0, [start]
         while front:
             for device in front:
@@ -34,3 +39,12 @@ def stages_of(c: Collectives) -> list[list[int]]:
     for device, place in sorted(found.items()):
         stages[place].append(device)
     return stages
+
+
+def _component(near: dict[int, set[int]], start: int) -> list[int]:
+    """All devices that are connected with one, ascending."""
+    seen, front = {start}, {start}
+    while front:
+        front = {other for device in front for other in near[device]} - seen
+        seen |= front
+    return sorted(seen)
