@@ -64,6 +64,11 @@ def late_figures() -> list[Figure]:
         Figure("others_need_ns", "ns_per_step", others("need_ns")),
         Figure("compute_ns", "ns_per_step", f"SELECT compute_ns FROM {PACE}"),
         Figure("others_compute_ns", "ns_per_step", others("compute_ns")),
+        Figure(
+            "compute_ratio",
+            "ratio",
+            f"SELECT round(compute_ns / greatest(({others('compute_ns')}), 1), 2) FROM {PACE}",
+        ),
         Figure("kernels", "per_step", f"SELECT kernels FROM {PACE}"),
         Figure("others_kernels", "per_step", others("kernels")),
         Figure(

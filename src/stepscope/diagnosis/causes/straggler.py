@@ -60,7 +60,10 @@ def detect(case: Case) -> Detection | None:
         says += f", by {{surplus_ns}} a step{inside}"
         figures.append(surplus_figure(part))
     if late.mechanism == "rate":
-        says += " (as much work: {kernels} kernels a step, {others_kernels} on the others)"
+        says += (
+            " ({compute_ratio} times as long, for as much work: {kernels} kernels a step, "
+            "{others_kernels} on the others)"
+        )
     says += recording_text(c, late)
     return Detection(
         time_ns=late.imposed_ns,
