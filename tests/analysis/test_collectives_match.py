@@ -214,6 +214,38 @@ def test_sends_and_receives_are_matched_in_pairs() -> None:
     assert all(rank.unmatched == 0 for rank in found.ranks)
 
 
+def test_one_stream_holds_messages_to_several_neighbours() -> None:
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage)"
+    draw = np.random.default_rng(5)
+    ops: list[list[Op]] = [[] for _ in range(4)]
+    at = 0
+    for _ in range(40):
+        at += int(draw.integers(2 * MS, 3 * MS))
+        for left in range(3):
+            end = at + left * 600 * US + int(draw.integers(0, 200 * US))
+            for rank in (left, left + 1):
+                early = int(draw.integers(80 * US, 300 * US))
+                ops[rank].append(Op(end - early, end + rank * US, name=name, stream=40))
+    found = match([participant(rank, own) for rank, own in enumerate(ops)])
+    assert found is not None
+    assert sorted(channel.ranks for channel in found.channels) == [(0, 1), (1, 2), (2, 3)]
+    assert all(rank.unmatched == 0 for rank in found.ranks)
+
+
+def test_a_rank_whose_ends_scatter_stays_in_its_group() -> None:
+    """Members of an uneven all-to-all do not end together; they still wait for one another."""
+    starts, ends = collective_times(60, 4, 11, jitter_ns=2_000)
+    ends[1] += np.random.default_rng(3).integers(0, 400 * US, ends.shape[1])
+    people = [
+        participant(rank, [Op(*t) for t in zip(starts[rank], ends[rank], strict=True)])
+        for rank in range(4)
+    ]
+    found = match(people)
+    assert found is not None
+    assert [channel.ranks for channel in found.channels] == [(0, 1, 2, 3)]
+    assert all(rank.unmatched == 0 for rank in found.ranks)
+
+
 def test_sequence_numbers_win() -> None:
     """The framework's numbers pair operations whose ends lie nowhere near each other."""
 

@@ -73,20 +73,6 @@ def test_ranges_that_mark_steps_say_nothing_about_a_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hit"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True),
-        ("ncclKernel_AllGather_RING_LL_Sum_int8_t", True),
-        ("void cross_device_reduce_1stage<__nv_bfloat16, 4>(...)", True),
-        ("void at::native::reduce_kernel<512, 1>", False),
-        ("gather_kernel", False),
-    ],
-)
-def test_communication(name: str, hit: bool) -> None:
-    assert bool(words.COMMUNICATION_KERNEL.search(name)) is hit
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "torch/_dynamo/convert_frame.py(1036): _compile",

@@ -11,11 +11,16 @@ from tests.support.build import Build
 from tests.support.ranks import ALL_REDUCE
 
 from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.session import Session
 
 STEPS = 10
 KERNELS = 8
 OPTIMIZER = 400.0  # us
+FUSED = (
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<"
+    "(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 2>()"
+)
 MS = 1_000_000
 
 Times = Callable[[int, int], float]
@@ -32,6 +37,7 @@ def job(
     grid: Times = lambda rank, step: 64.0,
     transfer: float = 200.0,
     buckets: int = 1,
+    name: str = ALL_REDUCE,
 ) -> Session:
     """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
 
@@ -44,6 +50,7 @@ def job(
         grid: how many blocks they are launched with.
         transfer: how long data moves once the last rank has joined, a bucket.
         buckets: all-reduces a step. All but the last run beside the compute.
+        name: the kernel of the last of them.
     """
     everyone = range(of if of is not None else len(ranks))
     builds = {rank: Build() for rank in ranks}
@@ -77,7 +84,7 @@ def job(
                 build.kernel(own, started + transfer, call=launch(call), name=ALL_REDUCE,
                              stream=20, grid_x=24)  # fmt: skip
                 call += 3
-            build.kernel(ready[rank], end, call=launch(call), name=ALL_REDUCE, stream=20, grid_x=24)
+            build.kernel(ready[rank], end, call=launch(call), name=name, stream=20, grid_x=24)
             call += 3
             build.kernel(end + 5, end + 5 + OPTIMIZER, call=launch(call), name="adam", grid_x=64)
             build.api(call + 3, after - 2, "cudaDeviceSynchronize")
@@ -277,3 +284,71 @@ def test_the_communication_view(tmp_path: Path) -> None:
     assert (first.lateness_ns, second.lateness_ns) == (0, MS)
     assert first.exposed_waiting_ns == STEPS * MS
     assert any("message sizes" in remark for remark in found.remarks)
+
+
+def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path: Path) -> None:
+    """Two GPUs of one process: one polls in pieces of its own where the other has one kernel."""
+    build = Build()
+    begin, called = 100.0, 0.0
+    for step in range(STEPS):
+        called = max(called + 3, begin - 80)
+        for device, work, blocks in ((0, 6_000.0, 64), (1, 10_000.0, 112)):
+            for k in range(KERNELS):
+                at = begin + k * work / KERNELS
+                build.kernel(at, at + work / KERNELS - 1, call=(called, called + 2), device=device,
+                             name=f"gemm{k % 2}", grid_x=blocks)  # fmt: skip
+                called += 3
+        # ... whose ends are at places of their own in every step
+        pieces = 3 + step % 4
+        for k in range(pieces):
+            at = begin + 6_000 + k * 4_400 / pieces
+            build.kernel(at, at + 4_400 / pieces - 20 - 37 * ((step * k) % 5),
+                         call=(called, called + 2), name="multimem_all_gather_kernel",
+                         stream=20, grid_x=8)  # fmt: skip
+            called += 3
+        build.kernel(begin + 10_000, begin + 10_300 + 13 * (step % 3), device=1,
+                     call=(called, called + 2), name="two_shot_all_reduce_kernel", stream=20,
+                     grid_x=8)  # fmt: skip
+        build.api(called + 3, begin + 10_400, "cudaDeviceSynchronize")
+        build.range(begin - 90, begin + 10_409, f"step {step}")
+        begin += 10_500
+    build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=1)
+    session = Session([tmp_path / "built.stepscope"])
+    diagnosis = session.diagnose()
+    finding = diagnosis.findings[0]
+    assert finding.cause == "load_imbalance"
+    assert "GPU 1 of rank 0" in finding.message
+    assert any("step by step" in remark for remark in diagnosis.warnings)
+    agrees(session, diagnosis)
+    rows = session.query(
+        "SELECT device, step, sum(time_ns) AS ns FROM rank_time "
+        "WHERE part NOT IN ('alone', 'blocking', 'bubble') GROUP BY ALL"
+    ).to_pylist()
+    lengths = session.query("SELECT device, step, end_ns - start_ns AS ns FROM step").to_pylist()
+    assert {row["ns"] for row in rows} <= {row["ns"] for row in lengths}
+
+
+def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=2_000)
+    cases = session._cases
+    uncovered = uncovered_communication(cases, [])
+    assert uncovered is not None
+    # 2 ms of 100 us loading, 40 us launch, 8 ms, 2 ms, 5 us, 0.4 ms and 20 us
+    assert uncovered.share == pytest.approx(2_000 / 10_565, rel=0.02)
+    assert uncovered_communication(cases, ["input_starvation"]) is not None
+    assert uncovered_communication(cases, ["exposed_communication"]) is None
+
+
+def test_covered_communication_is_healthy(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=200, buckets=8)
+    assert uncovered_communication(session._cases, []) is None
+
+
+def test_kernels_that_communicate_and_compute_are_said_to_be_both(tmp_path: Path) -> None:
+    session = job(tmp_path, range(2), transfer=2_000, name=FUSED)
+    diagnosis = session.diagnose()
+    assert diagnosis.findings[0].cause == "exposed_communication"
+    assert any(
+        "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in remark
+        for remark in diagnosis.warnings
+    )

@@ -88,7 +88,7 @@ def participant(
     host = HostSide(100 + rank, empty, empty, empty, empty, [])
     lane = Lane(100 + rank, rank, gpu, np.full(n, -1, np.int64), host)
     return Participant(
-        rank, lane, lambda table, *_: tables[table], rank, epoch_ns, machine, world_size
+        rank, lane, lambda table, *_: tables.get(table, empty), rank, epoch_ns, machine, world_size
     )
 
 

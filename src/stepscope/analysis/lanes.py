@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
+from stepscope.analysis.communication import is_communication
 from stepscope.analysis.launch import launching_calls
 from stepscope.intervals import union
 from stepscope.intervals.algebra import Intervals
@@ -103,6 +103,7 @@ class Lane:
         ops: its GPU operations, sorted by start.
         call: row of ``host.api`` that enqueued each operation; -1 where unknown.
         host: the process's host side.
+        described: correlation ids of the kernels that the framework described as collectives.
     """
 
     process_id: int
@@ -110,6 +111,7 @@ class Lane:
     ops: Frame
     call: IntArray
     host: HostSide
+    described: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def is_kernel(self) -> BoolArray:
@@ -118,8 +120,14 @@ class Lane:
 
     @cached_property
     def is_communication(self) -> BoolArray:
-        """Kernels that move data between GPUs."""
-        return self.is_kernel & self.ops.matches("name", words.COMMUNICATION_KERNEL)
+        """Kernels that move data between GPUs: by name, or because the framework says so."""
+        return self.is_kernel & (self.ops.that("name", is_communication) | self._is_described)
+
+    @cached_property
+    def _is_described(self) -> BoolArray:
+        if not len(self.described):
+            return np.zeros(len(self.ops), bool)
+        return np.isin(self.ops["correlation_id"], self.described)
 
     @cached_property
     def is_compute(self) -> BoolArray:
@@ -213,6 +221,8 @@ def lanes(read: Reader) -> list[Lane]:
     ranges = read("range", *RANGE_COLUMNS)
     named = read("thread", "process_id", "name")
     overhead = read("overhead", "process_id", "thread_id", "start_ns", "end_ns")
+    described = read("collective", "process_id", "correlation_id")
+    described = described.take(described["correlation_id"] > 0)
     is_cuda = api.equals("api", "runtime", "driver")
     is_os = api.equals("api", "osrt")
     cuda, os_calls = api.take(is_cuda), api.take(is_os)
@@ -223,7 +233,8 @@ def lanes(read: Reader) -> list[Lane]:
     for rows in calls_of_process.values():
         local[rows] = np.arange(len(rows))
     annotations = ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation"))
-    os_calls_of, ranges_of, named_of = map(_by_process, (os_calls, annotations, named))
+    tables = (os_calls, annotations, named, described)
+    os_calls_of, ranges_of, named_of, described_of = map(_by_process, tables)
     found: list[Lane] = []
     for process_id in sorted(of_process, key=lambda p: -len(of_process[p])):
         mine = of_process[process_id]
@@ -243,7 +254,16 @@ def lanes(read: Reader) -> list[Lane]:
             thread_names=_names(named_of(process_id)),
         )
         for device, rows in rows_by(gpu["device"][mine]).items():
-            found.append(Lane(process_id, device, _rows(gpu, mine[rows]), own_call[rows], host))
+            found.append(
+                Lane(
+                    process_id,
+                    device,
+                    _rows(gpu, mine[rows]),
+                    own_call[rows],
+                    host,
+                    described_of(process_id)["correlation_id"],
+                )
+            )
     return found
 
 

@@ -52,14 +52,6 @@ QUERY_CALL = re.compile(
 )
 """Calls that only ask or prepare, and say nothing about what the thread is doing."""
 
-COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|void nccl|msccl|mscclpp)|^ncclDevKernel|^ncclKernel|nvshmem|deep_ep|"
-    r"(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all).*(one_shot|two_shot|multimem|symm)"
-    r"|cross_device_reduce|(one|two)_shot_all_reduce|multimem_",
-    re.IGNORECASE,
-)
-"""Kernels that move data between GPUs."""
-
 _UPDATE_NAME = re.compile(
     r"(?<![A-Za-z])(?:n?adam(?:w|ax|ini|2d)?|radam|sgd|lamb|lion|momentum|rms_?prop|adagrad|adadelta"
     r"|adafactor|lars|muon)(?![a-z])"

@@ -29,7 +29,12 @@ def mostly_bubbles(c: Collectives) -> bool:
 
 
 def late_text(c: Collectives, late: Lateness) -> str:
-    """The late ranks as text."""
+    """The late ranks as text; the GPUs where one rank has several."""
+    if len({p.rank for p in c.participants}) < len(c.participants):
+        places = sorted({(c.participants[d].rank, c.participants[d].lane.device)
+                         for d in late.devices})  # fmt: skip
+        named = ", ".join(f"GPU {device} of rank {rank}" for rank, device in places[:8])
+        return named + (", ..." if len(places) > 8 else "")
     ranks = sorted({c.participants[d].rank for d in late.devices})
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
@@ -59,6 +64,11 @@ def late_figures() -> list[Figure]:
         Figure("others_need_ns", "ns_per_step", others("need_ns")),
         Figure("compute_ns", "ns_per_step", f"SELECT compute_ns FROM {PACE}"),
         Figure("others_compute_ns", "ns_per_step", others("compute_ns")),
+        Figure(
+            "compute_ratio",
+            "ratio",
+            f"SELECT round(compute_ns / greatest(({others('compute_ns')}), 1), 2) FROM {PACE}",
+        ),
         Figure("kernels", "per_step", f"SELECT kernels FROM {PACE}"),
         Figure("others_kernels", "per_step", others("kernels")),
         Figure(

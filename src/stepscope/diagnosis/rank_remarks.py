@@ -12,7 +12,8 @@ from stepscope.diagnosis.result import Evidence, Finding
 from stepscope.trace.units import percent, shown
 
 _NOTABLE = 0.1
-_NEARLY_ALWAYS = 0.9
+_MOSTLY = 0.5
+_BY_FAR = 2
 _ABOUT_RANKS = {"straggler", "load_imbalance"}
 
 
@@ -26,6 +27,15 @@ def rank_figures(c: Collectives | None) -> list[Figure]:
         Figure("waiting_share", "share", share.format("waiting_ns")),
         Figure("transfer_share", "share", share.format("transfer_ns + absent_ns")),
     ]
+    if c.alone:
+        figures += [
+            Figure(
+                "communication_share",
+                "share",
+                "SELECT sum(communication_ns) / sum(wall_ns) FROM step WHERE steady",
+            ),
+            Figure("blocking_share", "share", share.format("blocking_ns")),
+        ]
     if last is not None:
         rank = f"FROM rank_pace WHERE rank = {c.participants[last].rank}"
         figures += [
@@ -46,7 +56,7 @@ def rank_remarks(
 ) -> list[str]:
     """Sentences about waiting, transferring and who is last."""
     if c is None or not len(c.parts):
-        return [] if c is None else list(c.matched.says)
+        return [] if c is None else list(c.says)
     waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
     remarks = []
     if c.alone and transfer > _NOTABLE:
@@ -55,7 +65,13 @@ def rank_remarks(
             "rank cannot tell moving data from waiting for a late rank, so give the captures of "
             "all ranks together"
         )
-    elif waiting + transfer > _NOTABLE:
+    elif c.alone and about["communication_share"].value > _NOTABLE:
+        remarks.append(
+            f"communication runs for {percent(about['communication_share'].value)} of the time, "
+            f"{percent(transfer)} of the time with no compute beside it (exposed) and for "
+            f"{percent(about['blocking_share'].value)} while other work was ready (blocking)"
+        )
+    elif not c.alone and waiting + transfer > _NOTABLE:
         remarks.append(
             f"GPUs wait inside collectives for another rank, busy only in appearance, for "
             f"{percent(waiting)} of the time of all ranks, and move data with nothing to cover it "
@@ -69,22 +85,29 @@ def rank_remarks(
         )
         remarks.append(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
-            f"the others wait {others} a step for it, {_because(c)}"
+            f"the others wait {others} a step for it, {_because(c, last)}"
         )
-    return [*remarks, *c.matched.says]
+    return [*remarks, *c.says]
 
 
-def _because(c: Collectives) -> str:
+def _because(c: Collectives, last: int) -> str:
     late = c.lateness
-    if any(pace.recording_ns for pace in c.paces):
-        return "which recording explains: it slows the hosts, and not all of them alike"
     if late is not None and late.common:
         return "but need as long themselves, so that it is not this rank's fault"
-    return "too little to report"
+    tool = c.parts.idle.get("profiler_overhead")
+    own = {name: time.mean(axis=0) for name, time in c.parts.own().items()}
+    more = {name: time[last] - np.median(np.delete(time, last)) for name, time in own.items()}
+    part = max(more, key=lambda name: more[name])
+    if part == "idle profiler_overhead" or any(pace.recording_ns for pace in c.paces):
+        return "which recording may explain: it slows the hosts, and not all of them alike"
+    if tool is None and late is not None and last in late.devices:
+        return "too little to report"
+    what = part.replace("idle ", "idle time by cause ").replace("_", " ")
+    return f"and what its own record shows more of than the others' is {what}"
 
 
 def _mostly_last(c: Collectives) -> int | None:
-    """The device that is last nearly always, where that costs the others time."""
+    """The device that is last by far most often, where that costs the others time."""
     instances = c.matched.instances
     several = (c.step_of(instances.last_start_ns) >= 0) & (instances.members > 1)
     if c.alone or not several.any():
@@ -93,4 +116,7 @@ def _mostly_last(c: Collectives) -> int | None:
     device = int(np.argmax(counts))
     others = np.delete(c.parts.waiting.mean(axis=0), device)
     costs = float(np.median(others)) > 0.5 * _NOTABLE * c.step_ns
-    return device if costs and counts[device] >= _NEARLY_ALWAYS * several.sum() else None
+    often = counts[device] >= max(
+        _MOSTLY * several.sum(), _BY_FAR * np.delete(counts, device).max(initial=0)
+    )
+    return device if costs and often else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ _SAID = (
     "group_ranks",
     "sequence",
 )
+_ENCLOSING = ("process_id", "thread_id", "start_ns", "end_ns", "name")
 _GRID = ("id", "grid_x", "block_x")
 
 
@@ -67,6 +68,7 @@ class Calls:
         sequence: number of the operation inside its communicator; -1 where unknown.
         bytes: message size; -1 where unknown.
         size: ranks of the communicator; -1 where unknown.
+        stated: whether something else than the kernel's name says its kind.
     """
 
     op: IntArray
@@ -79,6 +81,7 @@ class Calls:
     sequence: IntArray
     bytes: IntArray
     size: IntArray
+    stated: BoolArray
 
     def __len__(self) -> int:
         return len(self.op)
@@ -134,7 +137,7 @@ def _calls(
     op = np.flatnonzero(p.lane.is_communication)
     n = len(op)
     unknown = np.full(n, -1, np.int64)
-    kind = _kinds_by_name(p.lane, op)
+    kind, stated = _kinds(p, op)
     token = _codes_of_kernels(p, op, tokens)
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
@@ -143,9 +146,11 @@ def _calls(
     known = row >= 0
     if known.any():
         rows, inverse = _distinct_rows(said, row[known])
-        described = [_described(said, int(r), tokens, groups, names) for r in rows]
-        facts = np.array(described, np.int64).reshape(-1, 5)[inverse]
-        kind[known] = np.where(facts[:, 0] == kinds.UNKNOWN, kind[known], facts[:, 0])
+        each = [_described(said, int(r), tokens, groups, names) for r in rows]
+        facts = np.array(each, np.int64).reshape(-1, 5)[inverse]
+        described = facts[:, 0] != kinds.UNKNOWN
+        kind[known] = np.where(described, facts[:, 0], kind[known])
+        stated[known] |= described
         token[known], group[known] = facts[:, 1], facts[:, 2]
         size_bytes[known], size[known] = facts[:, 3], facts[:, 4]
         sequence[known] = said["sequence"][row[known]]
@@ -160,33 +165,87 @@ def _calls(
         sequence=sequence,
         bytes=size_bytes,
         size=size,
+        stated=stated,
     )
 
 
-def _kinds_by_name(lane: Lane, op: IntArray) -> IntArray:
-    """Kind of each kernel by its name, else by the NCCL range around its launch."""
+def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
+    """Kind of each kernel by the operator or range that encloses its launch, else by its name.
+
+    PyTorch sends an all-to-all as sends and receives, and a barrier as an all-reduce: what the
+    kernel is named says less than what the program asked for.
+
+    Returns:
+        The kinds, and where something else than the name says them.
+    """
+    lane = p.lane
     texts = lane.ops.texts["name"]
-    code_of = np.array([kinds.kind_of(text) for text in texts] + [kinds.UNKNOWN], np.int64)
+    code_of = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN], np.int64)
     kind = code_of[lane.ops["name"][op]]
-    vague = np.flatnonzero(kind == kinds.UNKNOWN)
+    stated = np.zeros(len(op), bool)
+    launched = np.flatnonzero(lane.call[op] >= 0)
+    if not len(launched) or not len(lane.host.api):
+        return kind, stated
+    call = lane.call[op[launched]]
+    thread, at = lane.host.api["thread_id"][call], lane.host.api["start_ns"][call]
     ranges = lane.host.ranges
-    if not len(vague) or not len(ranges) or not len(lane.host.api):
-        return kind
-    nccl = ranges.take(ranges.that("name", lambda text: text.lower().startswith("nccl")))
-    call = lane.call[op[vague]]
-    row = np.maximum(call, 0)
-    thread, at = lane.host.api["thread_id"][row], lane.host.api["start_ns"][row]
-    by_text = np.array([kinds.kind_of(t) for t in ranges.texts["name"]] + [kinds.UNKNOWN], np.int64)
-    for one in np.unique(thread[call >= 0]).tolist():
-        own = nccl.take(nccl["thread_id"] == one)
-        mine = np.flatnonzero((thread == one) & (call >= 0))
-        if not len(own) or not len(mine):
+    operators = _of_process(p.read("operator", *_ENCLOSING), lane.process_id)
+    # the framework's word counts more than a call of NCCL: it knows why it sends and receives
+    for frame, states in (
+        (ranges, _of_nccl),
+        (operators, _of_framework),
+        (ranges, _of_framework),
+    ):
+        around = _enclosing_kinds(frame, states, thread, at)
+        says = around != kinds.UNKNOWN
+        kind[launched[says]] = around[says]
+        stated[launched[says]] = True
+    return kind, stated
+
+
+def _of_process(frame: Frame, process_id: int) -> Frame:
+    return frame.take(frame["process_id"] == process_id) if len(frame) else frame
+
+
+def _of_nccl(text: str) -> bool:
+    """Whether a range is a call of NCCL, as its own annotations name it."""
+    return text.lower().startswith(("nccl", "rccl"))
+
+
+def _of_framework(text: str) -> bool:
+    """Whether a range or an operator is how PyTorch names a collective."""
+    return text.startswith(("c10d::", "nccl:", "_c10d_functional::", "c10d_functional::",
+                            "symm_mem::"))  # fmt: skip
+
+
+def _enclosing_kinds(
+    frame: Frame, states: Callable[[str], bool], thread: IntArray, at_ns: IntArray
+) -> IntArray:
+    """Kind that the innermost of some ranges around each launch states; ``UNKNOWN`` if none."""
+    found = np.full(len(at_ns), kinds.UNKNOWN, np.int64)
+    if not len(frame):
+        return found
+    by_text = np.array(
+        [kinds.kind_of(t) if states(t) else kinds.UNKNOWN for t in frame.texts["name"]]
+        + [kinds.UNKNOWN],
+        np.int64,
+    )
+    stated = by_text[frame["name"]]
+    useful = stated != kinds.UNKNOWN
+    if not useful.any():
+        return found
+    frame, stated = frame.take(useful), stated[useful]
+    for one in np.unique(frame["thread_id"]).tolist():
+        own = np.flatnonzero(frame["thread_id"] == one)
+        mine = np.flatnonzero(thread == one)
+        if not len(mine):
             continue
-        mine = mine[np.argsort(at[mine], kind="stable")]
-        inside = stab_innermost(own["start_ns"], own["end_ns"], at[mine])
+        own = own[np.argsort(frame["start_ns"][own], kind="stable")]
+        mine = mine[np.argsort(at_ns[mine], kind="stable")]
+        inside = stab_innermost(frame["start_ns"][own], frame["end_ns"][own], at_ns[mine])
         hit = inside >= 0
-        kind[vague[mine[hit]]] = by_text[own["name"][inside[hit]]]
-    return kind
+        found[mine[hit]] = stated[own[inside[hit]]]
+    return found
 
 
 def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> IntArray:

@@ -34,6 +34,10 @@ _LARGE_BYTES = 1 << 20
 _MIN_ALIKE = 4
 
 
+Windows = tuple[IntArray, IntArray]
+"""Begin and end of each window, ns."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """Time of every device in every window, ns; arrays are windows x devices.
@@ -50,7 +54,8 @@ class Parts:
         transfer: nothing but communication (or less), at least one of it under way.
         absent: communication alone, longer than equal operations take; the rank that is waited
             for is not in the capture. Zero when all ranks are there.
-        unmatched: communication alone that has no counterpart on another rank.
+        unmatched: communication alone that has no counterpart on another rank; zero where ranks are
+            compared step by step.
         copy: nothing but copies.
         memset: nothing but memory sets.
         idle: idle time by cause.
@@ -108,6 +113,15 @@ def windows(explained: list[Explanation], matched: Matched) -> tuple[IntArray, I
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
+def step_windows(explained: list[Explanation]) -> list[Windows]:
+    """As many steady steps of each device as all have, on its own clock."""
+    count = min(e.n_steady for e in explained)
+    return [
+        (e.bounds_ns[e.first : e.first + count], e.bounds_ns[e.first + 1 : e.first + count + 1])
+        for e in explained
+    ]
+
+
 def transfer_limits(matched: Matched) -> list[IntArray]:
     """For each device the longest time that counts as transfer, ns: unlimited where all are there.
 
@@ -148,16 +162,37 @@ def usual(looks: IntArray, kind: IntArray, size: IntArray, time_ns: IntArray) ->
 
 
 def parts(
-    explained: list[Explanation], matched: Matched, begin_ns: IntArray, end_ns: IntArray
+    explained: list[Explanation],
+    matched: Matched,
+    own_windows: list[Windows],
+    begin_ns: IntArray,
+    end_ns: IntArray,
+    *,
+    by_step: bool = False,
 ) -> Parts:
-    """Split the given windows of the job for every device."""
+    """Split the given windows of the job for every device.
+
+    Args:
+        explained: the explained devices.
+        matched: their collectives.
+        own_windows: the windows on each device's own clock, ns.
+        begin_ns: begin of each window on the job's clock.
+        end_ns: end of each window on the job's clock.
+        by_step: communication without a counterpart is compared step by step: what a device has of
+            it beyond the device with least is taken for waiting.
+    """
     limits = transfer_limits(matched)
     paired = np.array([c.point_to_point for c in matched.channels], bool)[matched.instances.channel]
     columns = [
-        _of_device(e, rank, limit, paired[rank.instance], begin_ns, end_ns)
-        for e, rank, limit in zip(explained, matched.ranks, limits, strict=True)
+        _of_device(e, rank, limit, paired[rank.instance], *own)
+        for e, rank, limit, own in zip(explained, matched.ranks, limits, own_windows, strict=True)
     ]
     joined = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
+    if by_step:
+        least = joined["unmatched"].min(axis=1, keepdims=True)
+        joined["waiting"] = joined["waiting"] + joined["unmatched"] - least
+        joined["transfer"] = joined["transfer"] + least
+        joined["unmatched"] = np.zeros_like(joined["unmatched"])
     idle = {cause: joined.pop(f"idle {cause}") for cause in CAUSES}
     return Parts(
         begin_ns=begin_ns,
@@ -172,10 +207,9 @@ def _of_device(
     rank: RankOps,
     limit: IntArray,
     paired: BoolArray,
-    begin_ns: IntArray,
-    end_ns: IntArray,
+    begin: IntArray,
+    end: IntArray,
 ) -> dict[str, IntArray]:
-    begin, end = rank.clock.back(begin_ns), rank.clock.back(end_ns)
     spent = account(e.lane, begin, end)
     compute = e.lane.union_of(e.lane.is_compute)
 

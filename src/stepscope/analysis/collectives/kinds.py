@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.communication import known_kernels
 from stepscope.trace.frame import BoolArray, IntArray
 
 KINDS: Final = (
@@ -26,9 +27,11 @@ KINDS: Final = (
     "scatter",
     "barrier",
     "send_recv",
+    "local",
     "unknown",
 )
-"""Every kind of communication; codes are positions in this tuple."""
+"""Every kind of communication; codes are positions in this tuple. ``local`` are a communication
+library's kernels that wait for no other rank, such as those that count what goes where."""
 
 CODE: Final = {kind: code for code, kind in enumerate(KINDS)}
 POINT_TO_POINT: Final = CODE["send_recv"]
@@ -44,7 +47,7 @@ _WORDS: Final = (
     ("all_reduce", r"all_?reduce|cross_device_reduce|multimem_"),
     ("reduce_scatter", r"reduce_?scatter"),
     ("all_gather", r"all_?gather"),
-    ("all_to_all", r"all_?to_?all|deep_ep"),
+    ("all_to_all", r"all_?to_?all"),
     ("send_recv", r"send_?recv|(?<![a-z])(i?send|i?recv|recvAnySource)(?![a-z])|nccl(send|recv)"),
     ("broadcast", r"broadcast|ncclbcast"),
     ("barrier", r"barrier"),
@@ -73,6 +76,14 @@ def kind_of(name: str) -> int:
         if pattern.search(head):
             return code
     return UNKNOWN
+
+
+def kind_of_kernel(name: str) -> int:
+    """Code of the kind of a communication kernel, by what is known of its library."""
+    known = known_kernels(name)
+    if known is not None and known.does != KINDS[UNKNOWN]:
+        return CODE[known.does]
+    return kind_of(name)
 
 
 def element_bytes(dtype: str) -> int:

@@ -44,7 +44,9 @@ class Lateness:
         in_turn: whether another one of them is late from step to step.
         late_at: the late device of each window; -1 where none stands out.
         imposed_ns: how much earlier the job could go on if they were in time, ns a window: until
-            the next one is late. Without what the capturing tool costs.
+            the next one is late. Without what the capturing tool costs. Where the late device
+            itself is slower or has more to do, the other hosts count with what they need at least.
+        sure_ns: the same with all hosts at the pace that they have in the capture.
         others_wait_ns: median of what the other devices wait with nothing to cover it, ns a
             window.
         mechanism: ``work`` (more of it), ``rate`` (the same work takes longer), ``idle`` (the
@@ -64,21 +66,29 @@ class Lateness:
     mechanism: Mechanism
     idle_cause: str | None
     common: bool
+    sure_ns: float = 0.0
     surplus_ns: dict[str, float] = field(default_factory=dict)
     more_work: float = 1.0
     more_time: float = 1.0
 
 
-def own_time(parts: Parts, paces: list[Pace]) -> npt.NDArray[np.float64]:
+def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
     """What each device would need for each window on its own account, ns (windows x devices).
 
     The longer of what the device did but wait and what the host did but wait, each without what
     the capturing tool cost.
+
+    Args:
+        parts: where the time of the devices goes.
+        paces: what their hosts need.
+        at_least: count hosts with what they need at least.
     """
     nothing = np.zeros_like(parts.wall)
     tool = parts.idle.get("profiler_overhead", nothing)
     device = parts.wall - parts.waiting - parts.absent - tool
-    host = np.array([max(pace.need_ns - pace.recording_ns, 0.0) for pace in paces])
+    host = np.array(
+        [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
+    )
     need: npt.NDArray[np.float64] = np.maximum(device.astype(np.float64), host[None, :])
     return need
 
@@ -88,7 +98,8 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
 
     The late rank is the one that needs most on its own account. Up to half of the ranks may be
     late together (the GPUs of a slow machine): the set ends where the needs make their largest
-    step.
+    step. A rank that waits longer than the others is never the late one, whatever it needs: the
+    capturing tool costs, and a host's pace is an estimate, but who waits is seen.
     """
     n_windows, n = parts.wall.shape
     if n < 2 or not n_windows or not parts.waiting.any():
@@ -114,17 +125,22 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         devices, imposed = sorted(order[:size].tolist()), lasting
         late[:, devices] = True
         late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
-    if imposed <= 0:
+    if imposed <= 0 or _waits_more(parts, late):
         return None
     surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != _TOOL}
     _less_hidden(surplus, paces, devices)
     mechanism, idle_cause, more_work, more_time = _mechanism(parts, work, late, surplus, imposed)
     others = [d for d in range(n) if d not in devices] or list(range(n))
+    sure = imposed
+    if mechanism in ("work", "rate") and not in_turn:
+        least = own_time(parts, paces, at_least=True).sum(axis=0) / n_windows
+        imposed = max(imposed, float(least[devices].min() - least[others].max()))
     return Lateness(
         devices=devices,
         in_turn=in_turn,
         late_at=late_at,
         imposed_ns=imposed,
+        sure_ns=sure,
         others_wait_ns=float(np.median(parts.waiting[:, others].mean(axis=0))),
         mechanism=mechanism,
         idle_cause=idle_cause,
@@ -133,6 +149,12 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         more_work=more_work,
         more_time=more_time,
     )
+
+
+def _waits_more(parts: Parts, late: BoolArray) -> bool:
+    """Whether the devices that need most wait longer for others than others wait for them."""
+    mine, others = _late_and_others(parts.waiting, late)
+    return mine > others
 
 
 def _late_and_others(values: IntArray, late: BoolArray) -> tuple[float, float]:
@@ -192,7 +214,10 @@ def _mechanism(
         mine, others = _late_and_others(launched, late)
         ratios.append(mine / max(others, 1.0))
     more_work = max(ratios)
+    # kernels that take longer come first: what the host does meanwhile follows from them
     name = max(surplus, key=lambda part: surplus[part])
+    if surplus["compute"] >= _MAIN * imposed:
+        name = "compute"
     if surplus[name] < _MAIN * imposed:
         return "mixed", None, more_work, more_time
     more, took = more_work, more_time

@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.analysis.collectives import kinds
 from stepscope.analysis.collectives.calls import Calls, JobCalls, Participant, job_calls
 from stepscope.analysis.collectives.clocks import HOP_NS, Line, pair_by_time
+from stepscope.analysis.collectives.exchanges import with_exchanges
 from stepscope.analysis.collectives.pairs import (
     LOOSE_NS,
     UNBOUND_NS,
@@ -30,7 +31,7 @@ def match(participants: Sequence[Participant]) -> Matched | None:
         None when none of them communicates. A single one is matched with nobody: its operations
         are instances with one member, whose waiting cannot be told from transferring.
     """
-    job = with_payloads(job_calls(participants))
+    job = with_exchanges(with_payloads(job_calls(participants)))
     if not any(len(calls) for calls in job.calls):
         return None
     found = channels(job)

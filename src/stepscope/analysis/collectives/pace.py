@@ -35,12 +35,15 @@ class Pace:
         recording_ns: the estimated cost of recording in it.
         calling_ns: of it, calls and the short pauses between them.
         silent_ns: of it, long pauses without calls, and getting input.
+        least_ns: what it needs at least: without the most that the capturing tool may have added.
+            A host that had time to spare shows no limit by what it took.
     """
 
     need_ns: float
     recording_ns: float
     calling_ns: float
     silent_ns: float
+    least_ns: float = 0.0
 
 
 def pace(p: Participant, e: Explanation) -> Pace:
@@ -61,9 +64,14 @@ def pace(p: Participant, e: Explanation) -> Pace:
         own = union(timeline.start_ns[rows], timeline.end_ns[rows])
         return total(subtract(own, waited)) / e.n_steady
 
+    need = (end - begin - total(waited)) / e.n_steady
+    recording = e.recording_ns / e.n_steady
+    # an estimate for torch.profiler is good to a factor of two
+    most = 2 * recording if e.tool is None else e.tool.most_ns
     return Pace(
-        need_ns=(end - begin - total(waited)) / e.n_steady,
-        recording_ns=e.recording_ns / e.n_steady,
+        need_ns=need,
+        recording_ns=recording,
+        least_ns=max(need - most, 0.0),
         calling_ns=of(h.DISPATCH),
         silent_ns=of(h.SILENCE, h.INPUT),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stepscope.analysis.collectives.late import own_time
+from stepscope.analysis.collectives.stages import stages_of
 
 if TYPE_CHECKING:
     from stepscope.analysis.collectives.job import Collectives
@@ -29,6 +30,7 @@ COLUMNS: Final = {
     "absent_ns": "likely waiting for ranks that are not there, ns a step",
     "compute_ns": "compute kernels run, ns a step",
     "alone_ns": "part of compute_ns in which no communication runs, ns a step",
+    "stage": "place in the pipeline, 0 at one end of it; -1 where it is in none",
     "kernels": "compute kernels a step",
     "threads": "threads they are launched with, a step",
     "operations": "matched communication operations in these steps",
@@ -48,6 +50,9 @@ def columns(c: Collectives) -> dict[str, AnyArray]:
     inside = c.step_of(instances.last_start_ns) >= 0
     several = inside & (instances.members > 1)
     devices = late.devices if late is not None and not late.common else []
+    stage = np.full(n, -1, np.int64)
+    for place, members in enumerate(stages_of(c)):
+        stage[members] = place
     is_late = np.isin(np.arange(n), devices)
 
     def mean(values: AnyArray) -> AnyArray:
@@ -69,6 +74,7 @@ def columns(c: Collectives) -> dict[str, AnyArray]:
             f"{name}_ns": mean(getattr(parts, name))
             for name in ("waiting", "transfer", "blocking", "bubble", "absent", "compute", "alone")
         },
+        "stage": stage,
         "kernels": mean(c.work.kernels),
         "threads": mean(c.work.threads),
         "operations": np.array([int(inside[rank.instance].sum()) for rank in matched.ranks]),

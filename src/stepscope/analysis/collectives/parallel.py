@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,7 @@ import numpy as np
 from stepscope.analysis.collectives import kinds
 from stepscope.analysis.collectives.result import Matched
 from stepscope.analysis.explain import Explanation
+from stepscope.analysis.kernels.families import classify
 from stepscope.intervals import coverage, overlap_per_window
 from stepscope.trace.frame import IntArray
 
@@ -21,6 +23,14 @@ backward pass). Gradients are communicated after it, activations from the first 
 _HIDDEN: Final = 0.25
 """Work on the compute path cannot run under compute that needs its result: of it, hardly any is
 hidden."""
+
+_ATTENTION: Final = 0.2
+"""Three all-to-alls (queries, keys, values) may go before one attention and one behind it."""
+
+_EMBEDDING_BAG: Final = re.compile(
+    r"embedding_?bag|split_embedding|batched_embedding|bounds_check_indices", re.IGNORECASE
+)
+"""Kernels of pooled embedding tables (PyTorch's EmbeddingBag, FBGEMM), as recommenders have."""
 
 _SMALL_BYTES: Final = 1 << 16
 _SMALL_NS: Final = 100_000
@@ -34,7 +44,8 @@ class Guess:
     Attributes:
         channel: number of the communicator.
         id: ``data_parallel``, ``sharded_data_parallel``, ``tensor_parallel``,
-            ``pipeline_parallel``, ``expert_parallel``, ``scalars`` or ``unknown``.
+            ``pipeline_parallel``, ``expert_parallel``, ``sequence_parallel``,
+            ``embedding_parallel``, ``scalars`` or ``unknown``.
         says: the evidence, in one sentence.
     """
 
@@ -49,6 +60,8 @@ LABELS: Final = {
     "tensor_parallel": "tensor parallel",
     "pipeline_parallel": "pipeline parallel",
     "expert_parallel": "expert parallel",
+    "sequence_parallel": "sequence parallel (Ulysses)",
+    "embedding_parallel": "embedding tables sharded over ranks (DLRM)",
     "scalars": "single numbers (loss, gradient norm)",
     "unknown": "unknown",
 }
@@ -108,7 +121,41 @@ def _guess(
     tiny = (size >= 0) & (size <= _SMALL_BYTES) | (size < 0) & (moving <= _SMALL_NS)
     point_to_point = matched.channels[number].point_to_point
     id_, says = _reading(per_step, first, hidden, bool(tiny.all()), point_to_point)
+    if id_ == "expert_parallel":
+        sends = kind == kinds.CODE["all_to_all"]
+        part = _attention_between(e, start[mine][sends], stop[sends])
+        if part >= _ATTENTION:
+            id_ = "sequence_parallel"
+            says += f", {100 * part:.0f} % of them with attention and nothing else up to the next"
+        elif any(_EMBEDDING_BAG.search(text) for text in e.lane.ops.texts["name"]):
+            id_ = "embedding_parallel"
+            says += ", between lookups of embedding tables"
     return Guess(number, id_, f"{says}; {100 * hidden:.0f} % of its time is under compute")
+
+
+def _attention_between(e: Explanation, start: IntArray, stop: IntArray) -> float:
+    """Share of the stretches from one all-to-all to the next with attention and no projection.
+
+    An all-to-all before attention turns a part of the sequence into a part of the heads, and one
+    behind it turns it back. Between those around experts stand experts, or a whole attention block
+    with its projections.
+    """
+    if len(start) < _MANY:
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    begin, end = stop[order][:-1], start[order][1:]
+    ops = e.lane.ops
+    families = [classify(text).family for text in ops.texts["name"]] + [""]
+
+    def count(*names: str) -> IntArray:
+        hit = np.array([family in names for family in families])[ops["name"]] & e.lane.is_compute
+        done = np.concatenate(([0], np.cumsum(hit)))
+        low, high = (np.searchsorted(ops["start_ns"], edge) for edge in (begin, end))
+        found: IntArray = done[np.maximum(high, low)] - done[low]
+        return found
+
+    only = (count("attention") > 0) & (count("matmul") == 0)
+    return float(only.mean())
 
 
 def _reading(

@@ -8,13 +8,13 @@ one rank before they begin on the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.analysis.collectives import kinds
 from stepscope.analysis.collectives.calls import JobCalls
-from stepscope.analysis.collectives.clocks import HOP_NS, SHARED_NS, Line, fit
+from stepscope.analysis.collectives.clocks import HOP_NS, SHARED_NS, Line, fit, pair_by_time
 from stepscope.analysis.collectives.pairs import by_wall_clock, pairs
 from stepscope.trace.frame import IntArray
 
@@ -25,6 +25,8 @@ _MIN_SHARE = 0.3
 _MIN_PAIRS = 3
 _MAX_IMPOSSIBLE = 0.1
 _TOGETHER = 3
+_FITS = 0.8
+_WHOLE = 0.7
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ def channels(job: JobCalls) -> list[Channel]:
                 found.append(Channel([(0, rows)], rank, 2, False, point_to_point))
         return found
     streams = [_by_stream(job, device, False) for device in range(len(job.calls))]
-    found += _linked(job, streams, several=True)
+    found += _completed(job, _linked(job, streams), streams)
     pairs_of = [_by_stream(job, device, True) for device in range(len(job.calls))]
-    found += _linked(job, pairs_of, several=False)
+    found += _paired(job, pairs_of)
     return [channel for channel in found if len(channel.members) > 1]
 
 
@@ -91,7 +93,7 @@ def _by_stream(job: JobCalls, device: int, point_to_point: bool) -> list[IntArra
     return [part for part in np.split(rows[order], cuts) if len(part)]
 
 
-def _linked(job: JobCalls, streams: list[list[IntArray]], *, several: bool) -> list[Channel]:
+def _linked(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
     """Streams of different devices that belong together, the longest streams first."""
     todo = sorted(
         ((len(rows), device, number) for device, own in enumerate(streams)
@@ -105,35 +107,142 @@ def _linked(job: JobCalls, streams: list[list[IntArray]], *, several: bool) -> l
             continue
         taken.add((device, number))
         seed = streams[device][number]
-        links: list[tuple[float, float, int, int]] = []
-        for other, own in enumerate(streams):
-            if other == device:
-                continue
-            best: tuple[float, float, int, int] | None = None
-            for candidate, rows in enumerate(own):
-                if (other, candidate) in taken:
-                    continue
-                link = _link(job, device, seed, other, rows)
-                if link is not None and (best is None or link[0] > best[0]):
-                    best = (*link, other, candidate)
-            if best is not None:
-                links.append(best)
+        links = _links(job, streams, taken, device, seed)
         if not links:
             continue
-        if several:
-            # another replica of the same group keeps pace with this one, but not as exactly
-            closest = min(residual for _, residual, _, _ in links)
-            links = [k for k in links if k[1] <= max(3 * closest, HOP_NS * len(links))]
-        else:
-            links = [max(links, key=lambda link: (link[0], -link[1]))]
+        # another replica of the same group keeps pace with this one, but not as exactly
+        closest = min(residual for _, residual, _, _ in links)
+        links = [k for k in links if k[1] <= max(3 * closest, HOP_NS * len(links))]
         members: list[Member] = [(device, seed)]
         for _, _, other, candidate in links:
             taken.add((other, candidate))
             members.append((other, streams[other][candidate]))
         members.sort(key=lambda member: member[0])
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
-        found.append(Channel(members, ranks, len(members), False, not several))
+        found.append(Channel(members, ranks, len(members), False))
     return found
+
+
+def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
+    """Sends and receives of two devices each, the longest streams first.
+
+    One stream may hold the messages to several neighbours: what ends together with those of one
+    belongs to it, the rest is looked at again.
+    """
+    left = [list(own) for own in streams]
+    taken: set[tuple[int, int]] = set()
+    found = []
+    while todo := [
+        (len(rows), device, number)
+        for device, own in enumerate(left)
+        for number, rows in enumerate(own)
+        if (device, number) not in taken
+    ]:
+        _, device, number = max(todo)
+        taken.add((device, number))
+        seed = left[device][number]
+        links = _links(job, left, taken, device, seed)
+        if not links:
+            continue
+        _, _, other, candidate = max(links, key=lambda link: (link[0], -link[1]))
+        taken.add((other, candidate))
+        mine, theirs = _of_both(job, device, seed, other, left[other][candidate])
+        members: list[Member] = sorted([(device, mine), (other, theirs)], key=lambda m: m[0])
+        ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
+        found.append(Channel(members, ranks, 2, False, True))
+        for one, whole, part in ((device, seed, mine), (other, left[other][candidate], theirs)):
+            rest = np.setdiff1d(whole, part)
+            if len(rest):
+                left[one].append(rest)
+    return found
+
+
+def _links(
+    job: JobCalls,
+    streams: list[list[IntArray]],
+    taken: set[tuple[int, int]],
+    device: int,
+    seed: IntArray,
+) -> list[tuple[float, float, int, int]]:
+    """(share, residual in ns, device, stream) of the best free stream of every other device."""
+    links: list[tuple[float, float, int, int]] = []
+    for other, own in enumerate(streams):
+        if other == device:
+            continue
+        best: tuple[float, float, int, int] | None = None
+        for candidate, rows in enumerate(own):
+            if (other, candidate) in taken:
+                continue
+            link = _link(job, device, seed, other, rows)
+            if link is not None and (best is None or link[0] > best[0]):
+                best = (*link, other, candidate)
+        if best is not None:
+            links.append(best)
+    return links
+
+
+def _of_both(
+    job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The operations of two streams that belong to each other: all, unless many surely do not."""
+    i, j, line = _together(job, a, rows_a, b, rows_b)
+    end_a, end_b = job.calls[a].end_ns, line.to(job.calls[b].end_ns)
+    close = np.abs(end_a[i] - end_b[j]) <= _TOGETHER * HOP_NS
+    if close.sum() >= _WHOLE * max(len(rows_a), len(rows_b)):
+        return rows_a, rows_b
+    by_end_a, by_end_b = rows_a[np.argsort(end_a[rows_a])], rows_b[np.argsort(end_b[rows_b])]
+    same = np.zeros(max(len(end_a), len(end_b)), np.int64)
+    i, j = pair_by_time(
+        end_a[by_end_a], same[by_end_a], end_b[by_end_b], same[by_end_b], _TOGETHER * HOP_NS
+    )
+    return np.sort(by_end_a[i]), np.sort(by_end_b[j])
+
+
+def _completed(job: JobCalls, found: list[Channel], streams: list[list[IntArray]]) -> list[Channel]:
+    """The communicators with the streams that found none, where they fit one.
+
+    Ends that scatter more than those of the closest members tell another replica of a group from
+    its own members, and members of an uneven all-to-all do not end together either. A stream
+    without any other group is therefore taken for a member of the one that it fits best.
+    """
+    taken = {(device, rows.tobytes()) for channel in found for device, rows in channel.members}
+    completed = list(found)
+    for device, streams_of in enumerate(streams):
+        for rows in streams_of:
+            if (device, rows.tobytes()) in taken:
+                continue
+            best: tuple[float, int] | None = None
+            for number, channel in enumerate(completed):
+                if any(device == member for member, _ in channel.members):
+                    continue
+                links = [
+                    _link(job, other, theirs, device, rows) for other, theirs in channel.members
+                ]
+                if any(link is None for link in links):
+                    continue
+                share = min(link[0] for link in links if link is not None)
+                if share >= _FITS and (best is None or share > best[0]):
+                    best = share, number
+            if best is None:
+                continue
+            channel = completed[best[1]]
+            members = sorted([*channel.members, (device, rows)], key=lambda member: member[0])
+            ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
+            completed[best[1]] = replace(channel, members=members, ranks=ranks, size=len(members))
+    return completed
+
+
+def _together(
+    job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray
+) -> tuple[IntArray, IntArray, Line]:
+    """Rows that two devices have in common, and what converts the second's clock to the first's."""
+    shared = by_wall_clock(job.participants[a], job.participants[b])
+    i, j = pairs(job.calls[a], rows_a, job.calls[b], rows_b, shared)
+    if not len(i):
+        return i, j, shared or Line()
+    end_a, end_b = job.calls[a].end_ns[i], job.calls[b].end_ns[j]
+    order = np.argsort(end_b, kind="stable")
+    return i, j, fit(end_b[order], (end_a - end_b)[order], 2, shared)
 
 
 def _link(
@@ -142,13 +251,11 @@ def _link(
     """(share of the operations that match, residual in ns), or None when they do not fit."""
     first, second = job.participants[a], job.participants[b]
     shared = by_wall_clock(first, second)
-    i, j = pairs(job.calls[a], rows_a, job.calls[b], rows_b, shared)
+    i, j, line = _together(job, a, rows_a, b, rows_b)
     fewest = min(len(rows_a), len(rows_b))
-    if len(i) < min(_MIN_PAIRS, fewest) or len(i) < _MIN_SHARE * fewest:
+    if len(i) < max(1, min(_MIN_PAIRS, fewest)) or len(i) < _MIN_SHARE * fewest:
         return None
     end_a, end_b = job.calls[a].end_ns[i], job.calls[b].end_ns[j]
-    order = np.argsort(end_b, kind="stable")
-    line = fit(end_b[order], (end_a - end_b)[order], 2, shared)
     one_clock = first.clock == second.clock or (first.machine and first.machine == second.machine)
     if one_clock and shared is not None and _apart(line, shared, end_b) > SHARED_NS:
         return None

@@ -97,7 +97,7 @@ class GroupUse(msgspec.Struct, frozen=True):
     Attributes:
         group: its ranks.
         likely: data_parallel, sharded_data_parallel, tensor_parallel, pipeline_parallel,
-            expert_parallel, scalars or unknown.
+            expert_parallel, sequence_parallel, embedding_parallel, scalars or unknown.
         label: the same in words.
         says: the evidence.
     """
@@ -141,7 +141,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     told = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
-    remarks = list(c.matched.says)
+    remarks = list(c.says)
     if c.alone:
         remarks.append(
             "only one rank is there, so waiting for other ranks cannot be told from transferring"

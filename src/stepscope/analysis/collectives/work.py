@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analysis.collectives.calls import Participant
-from stepscope.analysis.collectives.result import Matched
+from stepscope.analysis.collectives.exposure import Windows
 from stepscope.trace.frame import IntArray
 
 _SHAPE = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -26,13 +26,10 @@ class Work:
     threads: IntArray
 
 
-def work(
-    participants: list[Participant], matched: Matched, begin_ns: IntArray, end_ns: IntArray
-) -> Work:
-    """Count the work that begins in each window (of the job's clock)."""
+def work(participants: list[Participant], own_windows: list[Windows]) -> Work:
+    """Count the work that begins in each window (on each device's own clock)."""
     columns = []
-    for p, rank in zip(participants, matched.ranks, strict=True):
-        begin, end = rank.clock.back(begin_ns), rank.clock.back(end_ns)
+    for p, (begin, end) in zip(participants, own_windows, strict=True):
         ops = p.lane.ops
         shape = p.read("gpu_op", *_SHAPE)
         at = np.searchsorted(shape["id"], ops["id"])

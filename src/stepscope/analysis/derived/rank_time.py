@@ -41,7 +41,7 @@ def time_table(job: JobView) -> pa.Table:
     }  # fmt: skip
     named |= {f"idle {cause}": time for cause, time in parts.idle.items()}
     steps, devices = parts.wall.shape
-    start = np.stack([rank.clock.back(parts.begin_ns) for rank in c.matched.ranks], axis=1)
+    start = np.stack([begin for begin, _ in c.own_windows], axis=1)
     ranks = c.matched.ranks
     repeat = len(named)
     codes = np.repeat(np.arange(repeat), steps * devices)

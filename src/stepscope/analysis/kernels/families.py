@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from stepscope.analysis import vocabulary as words
+from stepscope.analysis.communication import is_communication
 
 FAMILIES: Final = {
     "matmul": "matrix products",
@@ -237,7 +238,7 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
     plain = _ANONYMOUS.sub("", name).removeprefix("void ")
     base = re.split(r"[<(]", plain, maxsplit=1)[0]
     short = base.rsplit("::", 1)[-1] or plain[:60]
-    if words.COMMUNICATION_KERNEL.search(name):
+    if is_communication(name):
         return KernelClass("communication", "", short, "", 0, 0, 0)
     generic = bool(_WRAPPER.search(base)) or short in ("reduce_kernel", "multi_tensor_apply_kernel")
     if not generic:

@@ -2,6 +2,7 @@
 
 from stepscope.analysis.simulation.changes import (
     Change,
+    DeviceLike,
     Free,
     FuseOps,
     LaunchesFree,
@@ -16,6 +17,7 @@ from stepscope.analysis.simulation.model import Prediction, Simulation
 
 __all__ = [
     "Change",
+    "DeviceLike",
     "Free",
     "FuseOps",
     "LaunchesFree",

@@ -99,6 +99,20 @@ class RankLike:
     other: str | int = "median"
 
 
+@dataclass(frozen=True)
+class DeviceLike:
+    """The kernels of one rank's device take what the same kernels take on the others.
+
+    Hosts are replayed at the pace of the capture for the long end only: while the other ranks
+    waited, theirs had time to spare, and the capturing tool slowed them.
+
+    Attributes:
+        rank: the rank.
+    """
+
+    rank: int
+
+
 Change = (
     Free
     | LaunchesFree
@@ -108,4 +122,5 @@ Change = (
     | FuseOps
     | OverlapCommunication
     | RankLike
+    | DeviceLike
 )

@@ -18,6 +18,7 @@ from stepscope.analysis.simulation import edit, ranks
 from stepscope.analysis.simulation.build import build
 from stepscope.analysis.simulation.changes import (
     Change,
+    DeviceLike,
     Free,
     FuseOps,
     LaunchesFree,
@@ -241,7 +242,7 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike)):
+        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike)):
             subjects, count = _changed(subjects, change, bound)
             counts.append(count)
         return subjects, counts
@@ -303,6 +304,8 @@ class Simulation:
         if not changes:
             return self.unchanged
         subjects = self.changed(changes, bound)
+        if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
+            subjects = ranks.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         if paced:
@@ -310,6 +313,13 @@ class Simulation:
         elif _woken(changes):
             subjects = ranks.at_pace(subjects, "low", HALFWAY)
         return replay([s.program for s in subjects])
+
+    def _spare_ns(self) -> list[float]:
+        """What the capturing tool may have added to each host's launches at most, ns a step."""
+        return [
+            2 * e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
+            for _, e in self.devices
+        ]
 
     def says(self) -> str:
         """Which steps were replayed and how well that gives the measured step."""
@@ -343,6 +353,8 @@ def slowest_ns(replays: Sequence[Replay]) -> float:
 
 
 def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
+    if isinstance(change, DeviceLike):
+        return ranks.device_like(subjects, change.rank), len(subjects) - 1
     if isinstance(change, RankLike):
         known = {s.rank for s in subjects}
         if change.rank not in known:
@@ -408,7 +420,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

@@ -14,6 +14,7 @@ from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.shapes import marking_steps
 from stepscope.analysis.simulation.changes import (
     Change,
+    DeviceLike,
     Free,
     FuseOps,
     LaunchesFree,
@@ -104,6 +105,8 @@ def describe(change: Change) -> str:
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             said = f"rank {rank} is as fast as {like}"
+        case DeviceLike(rank):
+            said = f"the kernels of rank {rank} take what they take on the other ranks"
     return said
 
 
@@ -116,7 +119,7 @@ def _nothing(change: Change) -> str:
             )
         case OverlapCommunication():
             return "there is no communication kernel in the replayed steps, so nothing to overlap"
-        case RankLike():
+        case RankLike() | DeviceLike():
             return "there is only one rank, so no other to be like; give the captures of all ranks"
         case Free(cause, ranks) if ranks is not None:
             return f"none of the ranks {ranks} is there, so {cause} cannot be taken from them"

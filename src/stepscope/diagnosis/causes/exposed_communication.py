@@ -16,10 +16,9 @@ from stepscope.diagnosis.collective_figures import (
 
 _ID = "exposed_communication"
 
-# What every device transfers at least without cover, and what this one waits for its neighbours in
-# the pipeline. The least of all devices counts: on one that has to wait anyway, a transfer that
-# nothing covers costs nothing.
-_TIME_SQL = f"SELECT (SELECT min(blocking_ns) FROM rank_pace) + bubble_ns FROM {PACE}"
+# What every device transfers at least while other work is ready to follow. The least of all devices
+# counts: on one that has to wait anyway, a transfer that nothing covers costs nothing.
+_TIME_SQL = "SELECT min(blocking_ns) FROM rank_pace"
 
 _ADVICE = {
     "data_parallel": [
@@ -43,9 +42,19 @@ _ADVICE = {
         "symmetric memory), and keep the group inside one NVLink domain",
     ],
     "pipeline_parallel": [
-        "use more and smaller micro-batches: the bubble is (stages - 1) of (micro-batches + "
-        "stages - 1)",
-        "use another schedule (interleaved, zero-bubble) and make the stages take equal time",
+        "send activations while the next micro-batch computes: overlapped sends and receives "
+        "(Megatron: --overlap-p2p-communication with interleaved stages), on a stream of their own",
+        "keep neighbouring stages inside one machine, or next to each other in the network",
+    ],
+    "embedding_parallel": [
+        "start the all-to-all of the next batch's lookups while this one computes (TorchRec: "
+        "TrainPipelineSparseDist)",
+        "place the tables so that every rank looks up and sends as much, and send in fp16 or int8",
+    ],
+    "sequence_parallel": [
+        "overlap the all-to-alls with attention head by head, or use ring attention, whose "
+        "messages hide under the attention of the block before",
+        "shard over fewer GPUs, inside one NVLink domain, and send in bf16",
     ],
     "expert_parallel": [
         "overlap the all-to-all with the shared experts or the other half of the batch",
@@ -61,31 +70,23 @@ _OTHERWISE = [
 
 
 def detect(case: Case) -> Detection | None:
-    """Transfers that no compute covers although other work was ready, and pipeline bubbles."""
+    """Transfers that no compute covers although other work was ready."""
     c = case.job.view.collectives
     me = position(case)
     if c is None or c.alone or not len(c.parts):
         return None
-    blocking = float(c.parts.blocking.mean(axis=0).min())
-    bubble = float(c.parts.bubble.mean(axis=0)[me])
-    time = blocking + bubble
+    time = float(c.parts.blocking.mean(axis=0).min())
     # where a rank is missing, what is not likely to be waiting for it may still be
     if not time or float(c.parts.absent.mean(axis=0).max()) > time:
         return None
     use = busiest_use(c)
     compute = case.explanation.steady_total("compute_ns") / case.explanation.n_steady
     alone = float(c.parts.alone.mean(axis=0)[me])
-    if bubble > blocking:
-        says = (
-            "the stages of the pipeline wait for each other inside sends and receives, "
-            "{bubble_ns} a step on this rank"
-        )
-    else:
-        says = (
-            "of {communication_ns} a step in which data moves, {blocking_ns} has no compute beside "
-            "it although work was ready; {alone_ns} of compute a step runs without communication "
-            "beside it"
-        )
+    says = (
+        "of {communication_ns} a step in which data moves, {exposed_ns} has no compute beside it, "
+        "and for {blocking_ns} of that work was ready and waited for it on every rank; {alone_ns} "
+        "of compute a step runs without communication beside it"
+    )
     figures = _figures()
     bandwidth = bandwidth_figure(c)
     if bandwidth is not None:
@@ -101,8 +102,7 @@ def detect(case: Case) -> Detection | None:
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
         time_sql=_TIME_SQL,
-        # the bubbles of a pipeline shrink with the schedule, not by overlap
-        change=OverlapCommunication() if blocking >= bubble else None,
+        change=OverlapCommunication(),
     )
 
 
@@ -129,8 +129,8 @@ def _figures() -> list[Figure]:
             "ns_per_step",
             f"SELECT round(sum(transfer_ns) / (SELECT steps FROM {PACE}))::BIGINT {waits}",
         ),
-        Figure("blocking_ns", "ns_per_step", "SELECT min(blocking_ns) FROM rank_pace"),
-        Figure("bubble_ns", "ns_per_step", f"SELECT bubble_ns FROM {PACE}"),
+        Figure("exposed_ns", "ns_per_step", f"SELECT transfer_ns FROM {PACE}"),
+        Figure("blocking_ns", "ns_per_step", _TIME_SQL),
         Figure("alone_ns", "ns_per_step", f"SELECT alone_ns FROM {PACE}"),
         Figure("waiting_ns", "ns_per_step", f"SELECT waiting_ns FROM {PACE}"),
         Figure("collectives", "count", f"SELECT count(*) {waits}"),
@@ -148,18 +148,20 @@ CAUSE = Cause(
     title="Exposed communication",
     definition=(
         "Collectives move data while the device has nothing else to compute, although other work "
-        "was ready to follow. Only the transfer counts, from the moment the last rank has joined; "
-        "in a pipeline also the stages' waiting for each other in sends and receives."
+        "was ready to follow. Only the transfer counts, from the moment the last rank has joined. "
+        "Exposed is what has no compute beside it, blocking the part of that for which other work "
+        "was ready; the second is what it costs."
     ),
     look_alikes=(
-        "straggler and load_imbalance make GPUs wait inside collectives, which looks the same on "
-        "one rank: only the matched captures of the ranks tell waiting from transferring. Where "
+        "straggler, load_imbalance and pipeline_bubble make GPUs wait inside collectives, which "
+        "looks the same on one rank: only the matched captures of the ranks tell waiting from "
+        "transferring. Where "
         "the host is late anyway (launch_bound), a transfer costs nothing and does not count. The "
         "last bucket of a data-parallel step cannot be hidden; it is below the threshold."
     ),
     prediction=(
         "the step without the exposed transfer, at best by as much as there is compute without "
-        "communication beside it; without a pipeline's bubbles not less than the slowest host needs"
+        "communication beside it"
     ),
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step

@@ -74,7 +74,8 @@ def _hidden_in_communication(case: Case) -> tuple[str, str] | None:
     if c is None:
         return None
     explanation, n = case.explanation, case.explanation.n_steady
-    matched = bool(len(c.parts)) and (c.alone or bool((c.matched.instances.members > 1).any()))
+    several = bool((c.matched.instances.members > 1).any())
+    matched = bool(len(c.parts)) and (c.alone or c.by_step or several)
     if not matched:
         hidden = explanation.steady_total("exposed_communication_ns") / n
     elif c.matched.complete:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from stepscope.diagnosis.cause import Case, Cause, Detection
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
     IMPOSED_SQL,
+    PACE,
+    busiest_use,
     late_figures,
     late_text,
+    mostly_bubbles,
     position,
     recording_text,
     surplus_figure,
 )
 
 _ID = "load_imbalance"
+
+_MEAN_SQL = "SELECT round(avg(compute_ns))::BIGINT FROM rank_pace"
+_SHARED_OUT_SQL = f"SELECT least(imposed_ns, compute_ns - ({_MEAN_SQL})) FROM {PACE}"
 
 
 def detect(case: Case) -> Detection | None:
@@ -22,6 +28,11 @@ def detect(case: Case) -> Detection | None:
     me = position(case)
     if c is None or late is None or late.mechanism != "work" or me not in late.devices:
         return None
+    if mostly_bubbles(c):  # stages that differ are the pipeline's own cause
+        return None
+    experts = busiest_use(c) == "expert_parallel"
+    figures = [*late_figures(), surplus_figure("compute")]
+    time, time_sql = late.imposed_ns, IMPOSED_SQL
     if late.in_turn:
         says = (
             "the late rank changes from step to step with the work it was given; the others wait "
@@ -32,6 +43,26 @@ def detect(case: Case) -> Detection | None:
             "fill batches up to a number of tokens rather than of samples",
             "pack short sequences together, or pad to the longest of all ranks only where that "
             "is cheaper than the waiting",
+        ]
+    elif experts:
+        # tokens that one expert does not get, others do: the work stays
+        time_sql = _SHARED_OUT_SQL
+        compute = c.parts.compute.mean(axis=0)
+        time = min(late.imposed_ns, round(compute[me]) - round(compute.mean()))
+        says = (
+            "uneven all-to-all: {late} has the experts that get most tokens and computes "
+            "{compute_ns} a step between the all-to-alls, the others {others_compute_ns} "
+            "({threads_ratio} times the threads, {kernels} kernels a step against "
+            "{others_kernels}); the others wait {others_wait_ns} a step for it, most of it in the "
+            "all-to-all that brings the tokens back; shared out evenly, every rank would compute "
+            "{mean_compute_ns}"
+        )
+        figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
+        do = [
+            "balance the router: an auxiliary balancing loss or a bias on the router's scores, and "
+            "a capacity factor that limits the tokens of an expert",
+            "copy the hot experts to several ranks, or place them anew by the load that was "
+            "measured (expert-parallel load balancing)",
         ]
     else:
         says = (
@@ -47,19 +78,21 @@ def detect(case: Case) -> Detection | None:
             "the step or share it out",
         ]
     says += recording_text(c, late)
+    if time <= 0:
+        return None
     return Detection(
-        time_ns=late.imposed_ns,
-        direct_ns=min(late.imposed_ns, late.others_wait_ns),
-        unsure_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
+        time_ns=time,
+        direct_ns=min(time, late.sure_ns, late.others_wait_ns),
+        unsure_ns=max(0.0, late.others_wait_ns - time),
         says=says,
         texts={"late": late_text(c, late)},
         do=do,
-        figures=[*late_figures(), surplus_figure("compute")],
+        figures=figures,
         floor_ns=0.0,
         next_capture=(
             None if c.matched.complete else "the same capture of the ranks that are missing"
         ),
-        time_sql=IMPOSED_SQL,
+        time_sql=time_sql,
     )
 
 
@@ -77,7 +110,7 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the late ranks' surplus over what the next rank needs on its own "
-        "account; sharing the work out evenly costs the others a part of it"
+        "account; where experts are uneven, with the mean work of all ranks on each"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.analysis.collectives.job import Collectives
 from stepscope.analysis.collectives.late import Lateness
-from stepscope.analysis.simulation import RankLike
+from stepscope.analysis.simulation import Change, DeviceLike, RankLike
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
@@ -38,11 +38,11 @@ def detect(case: Case) -> Detection | None:
     me = position(case)
     if c is None or late is None or late.common or me not in late.devices:
         return None
-    if late.mechanism == "work" or (late.mechanism == "mixed" and mostly_bubbles(c)):
+    if late.mechanism == "work" or (late.mechanism != "idle" and mostly_bubbles(c)):
         return None
     # the cost of recording is known to a factor of two: what that much more of it would explain
-    # is not claimed
-    doubt = max(pace.recording_ns for pace in c.paces)
+    # is not claimed; it slows hosts, and no kernel
+    doubt = 0.0 if late.mechanism == "rate" else max(pace.recording_ns for pace in c.paces)
     if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:
         return None
     because = late.idle_cause
@@ -60,11 +60,14 @@ def detect(case: Case) -> Detection | None:
         says += f", by {{surplus_ns}} a step{inside}"
         figures.append(surplus_figure(part))
     if late.mechanism == "rate":
-        says += " (as much work: {kernels} kernels a step, {others_kernels} on the others)"
+        says += (
+            " ({compute_ratio} times as long, for as much work: {kernels} kernels a step, "
+            "{others_kernels} on the others)"
+        )
     says += recording_text(c, late)
     return Detection(
         time_ns=late.imposed_ns,
-        direct_ns=min(late.imposed_ns - doubt, late.others_wait_ns),
+        direct_ns=min(late.sure_ns - doubt, late.others_wait_ns),
         unsure_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
         says=says,
         texts={"late": late_text(c, late)} | where.texts(),
@@ -73,10 +76,17 @@ def detect(case: Case) -> Detection | None:
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
         time_sql=IMPOSED_SQL,
-        change=RankLike(case.rank) if len(late.devices) == 1 and not late.in_turn else None,
+        change=_change(case, late),
         because=because if because in causes() else None,
         absorbs=_symptoms(c, late),
     )
+
+
+def _change(case: Case, late: Lateness) -> Change | None:
+    """The repair of one late rank; None where it is not one."""
+    if len(late.devices) > 1 or late.in_turn:
+        return None
+    return DeviceLike(case.rank) if late.mechanism == "rate" else RankLike(case.rank)
 
 
 def _reason(late: Lateness) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analysis.communication import is_communication
 from stepscope.analysis.tabular.maths import (
     dictionary,
     group,
@@ -14,7 +15,6 @@ from stepscope.analysis.tabular.maths import (
 from stepscope.analysis.tabular.needs import KERNELS, Need
 from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
 from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.analysis.vocabulary import COMMUNICATION_KERNEL
 from stepscope.rules.limits import ROWS, limit
 from stepscope.trace.frame import IntArray
 
@@ -66,7 +66,7 @@ def _small(source: Source, arguments: Arguments) -> Answer:
     whole = int(kernels.duration.sum())
     keep = (blocks * 100 < units * int(arguments["filled"])) & (kernels["grid_x"] > 0)
     # communication takes few multiprocessors on purpose: it waits for the network
-    keep &= ~kernels.that("name", lambda text: COMMUNICATION_KERNEL.search(text) is not None)
+    keep &= ~kernels.that("name", is_communication)
     kernels, blocks, units = kernels.where(keep), blocks[keep], units[keep]
     groups, firsts = group(kernels["name"], blocks, units)
     found = statistics(kernels.duration, groups, len(firsts))

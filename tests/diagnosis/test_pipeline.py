@@ -1,0 +1,191 @@
+"""Pipelines of stages, by hand: every message is a rendezvous of two neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.build import Build
+
+from stepscope.session import Session
+
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+STEPS = 6
+MOVES = 60.0
+"""What one message takes once both are there, us."""
+
+Op = tuple[str, int, float]
+"""What (forward, backward, send, recv), of or with whom, and how long, us."""
+
+
+def gpipe(stages: int, micro_batches: int, forward: Callable[[int], float]) -> list[list[Op]]:
+    """All forward passes, then all backward passes, which take twice as long."""
+    programs = []
+    for stage in range(stages):
+        ops: list[Op] = []
+        for _ in range(micro_batches):
+            if stage > 0:
+                ops.append(("recv", stage - 1, 0.0))
+            ops.append(("forward", stage, forward(stage)))
+            if stage < stages - 1:
+                ops.append(("send", stage + 1, 0.0))
+        for _ in range(micro_batches):
+            if stage < stages - 1:
+                ops.append(("recv", stage + 1, 0.0))
+            ops.append(("backward", stage, 2 * forward(stage)))
+            if stage > 0:
+                ops.append(("send", stage - 1, 0.0))
+        programs.append(ops)
+    return programs
+
+
+def played(
+    folder: Path,
+    programs: list[list[Op]],
+    pieces: Callable[[int], int] = lambda stage: 3 + stage,
+) -> Session:
+    """The captures of all stages over some steps, launched ahead of the device."""
+    builds = [Build() for _ in programs]
+    now = [100.0] * len(programs)
+    called = [0.0] * len(programs)
+
+    def launch(stage: int) -> tuple[float, float]:
+        """A call that ends before the work begins, as of a host that is ahead."""
+        called[stage] = max(called[stage] + 3, now[stage] - 90)
+        return called[stage], called[stage] + 2
+
+    for step in range(STEPS):
+        began = list(now)
+        at = [0] * len(programs)
+        while any(a < len(p) for a, p in zip(at, programs, strict=True)):
+            before = list(at)
+            for stage, ops in enumerate(programs):
+                if at[stage] == len(ops):
+                    continue
+                what, other, length = ops[at[stage]]
+                build = builds[stage]
+                if what in ("forward", "backward"):
+                    count = pieces(stage)
+                    for k in range(count):
+                        start = now[stage] + k * length / count
+                        build.kernel(start, start + length / count, call=launch(stage),
+                                     name=f"{what}_{k}", grid_x=64)  # fmt: skip
+                    now[stage] += length
+                    at[stage] += 1
+                    continue
+                back = "recv" if what == "send" else "send"
+                theirs = programs[other]
+                if at[other] < len(theirs) and theirs[at[other]][:2] == (back, stage):
+                    end = max(now[stage], now[other]) + MOVES
+                    for one in (stage, other):
+                        builds[one].kernel(now[one], end, call=launch(one), name=SEND_RECV,
+                                           stream=20, grid_x=2)  # fmt: skip
+                        now[one] = end
+                        at[one] += 1
+            assert at != before, "the programs wait for each other"
+        for stage, build in enumerate(builds):
+            build.kernel(now[stage], now[stage] + 280, call=launch(stage), name="adam", grid_x=64)
+            now[stage] += 280
+            build.range(began[stage], now[stage], f"step {step}")
+    for stage, build in enumerate(builds):
+        place = folder / f"rank{stage}"
+        place.mkdir()
+        build.trace(place, rank=stage, rank_source="test", origin_epoch_ns=10**18,
+                    world_size=len(programs))  # fmt: skip
+    return Session([folder / f"rank{s}" / "built.stepscope" for s in range(len(programs))])
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
+    micro_batches = 4
+    session = played(tmp_path, gpipe(stages, micro_batches, lambda stage: 1_000.0))
+    diagnosis = session.diagnose()
+    finding = diagnosis.findings[0]
+    assert finding.cause == "pipeline_bubble"
+    evidence = {e.figure: e.value for e in finding.evidence}
+    share = (stages - 1) / (micro_batches + stages - 1)
+    assert evidence["bubble_share"] == pytest.approx(share, rel=0.25)
+    assert evidence["micro_batches_to_halve"] == pytest.approx(
+        2 * micro_batches + stages - 1, rel=0.25
+    )
+    assert "load_imbalance" not in {f.cause for f in diagnosis.findings}
+    assert session.verify(msgspec.json.encode(diagnosis)).verified
+
+
+def test_a_slow_stage_is_named(tmp_path: Path) -> None:
+    session = played(tmp_path, gpipe(4, 8, lambda stage: 1_600.0 if stage == 2 else 1_000.0))
+    diagnosis = session.diagnose()
+    finding = diagnosis.findings[0]
+    assert finding.cause == "pipeline_bubble"
+    assert "rank 2" in finding.message
+    assert not {"straggler", "load_imbalance"} & {f.cause for f in diagnosis.findings}
+
+
+def test_an_exchange_among_all_is_no_pipeline(tmp_path: Path) -> None:
+    """Two ranks that run the same program and send to each other in every layer."""
+    builds = [Build(), Build()]
+    begin = 100.0
+    for step in range(STEPS):
+        now, called = [begin, begin], [begin - 60, begin - 60]
+
+        def launch(rank: int, called: list[float] = called) -> tuple[float, float]:
+            called[rank] += 3
+            return called[rank], called[rank] + 2
+
+        for layer in range(4):
+            for rank, build in enumerate(builds):
+                length = 500.0 * (3 if rank == 1 and layer % 2 else 1)
+                for k in range(3):
+                    start = now[rank] + k * length / 3
+                    build.kernel(start, start + length / 3, call=launch(rank), name=f"gemm_{k}",
+                                 grid_x=192 if length > 500 else 64)  # fmt: skip
+                now[rank] += length
+            end = max(now) + MOVES
+            for rank, build in enumerate(builds):
+                build.kernel(now[rank], end + 5 * rank, call=launch(rank), name=SEND_RECV,
+                             stream=20, grid_x=2)  # fmt: skip
+            now = [end + 10, end + 10]
+        end = max(now) + 100
+        for rank, build in enumerate(builds):
+            build.api(called[rank] + 3, end - 80, "cudaDeviceSynchronize")
+            build.range(begin - 60, end - 61, f"step {step}")
+        begin = end
+    for rank, build in enumerate(builds):
+        place = tmp_path / f"rank{rank}"
+        place.mkdir()
+        build.trace(place, rank=rank, rank_source="test", origin_epoch_ns=10**18, world_size=2)
+    session = Session([tmp_path / f"rank{rank}" / "built.stepscope" for rank in range(2)])
+    assert {o.kind for o in session.communication().operations} == {"all_to_all"}
+    diagnosis = session.diagnose()
+    finding = diagnosis.findings[0]
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
+    # rank 1 computes 4 ms a step and rank 0 2 ms: 3 ms on each when shared out
+    assert finding.time_ns_per_step == pytest.approx(1_000_000, rel=0.02)
+    assert "pipeline_bubble" not in {f.cause for f in diagnosis.findings}
+    assert session.verify(msgspec.json.encode(diagnosis)).verified
+
+
+@pytest.mark.parametrize(
+    "around", ["c10d::alltoall_base_", "nccl:all_to_all, op_id = 7", "c10d::all_to_all_single"]
+)
+def test_a_range_around_the_launch_decides(tmp_path: Path, around: str) -> None:
+    build = Build()
+    for step in range(STEPS):
+        at = 100.0 + 1_000 * step
+        build.kernel(at, at + 600, call=(at - 50, at - 48), grid_x=64)
+        build.range(at - 45, at - 35, around)
+        build.range(at - 44, at - 36, "ncclGroupEnd")
+        build.kernel(at + 600, at + 700, call=(at - 42, at - 40), name=SEND_RECV, stream=20)
+        build.range(at - 60, at + 939, f"step {step}")
+    build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=2)
+    found = Session([tmp_path / "built.stepscope"]).communication()
+    assert [o.kind for o in found.operations] == ["all_to_all"]
+
+
+def test_stages_with_as_many_kernels_are_a_pipeline(tmp_path: Path) -> None:
+    """Without embedding and loss, two stages differ at the begin and the end of a step only."""
+    session = played(tmp_path, gpipe(2, 16, lambda stage: 1_000.0), pieces=lambda stage: 3)
+    assert {o.kind for o in session.communication().operations} == {"send_recv"}
+    assert session.diagnose().findings[0].cause == "pipeline_bubble"
