@@ -109,4 +109,4 @@ def test_expert_parallel_kernels_are_communication(
         "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM gpu_op WHERE name LIKE '%dpsk::ep::%'"
     ).to_pylist()
     assert whole["ns"] == pytest.approx(113 * MS, rel=0.03)
-    assert "combine" not in " ".join(f.says for f in session.diagnose().findings)
+    assert "combine" not in " ".join(f.message for f in session.diagnose().findings)

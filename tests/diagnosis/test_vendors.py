@@ -91,7 +91,7 @@ def test_no_finding_on_an_amd_device_names_a_tool_of_nvidia(tmp_path: Path) -> N
     found = session.diagnose()
     assert found.findings
     for finding in found.findings:
-        said = " ".join([finding.next_capture or "", *finding.do])
+        said = " ".join([finding.next_capture or "", *finding.recommendations])
         assert not any(tool in said for tool in ("nsys", "ncu ", "--waits"))
 
 
