@@ -157,9 +157,10 @@ def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOpti
 def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
     """The findings, and the time of each cause whose repair alone gains nothing, by its title.
 
-    Where no repair alone gains anything, several causes take the same time: these are told.
+    Where no repair alone gains anything, what holds most of a large idle time is told.
     """
-    worth = [item for item in found if item.gains] or found
+    worth = [item for item in found if item.gains]
+    worth = worth or [item for item in found if item.is_most_of_idle][:1]
     findings: list[Finding] = []
     for item in worth:
         finding = _finding(item, compute)

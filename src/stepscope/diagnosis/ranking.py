@@ -14,6 +14,7 @@ _FOLD_BELOW_FIRST = 0.2
 _FOLD_BELOW_SHARE = 0.08
 _WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
+_MUCH = 0.2
 _SMALL_PART = 0.5
 """What gains less than this part of what it takes costs what it gains, not what it takes."""
 
@@ -51,15 +52,23 @@ class Ranked:
 
     @property
     def gains(self) -> bool:
-        """Whether its repair alone may gain anything, even by the best of the prediction's range.
+        """Whether its repair alone gains anything, here or in the program that is not recorded.
 
         Time that passes beside something else that takes as long is no finding of its own.
         """
-        best = self.case.step_ns - self.predicted.low_ns
+        best = self.gain_ns
         if self.predicted.unrecorded is not None:
             before, after = self.predicted.unrecorded
             best = max(best, before - after)
         return self.cause.id == INSUFFICIENT or best >= _WORTH * self.case.step_ns
+
+    @property
+    def is_most_of_idle(self) -> bool:
+        """Whether it holds most of the device's idle time, and that is much of the step."""
+        e = self.case.explanation
+        idle = e.steady_total("idle_ns") / e.n_steady
+        seen = self.case.idle_ns(self.cause.id)
+        return 2 * seen > idle and seen >= _MUCH * self.case.step_ns
 
     @property
     def is_partial(self) -> bool:

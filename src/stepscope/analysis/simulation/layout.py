@@ -47,9 +47,25 @@ def run_of(e: Explanation, first: int, last: int) -> Run:
         mine = e.lane.enqueue_begin_ns >= begins[last]
         end = int(e.lane.enqueue_end_ns[mine].max()) if mine.any() else e.steps.end_ns
     else:
-        end = e.steps.end_ns
+        end = _returned(e, int(begins[last]), e.steps.end_ns)
     measured = int(e.bounds_ns[last + 1] - e.bounds_ns[first])
     return Run(first, last, int(begins[first]), max(end, int(begins[last]) + 1), measured)
+
+
+def _returned(e: Explanation, begin_ns: int, end_ns: int) -> int:
+    """When the host has returned from the calls that it makes in the last step.
+
+    A synchronisation that ends the step returns some microseconds after the last kernel has ended;
+    cut off there it would wait for nothing, and hold the end of the step whatever is changed.
+    """
+    host = e.lane.host
+    if not len(host.api):
+        return end_ns
+    start = host.api["start_ns"]
+    mine = (
+        (start >= begin_ns) & (start < end_ns) & np.isin(host.api["thread_id"], host.launch_threads)
+    )
+    return max(end_ns, int(host.api["end_ns"][mine].max(initial=end_ns)))
 
 
 @dataclass(frozen=True)
