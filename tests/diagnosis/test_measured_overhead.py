@@ -49,7 +49,7 @@ def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> N
     assert about["least_overhead_ns"] < 0 < about["most_overhead_ns"]
     # two standard errors of the difference of two means, by the sample deviation of 3 ms
     deviation = 3_000_000 * (8 / 7) ** 0.5
-    wide = 2 * deviation * (1 / 8 + 1 / 10) ** 0.5
+    wide = 2 * deviation * (1 / about["steady_steps"] + 1 / 10) ** 0.5
     assert about["most_overhead_ns"] - about["profiler_overhead_ns"] == pytest.approx(
         wide, rel=0.01
     )

@@ -59,14 +59,11 @@ def measured_figures(case: Case) -> list[Figure]:
     if case.explanation.measured is None:
         return []
 
-    def mean(which: str) -> str:
-        return f"sum(end_ns - start_ns) FILTER ({which}) / sum(steps) FILTER ({which})"
-
-    cost = f"{mean('recorded')} - {mean('NOT recorded')}"
-    spread = "(SELECT coalesce(stddev_samp(wall_ns), 0) FROM step WHERE steady AND {lane})"
-    counts = "1 / sum(steps) FILTER (recorded) + 1 / sum(steps) FILTER (NOT recorded)"
-    error = f"{DEVIATIONS} * {spread} * sqrt({counts})"
-    timed = f"FROM {TABLE} WHERE {{process}}"
+    timed = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    steady = "FROM step WHERE steady AND {lane}"
+    cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
+    spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"
+    error = f"{DEVIATIONS} * {spread} * sqrt(1 / {STEADY_STEPS} + 1 / sum(steps))"
     return [
         Figure("profiler_overhead_ns", "ns_per_step", f"SELECT round({cost})::BIGINT {timed}"),
         Figure(
@@ -78,12 +75,12 @@ def measured_figures(case: Case) -> list[Figure]:
         Figure(
             "unrecorded_steps",
             "count",
-            f"SELECT sum(steps)::BIGINT {timed} AND NOT recorded",
+            f"SELECT sum(steps)::BIGINT {timed}",
         ),
         Figure(
             "mean_unrecorded_step_ns",
             "ns",
-            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed} AND NOT recorded",
+            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed}",
         ),
     ]
 
