@@ -32,7 +32,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
         "ceilings": {"analysis", "trace.errors"},
-        "opening": {"importers", "trace", ".captures", ".ceilings"},
+        "opening": {"importers", "trace", "analysis", ".captures", ".ceilings"},
         "explaining": {"analysis", "trace", ".opening"},
         "simulating": {"analysis", "trace.errors", ".explaining"},
         "ranking": {"diagnosis", ".simulating"},
@@ -41,7 +41,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "inside_kernels": {"kernels", "analysis", "diagnosis"},
         "diagnosing": {
             *("analysis", "diagnosis", "compare", "trace.errors"),
-            *(".querying", ".kernel_reports", ".inside_kernels"),
+            *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
         "reporting": {"reports", "rules", "analysis", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
@@ -50,6 +50,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "viewing": {"analysis", "export", "trace.notes", ".timeline"},
         "__init__": {
             *("analysis", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
+            ".opening",
             *(".simulating", ".diagnosing", ".reporting", ".timeline", ".viewing"),
         },
     },

@@ -33,7 +33,9 @@ class Prepared:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._cache = Cache(session.cache_folder)  # holds what it gives as long as this
-        self._shelves = Shelves(session.job.members, self._cache, session.paths)
+        self._shelves = Shelves(
+            session.job.members, self._cache, session.paths, session.choice.text
+        )
         self._steps: StepView[Any] | None = None
 
     def panels(self) -> Panels | None:
@@ -80,7 +82,9 @@ def store(session: Session, stored: Callable[[str], None]) -> None:
     from stepscope.analysis.timeline.panels import Panels
     from stepscope.analysis.timeline.stored_tables import StoredTables
 
-    shelves = Shelves(session.job.members, Cache(session.cache_folder), session.paths)
+    shelves = Shelves(
+        session.job.members, Cache(session.cache_folder), session.paths, session.choice.text
+    )
     if not shelves.holds(STEPS, open_steps):
         shelves.write(STEPS, lambda path, who: store_steps(path, who, session.aligned))
     stored(STEPS)

@@ -86,7 +86,7 @@ def test_another_device_is_said(stepscope: Stepscope, attention: Path, tmp_path:
     plain = stepscope.json("diagnose", attention)
     found = stepscope.json("diagnose", attention, "--ceilings", path)
     assert found["findings"] == plain["findings"]
-    assert any("measured on NVIDIA A100-SXM4-80GB" in remark for remark in found["remarks"])
+    assert any("measured on NVIDIA A100-SXM4-80GB" in remark for remark in found["warnings"])
 
 
 @pytest.mark.parametrize(

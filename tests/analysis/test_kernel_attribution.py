@@ -58,7 +58,7 @@ def test_a_kernel_belongs_to_what_was_open_at_its_launch(tmp_path: Path) -> None
     assert ranges == ["forward", "", "Optimizer.step#SGD.step"]
 
 
-def test_the_backward_pass_gets_the_line_of_the_forward_pass(tmp_path: Path) -> None:
+def test_the_backward_pass_gets_the_function_of_the_forward_pass(tmp_path: Path) -> None:
     build = Build()
     step(build)
     e = explained(build, tmp_path)
@@ -66,7 +66,7 @@ def test_the_backward_pass_gets_the_line_of_the_forward_pass(tmp_path: Path) -> 
     assert who.operators.text("name", int(who.forward[1])) == "aten::mm"
     assert (who.forward[0], who.forward[2]) == (-1, -1)
     sources = [who.source_text(int(code)) for code in who.source]
-    assert sources == ["train.py:10", "train.py:10", "train.py:20"]
+    assert sources == ["forward() train.py:10", "forward() train.py:10", "update() train.py:20"]
     modules = [who.python.texts["name"][code] if code >= 0 else None for code in who.module]
     assert modules == ["nn.Module: Linear_3", "nn.Module: Linear_3", None]
 

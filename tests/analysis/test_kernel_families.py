@@ -93,3 +93,13 @@ def test_peaks_are_plausible(peaks: Peaks) -> None:
     assert peaks.of("fp64") >= peaks.fp64
     assert peaks.half == pytest.approx(2 * peaks.tf32, rel=0.03) or not peaks.tf32
     assert peaks.source
+
+
+def test_bf16_is_advised_only_where_the_tensor_cores_have_it() -> None:
+    expected = {
+        "Tesla V100-SXM2-16GB": False,
+        "Tesla T4": False,
+        "NVIDIA A100-SXM4-40GB": True,
+        "NVIDIA H100 80GB HBM3": True,
+    }
+    assert {name: found.bf16 for name in expected if (found := peaks_of(name))} == expected

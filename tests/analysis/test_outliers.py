@@ -26,7 +26,7 @@ def made(build: Build, folder: Path) -> tuple[Explanation, Diagnosis]:
     session = Session([trace.folder])
     diagnosis = session.diagnose()
     for finding in diagnosis.findings:
-        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
+        assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
         for evidence in finding.evidence:
             assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return only, diagnosis
@@ -94,7 +94,7 @@ def test_further_kernels_in_a_few_steps(tmp_path: Path) -> None:
     assert e.outliers.steps.tolist() == [4, 9]
     assert parts_of(e, 4)["compute", "ema_update"] == (8 * 800 * US, 8)
     assert diagnosis.verdict == "step_jitter"
-    assert "ema_update" in diagnosis.findings[0].says
+    assert "ema_update" in diagnosis.findings[0].message
 
 
 def test_the_same_kernels_slower(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_same_kernels_slower(tmp_path: Path) -> None:
     assert e.outliers.steps.tolist() == [5, 6]
     assert parts_of(e, 5)["compute", "k3"] == (800 * US, 0)
     assert diagnosis.verdict == "step_jitter"
-    assert "slower" in diagnosis.findings[0].says
+    assert "slower" in diagnosis.findings[0].message
 
 
 def test_an_evaluation_every_few_steps_is_named(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_evaluation_every_few_steps_is_named(tmp_path: Path) -> None:
         build.range(begin, at, f"step {i}")
     _, diagnosis = made(build, tmp_path)
     assert diagnosis.verdict == "step_jitter"
-    assert "evaluation" in diagnosis.findings[0].says
+    assert "evaluation" in diagnosis.findings[0].message
 
 
 def paused(folder: Path, pause: str, every: int) -> Diagnosis:

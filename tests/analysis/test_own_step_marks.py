@@ -10,7 +10,8 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.analysis.lanes import lanes
-from stepscope.analysis.steps import find_steps, step_windows
+from stepscope.analysis.steps.find import find_steps
+from stepscope.analysis.workload import Workload
 from stepscope.session import Session
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"
@@ -28,9 +29,9 @@ def test_the_recorders_marks_win_over_ranges_of_the_same_name(tmp_path: Path) ->
     build.range(5300, 20_000, "step_10", closed=False, end_missing=True)
     trace = build.trace(tmp_path)
     lane = lanes(trace.frame)[0]
-    steps = find_steps(lane, 0, trace.meta.window_end_ns)
+    steps, bounds = find_steps(lane, Workload("unknown", ""), 0)
     assert steps.begin_ns.tolist() == [i * 1_000_000 for i in range(6)]
-    lengths = np.diff(step_windows(lane, steps))
+    lengths = np.diff(bounds)
     assert lengths.tolist() == [1_000_000] * 5 + [998_000]
 
 

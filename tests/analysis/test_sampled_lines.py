@@ -96,13 +96,14 @@ def test_native_stacks_have_no_lines(tmp_path: Path) -> None:
     assert lines.heaviest(np.array([0]), np.array([80_000_000])) is None
 
 
-def test_traced_functions_come_before_samples(tmp_path: Path) -> None:
+def test_a_traced_function_is_named_beside_the_sampled_line(tmp_path: Path) -> None:
     build = recorded()
     build.python(0, 80_000, "model.py(33): forward")
     trace = build.trace(tmp_path)
     places = Places(lanes(trace.frame)[0], trace.frame, "")
     begin, end = np.array([10_000_000]), np.array([20_000_000])
-    assert places.of(begin, end).source == "model.py:33"
+    found = places.of(begin, end)
+    assert (found.function, found.source) == ("forward() model.py:33", "train.py:118")
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,15 @@ from tests.support.build import Build
 
 from stepscope.analysis.lanes import lanes
 from stepscope.analysis.periodicity import find_period
-from stepscope.analysis.steps import Steps, find_steps, steady_steps
+from stepscope.analysis.steps.find import find_steps
+from stepscope.analysis.steps.model import Steps
+from stepscope.analysis.steps.windows import steady_steps
+from stepscope.analysis.workload import Workload
 
 
 def steps_of(build: Build, folder: Path) -> Steps:
     trace = build.trace(folder)
-    return find_steps(lanes(trace.frame)[0], 0, trace.meta.window_end_ns)
+    return find_steps(lanes(trace.frame)[0], Workload("unknown", ""), 0)[0]
 
 
 def work(build: Build, at: float) -> None:
@@ -50,7 +53,7 @@ def test_a_numbered_step_whose_range_was_lost_is_put_back(tmp_path: Path) -> Non
         work(build, i * 1000)
     steps = steps_of(build, tmp_path)
     assert steps.begin_ns.tolist() == [0, 1_000_000, 2_000_000, 2_990_000, 4_000_000, 5_000_000]
-    assert "missing" in steps.says
+    assert "missing" in steps.message
 
 
 def test_a_number_left_out_without_work_is_no_step(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_phases_without_a_step_range(tmp_path: Path) -> None:
             build.kernel(at + t + 20, at + t + 200, call=(at + t + 1, at + t + 5))
     steps = steps_of(build, tmp_path)
     assert len(steps) == 5
-    assert "forward" in steps.says
+    assert "forward" in steps.message
 
 
 def test_no_repetition_is_one_step_and_says_so(tmp_path: Path) -> None:

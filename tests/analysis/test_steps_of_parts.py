@@ -10,7 +10,9 @@ from tests.support.build import Build
 
 from stepscope.analysis.explain import explain
 from stepscope.analysis.lanes import lanes
-from stepscope.analysis.steps import find_steps, steady_steps
+from stepscope.analysis.steps.find import find_steps
+from stepscope.analysis.steps.windows import steady_steps
+from stepscope.analysis.workload import Workload
 
 
 def test_steps_that_the_capture_ends_before_are_set_aside(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_what_was_enqueued_before_the_capture_makes_no_steps(tmp_path: Path, ahe
             at += 1_000
     trace = build.trace(tmp_path)
     (lane,) = lanes(trace.frame)
-    found = find_steps(lane, trace.meta.window_start_ns, trace.meta.window_end_ns)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == "kernel_sequence"
     assert abs(len(found) - (12 - ahead)) <= 1
     assert (np.diff(found.begin_ns) >= 0).all()
@@ -65,13 +67,16 @@ def test_what_was_enqueued_before_the_capture_makes_no_steps(tmp_path: Path, ahe
 
 @pytest.mark.parametrize(("before", "source"), [(6, "kernel_sequence"), (90, "whole_capture")])
 def test_a_repetition_must_be_most_of_the_run(tmp_path: Path, before: int, source: str) -> None:
-    """Four times the same six kernels behind work that does not repeat."""
+    """Four times the same six kernels, whose last is read, behind work that does not repeat."""
     build, at = Build(), 0.0
     names = [f"once{k}" for k in range(before)] + [f"k{k}" for _ in range(4) for k in range(6)]
     for name in names:
         build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
         at += 110
+        if name == "k5":
+            build.copy(at + 10, at + 12, call=(at, at + 15), kind="DtoH", size=4, dst="pageable")
+            at += 20
     trace = build.trace(tmp_path)
     (lane,) = lanes(trace.frame)
-    found = find_steps(lane, trace.meta.window_start_ns, trace.meta.window_end_ns)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == source

@@ -84,3 +84,64 @@ def test_ranges_that_mark_steps_say_nothing_about_a_part() -> None:
 )
 def test_communication(name: str, hit: bool) -> None:
     assert bool(words.COMMUNICATION_KERNEL.search(name)) is hit
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/_dynamo/convert_frame.py(1036): _compile",
+        "torch/_dynamo/symbolic_convert.py(3119): run",
+        "torch/_inductor/compile_fx.py(1044): fx_codegen_and_compile",
+        "torch/_inductor/compile_fx.py(700): _compile_fx_inner",
+        "torch/_inductor/graph.py(2020): compile_to_module",
+        "torch/_inductor/codecache.py(3000): load_by_key_path",
+        "torch/_inductor/runtime/triton_heuristics.py(311): precompile",
+        "torch/_functorch/aot_autograd.py(580): create_aot_dispatcher_function",
+        "torch/_functorch/aot_autograd.py(1000): aot_module_simplified",
+        "triton/compiler/compiler.py(226): compile",
+        "triton/compiler/code_generator.py(1300): visit_Call",
+        "triton/runtime/autotuner.py(150): _bench",
+    ],
+)
+def test_a_compiler_at_work(name: str) -> None:
+    assert words.COMPILE_FUNCTION.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/_functorch/aot_autograd.py(1126): forward",
+        "torch/_functorch/aot_autograd.py(900): returned_function",
+        "torch/_functorch/_aot_autograd/runtime_wrappers.py(300): runtime_wrapper",
+        "torch/_inductor/compile_fx.py(1500): run",
+        "torch/_inductor/codecache.py(1400): __call__",
+        "torch/_inductor/output_code.py(460): __call__",
+        "torch/_inductor/runtime/triton_heuristics.py(1200): run",
+        "triton/compiler/compiler.py(487): launch_metadata",
+        "triton/compiler/compiler.py(444): _init_handles",
+        "triton/runtime/jit.py(600): run",
+        "torch/_dynamo/eval_frame.py(700): compile_wrapper",
+        "torch/_dynamo/convert_frame.py(1500): __call__",
+    ],
+)
+def test_compiled_code_that_runs(name: str) -> None:
+    assert not words.COMPILE_FUNCTION.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["adam_cuda_kernel", "FusedAdamMathFunctor", "multi_tensor_adamw", "LAMBStage1Functor",
+     "lion_update", "ApplyMomentum", "FusedSgdMathFunctor", "sgd_kernel", "RMSProp_step"],
+)  # fmt: skip
+def test_updates_of_parameters(name: str) -> None:
+    assert words.OPTIMIZER_NAME.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["at::native::neg_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() const",
+     "[lambda(float) (instance 1)]", "fast_hadamard_transform_kernel", "count_millions",
+     "multi_tensor_apply_kernel<CopyFunctor>", "LambdaKernel"],
+)  # fmt: skip
+def test_no_updates_of_parameters(name: str) -> None:
+    assert not words.OPTIMIZER_NAME.search(name)

@@ -194,7 +194,7 @@ def test_h200_ranks(
     if job == "ddp_straggler":
         first = document["findings"][0]
         assert (first["cause"], first["ranks"]) == ("straggler", [2])
-        assert first["because"] == "input_starvation"
+        assert first["root_cause"] == "input_starvation"
         assert first["where"]["range"] == "dataload"
 
 

@@ -62,8 +62,15 @@ CONTRACT: dict[str, Any] = {
         "devices": int,
         "steps": int,
         "steady_steps": [int],
+        "step": {
+            "kind": str,
+            "from": str,
+            "inner": list,
+            "coverage_gpu": NUMBER,
+            "coverage_time": NUMBER,
+        },
     },
-    "step_ns": {"median": int, "p95": int, "coefficient_of_variation": NUMBER},
+    "step_ns": {"median": int, "mean": int, "p95": int, "coefficient_of_variation": NUMBER},
     "accounting": [
         {
             "rank": int,
@@ -92,10 +99,12 @@ CONTRACT: dict[str, Any] = {
                 "range": (str, type(None)),
                 "operator": (str, type(None)),
                 "source": (str, type(None)),
+                "function": (str, type(None)),
             },
-            "says": str,
-            "do": [str],
+            "message": str,
+            "recommendations": [str],
             "next_capture": (str, type(None)),
+            "root_cause": (str, type(None)),
             "evidence": [{"figure": str, "value": NUMBER, "unit": str, "sql": str, "rows": int}],
         }
     ],
@@ -121,7 +130,7 @@ def conforms(value: Any, wanted: Any, where: str = "$") -> None:
 
 def check_document(found: Any) -> None:
     conforms(found, CONTRACT)
-    assert found["schema"] == "stepscope.diagnosis/1"
+    assert found["schema"] == "stepscope.diagnosis/2"
     trace, steps = found["trace"], found["step_ns"]
     first, last = trace["steady_steps"]
     assert 0 <= first <= last < trace["steps"]
@@ -136,9 +145,9 @@ def check_document(found: Any) -> None:
         assert 0 <= finding["share_of_step"] <= 1
         bounds = [finding[f"prediction_{end}_ns"] for end in ("low", "high")]
         assert 0 < bounds[0] <= finding["predicted_step_ns"] <= bounds[1]
-        assert finding["do"]
+        assert finding["recommendations"]
         assert finding["evidence"]
-        assert "\n" not in finding["says"]
+        assert "\n" not in finding["message"]
         for figure in finding["evidence"]:
             assert figure["unit"] in UNITS
             assert figure["rows"] >= 0

@@ -86,10 +86,12 @@ def test_critical_path(reader: Stepscope, capture: Path):
 
 
 def test_critical_path_of_one_step_as_csv(reader: Stepscope, capture: Path):
-    rows = reader("critical-path", capture, "--step", "5", "--format", "csv").stdout.split("\n")
+    rows = reader("critical-path", capture, "--only-step", "5", "--format", "csv").stdout.split(
+        "\n"
+    )
     assert rows[0] == "step,kind,cause,ns"
     assert all(row.startswith("5,") for row in rows[1:-1])
-    one = reader.json("critical-path", capture, "--step", "5")
+    one = reader.json("critical-path", capture, "--only-step", "5")
     assert sum(int(row.rpartition(",")[2]) for row in rows[1:-1]) == one["total_ns"]
-    done = reader("critical-path", capture, "--step", "99", expect=2)
+    done = reader("critical-path", capture, "--only-step", "99", expect=2)
     assert "step 99 is not among" in is_one_line(done.stderr)

@@ -32,10 +32,10 @@ def test_advice_is_in_words_of_the_framework(tmp_path: Path) -> None:
     jax = Session([unpack(CAPTURES / "jax_host_compute.sqlite.xz", tmp_path)]).diagnose()
     torch = Session([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz", tmp_path)]).diagnose()
     assert jax.findings[0].cause == torch.findings[0].cause == "host_compute"
-    assert "jax" in " ".join(jax.findings[0].do)
-    assert "torch" not in " ".join(jax.findings[0].do)
+    assert "jax" in " ".join(jax.findings[0].recommendations)
+    assert "torch" not in " ".join(jax.findings[0].recommendations)
     assert jax.findings[0].next_capture == captures.SAMPLES
-    assert "jax" not in " ".join(torch.findings[0].do)
+    assert "jax" not in " ".join(torch.findings[0].recommendations)
     assert torch.findings[0].next_capture == captures.STACKS
 
 

@@ -227,7 +227,7 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
     ratio = 494 / 67 * 0.55 / 0.8
     assert finding.time_ns_per_step == pytest.approx(2_000_000 * (1 - 1 / ratio), rel=1e-3)
     assert finding.prediction_low_ns < finding.predicted_step_ns < finding.prediction_high_ns
-    assert "set_float32_matmul_precision" in finding.do[0]
+    assert "set_float32_matmul_precision" in finding.recommendations[0]
     shares = {e.figure: e.value for e in finding.evidence}
     assert shares["single_precision_share"] == pytest.approx(2_000 / 2_200)
     check_evidence(diagnosis, session)
@@ -339,7 +339,7 @@ def test_names_of_kernels_cannot_smuggle_a_command(tmp_path: Path) -> None:
         steps.build.range(begin, steps.host, f"step_{i}")
     diagnosis, _ = steps.diagnose(tmp_path)
     finding = only(diagnosis, "inefficient_kernel")
-    assert "rm" not in f"{finding.next_capture} {finding.says}"
+    assert "rm" not in f"{finding.next_capture} {finding.message}"
 
 
 def test_a_report_goes_on_to_the_cause_inside_the_kernel(tmp_path: Path) -> None:
@@ -359,11 +359,11 @@ def test_a_report_goes_on_to_the_cause_inside_the_kernel(tmp_path: Path) -> None
     (inside,) = finding.inside
     assert (inside.limiter, inside.launch, inside.same_grid) == ("small_grid", 9, True)
     assert inside.share == 1
-    assert "1 of 132 multiprocessors" in inside.says
+    assert "1 of 132 multiprocessors" in inside.message
     assert only(Session([folder]).diagnose(), "inefficient_kernel").inside == []
     nothing = Session([folder]).diagnose([written(tmp_path / "other.csv", units, rows[:2])])
     assert only(nothing, "inefficient_kernel").inside == []
-    assert any("hold none of the kernels" in remark for remark in nothing.remarks)
+    assert any("hold none of the kernels" in remark for remark in nothing.warnings)
     text = diagnosis_markdown(Session([folder]).diagnose([report]))
     assert "inside" in text
     assert "grid too small" in text

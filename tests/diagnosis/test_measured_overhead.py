@@ -33,7 +33,7 @@ def stretch(build: Build, start: float, end: float, steps: int, *, recorded: boo
 
 def test_the_difference_of_the_means_is_said_with_its_evidence(tmp_path: Path) -> None:
     found = diagnosed(busy(8_000.0), tmp_path)
-    (said,) = [text for text in found.remarks if "profiler overhead" in text]
+    (said,) = [text for text in found.warnings if "profiler overhead" in text]
     assert "2.0 ms of each step" in said
     assert "10 steps of the same run that were not recorded took 8.0 ms" in said
     about = {evidence.figure: evidence.value for evidence in found.evidence}
@@ -43,7 +43,7 @@ def test_the_difference_of_the_means_is_said_with_its_evidence(tmp_path: Path) -
 
 def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> None:
     found = diagnosed(busy(9_500.0, jitter_us=3_000.0), tmp_path)
-    (said,) = [text for text in found.remarks if "profiler overhead" in text]
+    (said,) = [text for text in found.warnings if "profiler overhead" in text]
     assert "too small to tell" in said
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["least_overhead_ns"] < 0 < about["most_overhead_ns"]
@@ -59,4 +59,4 @@ def test_without_unrecorded_steps_nothing_is_said(tmp_path: Path) -> None:
     build = busy(8_000.0)
     del build.rows["timed_stretch"][1]
     found = diagnosed(build, tmp_path)
-    assert not [text for text in found.remarks if "profiler overhead" in text]
+    assert not [text for text in found.warnings if "profiler overhead" in text]

@@ -62,7 +62,7 @@ def test_a_sleeping_loader_is_a_straggler(
     diagnosis = session.diagnose()
     finding = diagnosis.findings[0]
     assert diagnosis.verdict == "straggler"
-    assert (finding.because, finding.ranks) == ("input_starvation", [2])
+    assert (finding.root_cause, finding.ranks) == ("input_starvation", [2])
     assert finding.where.range == "dataload"
     # the planted 30 ms, less what the others' own hosts and devices take longer than rank 2's rest
     assert 24e6 < finding.time_ns_per_step < 31e6
@@ -81,9 +81,9 @@ def test_a_healthy_job_is_not_blamed_on_the_network(
     if source == "kineto":  # rank 1 is last at every collective, because recording slows its host
         assert diagnosis.verdict == "profiler_overhead"
         assert any(remark.startswith("rank 1 joins last at 154 of 154") for remark in
-                   diagnosis.remarks)  # fmt: skip
+                   diagnosis.warnings)  # fmt: skip
     else:  # rank 0 launches more slowly than the others
-        assert [(f.cause, f.because, f.ranks) for f in diagnosis.findings] == [
+        assert [(f.cause, f.root_cause, f.ranks) for f in diagnosis.findings] == [
             ("straggler", "launch_bound", [0])
         ]
 
@@ -96,7 +96,7 @@ def test_a_rank_is_missing(
     paths = captured("ddp_straggler", "nsys")
     diagnosis = Session([paths[rank] for rank in left]).diagnose()
     assert diagnosis.verdict == verdict
-    assert any("is not there" in remark for remark in diagnosis.remarks)
+    assert any("is not there" in remark for remark in diagnosis.warnings)
 
 
 def test_both_sources_agree_on_the_bandwidth_and_the_lateness(

@@ -34,5 +34,5 @@ def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     diagnosis = Session([path]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
-    assert "no kernel" in diagnosis.findings[0].says
+    assert "no kernel" in diagnosis.findings[0].message
     assert diagnosis.findings[0].next_capture

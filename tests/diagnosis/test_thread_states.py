@@ -51,8 +51,8 @@ def test_a_state_of_most_of_the_time_is_said(tmp_path: Path, name: str, says: st
         state(build, 15_000 * i, 15_000 * i + 15_000, "runnable", thread=MAIN + 5)
     (finding, *_) = diagnosed(build, tmp_path).findings
     assert finding.cause == "input_starvation"
-    assert says in finding.says
-    assert do in finding.do[0]
+    assert says in finding.message
+    assert do in finding.recommendations[0]
     assert figures(finding)[f"thread_{name}_ns"] == pytest.approx(7e6, rel=0.01)
 
 
@@ -63,5 +63,5 @@ def test_a_state_of_less_is_not(tmp_path: Path) -> None:
         state(build, 15_000 * i + 1_000, 15_000 * i + 5_000, "disk")
         state(build, 15_000 * i + 9_000, 15_000 * i + 15_000, "disk")  # the device is busy
     (finding, *_) = diagnosed(build, tmp_path).findings
-    assert "disk or file" not in finding.says
+    assert "disk or file" not in finding.message
     assert not any("thread_" in name for name in figures(finding))

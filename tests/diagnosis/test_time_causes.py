@@ -19,7 +19,7 @@ def diagnosed(build: Build, folder: Path) -> Diagnosis:
     session = Session([build.trace(folder).folder])
     diagnosis = session.diagnose()
     for finding in diagnosis.findings:
-        assert unsupported(finding.says, finding.evidence, finding.names) == [], finding.says
+        assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
         for evidence in finding.evidence:
             assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return diagnosis
@@ -56,7 +56,7 @@ def test_a_single_checkpoint(tmp_path: Path) -> None:
     found = diagnosed(build, tmp_path)
     assert found.verdict == "checkpoint_stall"
     assert figures(found.findings[0])["stalls"] == 1
-    assert "once" in found.findings[0].says
+    assert "once" in found.findings[0].message
 
 
 def test_a_checkpoint_beside_blocking_copies(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_emptied_cache(tmp_path: Path) -> None:
     assert "host_sync" not in [f.cause for f in found.findings]
     known = figures(found.findings[0])
     assert known["allocations"] == known["releases"] == 20 * STEPS
-    assert "empty_cache" in found.findings[0].says
+    assert "empty_cache" in found.findings[0].message
 
 
 def test_compiling_again_and_again(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
     assert found.findings == []
-    assert any("first 2 steps set aside as warm-up" in remark for remark in found.remarks)
+    assert any("first 2 steps set aside as warm-up" in remark for remark in found.warnings)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_what_the_tool_may_have_made_is_not_claimed(tmp_path: Path) -> None:
     """3 us a call: twice the usual cost of Nsight Systems."""
     found = diagnosed(launching(17.0), tmp_path)
     assert (found.verdict, found.findings) == ("gpu_bound_healthy", [])
-    (remark,) = [text for text in found.remarks if "waits for launches" in text]
+    (remark,) = [text for text in found.warnings if "waits for launches" in text]
     assert unsupported(remark, found.evidence, []) == []
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["late_launches_ns_per_step"] == pytest.approx(1.5e6, rel=0.01)
@@ -57,10 +57,10 @@ def test_what_it_cannot_have_made_is(tmp_path: Path) -> None:
     assert finding.time_ns_per_step == pytest.approx(5e6, rel=0.01)
     assert (
         "is some 0.75 ms a step (0.12 ms to 4.5 ms) for what Nsight Systems adds to its 500 CUDA "
-        "calls" in finding.says
+        "calls" in finding.message
     )
     assert figures(finding)["most_tool_ns_per_step"] == 4_500_000
-    assert not [text for text in found.remarks if "waits for launches" in text]
+    assert not [text for text in found.warnings if "waits for launches" in text]
 
 
 def test_the_tool_makes_no_more_than_its_part_of_a_step(tmp_path: Path) -> None:

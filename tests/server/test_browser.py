@@ -334,7 +334,7 @@ def test_the_single_file_opens_from_disk(
     tmp_path: Path, stepscope: Stepscope, browser: Any
 ) -> None:
     target = tmp_path / "out.html"
-    said = stepscope("ui", bundled_capture(), "--static", target, "--step", "3", "-f", "json")
+    said = stepscope("ui", bundled_capture(), "--static", target, "--only-step", "3", "-f", "json")
     assert json.loads(said.stdout) == {
         "schema": "stepscope.ui/1",
         "address": None,
@@ -382,15 +382,15 @@ def test_the_single_file_says_what_it_refuses(tmp_path: Path, stepscope: Stepsco
     assert target.read_text() == "mine"
     free = tmp_path / "free.html"
     for arguments, says in (
-        (("--step", "99"), "0 to 11"),
+        (("--only-step", "99"), "0 to 11"),
         (("--window", "5s/4s"), "ends before"),
         (("--window", "900s/901s"), "empty|covers"),
-        (("--step", "1", "--window", "1s/2s"), "one of them"),
+        (("--only-step", "1", "--window", "1s/2s"), "one of them"),
     ):
         done = stepscope("ui", capture, "--static", free, *arguments, expect=2)
         assert re.search(says, done.stderr)
     assert not free.exists()
-    assert "--static" in stepscope("ui", capture, "--step", "1", expect=2).stderr
+    assert "--static" in stepscope("ui", capture, "--only-step", "1", expect=2).stderr
 
 
 def test_a_server_that_ends_is_said_on_the_page(browser: Any) -> None:

@@ -355,7 +355,7 @@ def test_the_command_says_what_it_wants(paths: list[Path], stepscope: Stepscope)
     for arguments, says in (
         ((paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
         ((*paths, paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
-        ((*paths, "--compare", "--static", "x.html", "--step", "1"), "leave them out"),
+        ((*paths, "--compare", "--static", "x.html", "--only-step", "1"), "leave them out"),
     ):
         said = stepscope("ui", *arguments, expect=2).stderr
         assert says in said

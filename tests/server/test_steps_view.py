@@ -367,7 +367,7 @@ def test_the_single_file_holds_the_steps(
     tmp_path: Path, stepscope: Stepscope, served: Served, browser: Any, page: Any
 ) -> None:
     target = tmp_path / "out.html"
-    stepscope("ui", bundled_capture(), "--static", target, "--step", "3")
+    stepscope("ui", bundled_capture(), "--static", target, "--only-step", "3")
     assert target.stat().st_size < 700_000
     rest = "#view=steps&salign=range:1&ssort=duration&step=5"
     with browsing(browser) as alone:

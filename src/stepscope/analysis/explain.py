@@ -23,13 +23,18 @@ from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
 from stepscope.analysis.measured_cost import MeasuredCost, measured_cost
 from stepscope.analysis.noise import without_noise
+from stepscope.analysis.offload import Offload, find_offload
 from stepscope.analysis.outliers import Outliers, find_outliers
 from stepscope.analysis.owners import apart
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost, recorded_cost
-from stepscope.analysis.silence import input_time
+from stepscope.analysis.silence import Loop, input_time
 from stepscope.analysis.stalls import Stalls, find_stalls
-from stepscope.analysis.steps import Steps, find_steps, steady_steps, step_windows
+from stepscope.analysis.steps.find import find_steps
+from stepscope.analysis.steps.model import AUTOMATIC, StepChoice, Steps
+from stepscope.analysis.steps.windows import Coverage, coverage, steady_steps
+from stepscope.analysis.waiting import Waiting, host_waiting
 from stepscope.analysis.where import Places
+from stepscope.analysis.workload import Workload, workload
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
@@ -77,6 +82,9 @@ class Explanation:
         events: cause to the stretches of the host's time that it owns, in the steady window, ns;
             no two causes own the same time.
         stalls: where the program stops to save its state, in the steady window.
+        offload: data that travels to the host and back in the steps, in the steady window.
+        workload: whether the program trains or only infers.
+        loop: the loop of the steps, as silences of the host are judged by it.
         gil: where launching threads wait for Python's global lock, in the steady window.
     """
 
@@ -94,11 +102,20 @@ class Explanation:
     places: Places
     events: dict[str, Intervals]
     stalls: Stalls
+    offload: Offload
+    workload: Workload
+    loop: Loop
     gil: GilWaits
     kernels: Kernels
+    _read: Reader
     recording: RecordedCost = NOTHING
     tool: CallCost | None = None
     measured: MeasuredCost | None = None
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of what the device did lies in the steps."""
+        return coverage(self.lane, self.bounds_ns)
 
     @property
     def begin_ns(self) -> int:
@@ -141,6 +158,13 @@ class Explanation:
         return self.gaps.by_cause()
 
     @cached_property
+    def waiting(self) -> Waiting:
+        """In which synchronisations the host waits in the steady window, and for what."""
+        return host_waiting(
+            self.lane, self._read, self.timeline.blocking, self.begin_ns, self.end_ns
+        )
+
+    @cached_property
     def outliers(self) -> Outliers:
         """Steady steps that take far longer than the others."""
         return find_outliers(self.lane, self.gaps, self.bounds_ns, self.first, self.last)
@@ -156,46 +180,62 @@ class Explanation:
         return mask
 
 
-def explain(read: Reader, meta: Meta, ceilings: Ceilings | None = None) -> list[Explanation]:
+def explain(
+    read: Reader,
+    meta: Meta,
+    ceilings: Ceilings | None = None,
+    choice: StepChoice = AUTOMATIC,
+) -> list[Explanation]:
     """Explain every device of a trace, busiest process first.
 
     Args:
         read: gives tables as frames.
         meta: the trace's metadata.
         ceilings: of the devices, measured.
+        choice: what the user says a step is.
+
+    Raises:
+        UsageError: the user's choice finds nothing.
     """
-    return [explain_lane(lane, read, meta, ceilings) for lane in lanes(read)]
+    return [explain_lane(lane, read, meta, ceilings, choice) for lane in lanes(read)]
 
 
 def explain_lane(
-    lane: Lane, read: Reader, meta: Meta, ceilings: Ceilings | None = None
+    lane: Lane,
+    read: Reader,
+    meta: Meta,
+    ceilings: Ceilings | None = None,
+    choice: StepChoice = AUTOMATIC,
 ) -> Explanation:
     """Explain one device."""
-    steps = find_steps(lane, meta.window_start_ns, meta.window_end_ns)
-    bounds = step_windows(lane, steps)
+    does = workload(lane, read)
+    steps, bounds = find_steps(lane, does, meta.window_start_ns, choice)
     durations = np.diff(bounds)
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
     loading = input_time(lane, read)
+    loop = Loop(steps.label, steps.begin_ns, does.infers)
     timeline = host_timeline(lane, begin, end, typical, loading)
-    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], steps.label)
+    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], loop)
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    stalls = find_stalls(lane, read, steps.begin_ns[first : last + 1], window, loading)
+    offload = find_offload(lane, steps.begin_ns, window)
+    stalls = find_stalls(
+        lane, read, steps.begin_ns[first : last + 1], window, loading, offload.rows
+    )
     gil = gil_waits(lane, read, steps.begin_ns, begin, end, loading)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
     compiling = compile_time(lane, read, timeline.quiet, second)
     events = apart(
         {  # the first that claims a time owns it
             "checkpoint_stall": stalls.intervals,
+            "cpu_offload": offload.intervals,
             "compilation_or_warmup": clip(compiling, begin, end),
             "gil_contention": gil.intervals,
         }
     )
-    gaps = explain_gaps(
-        lane, timeline, begin, end, step_label=steps.label, recording=recording, events=events
-    )
+    gaps = explain_gaps(lane, timeline, begin, end, loop=loop, recording=recording, events=events)
     return Explanation(
         lane=lane,
         steps=steps,
@@ -210,11 +250,15 @@ def explain_lane(
         copies=_copy_facts(lane, begin, end),
         places=Places(lane, read, steps.label),
         kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
+        _read=read,
         recording=recording,
         tool=call_cost(lane, meta.source, begin, end, last - first + 1),
         measured=measured_cost(read, lane.process_id, durations[first : last + 1]),
         events=events,
         stalls=stalls,
+        offload=offload,
+        workload=does,
+        loop=loop,
         gil=gil,
     )
 

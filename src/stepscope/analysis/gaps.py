@@ -25,7 +25,7 @@ from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.owners import Owned, charge_owned, inside
 from stepscope.analysis.profiler_cost import NOTHING, RecordedCost
-from stepscope.analysis.silence import NAMED_INPUT, explain_silences
+from stepscope.analysis.silence import NAMED_INPUT, Loop, explain_silences
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import BoolArray, Frame, IntArray
@@ -39,6 +39,7 @@ CAUSES: Final = (
     "allocator_churn",
     "compilation_or_warmup",
     "checkpoint_stall",
+    "cpu_offload",
     "gil_contention",
     "profiler_overhead",
     "small_kernels",
@@ -103,7 +104,7 @@ def explain_gaps(
     begin_ns: int,
     end_ns: int,
     *,
-    step_label: str = "",
+    loop: Loop | None = None,
     recording: RecordedCost = NOTHING,
     events: Mapping[str, Intervals] | None = None,
 ) -> Gaps:
@@ -114,7 +115,7 @@ def explain_gaps(
         timeline: what the host did; must cover the window.
         begin_ns: begin of the window.
         end_ns: end of the window.
-        step_label: name of the ranges that mark steps.
+        loop: what is known of the loop of the steps.
         recording: what the capturing tool cost the launching threads, for tools that do not
             record it themselves.
         events: cause to the stretches of the host's time that it owns, ns; disjoint.
@@ -130,7 +131,7 @@ def explain_gaps(
     queued = (call_start < start) & (op >= 0)
 
     late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
-    cause, evidence = _causes_of_labels(lane, timeline, late, step_label)
+    cause, evidence = _causes_of_labels(lane, timeline, late, loop or Loop())
     late_frame = {
         "start_ns": late["start_ns"],
         "end_ns": late["end_ns"],
@@ -198,7 +199,7 @@ def _split_by_host(
 
 
 def _causes_of_labels(
-    lane: Lane, timeline: HostTimeline, pieces: dict[str, IntArray], step_label: str
+    lane: Lane, timeline: HostTimeline, pieces: dict[str, IntArray], loop: Loop
 ) -> tuple[IntArray, IntArray]:
     """Cause and evidence of each host-late piece."""
     translate = np.array([_CODE[CAUSE_OF_LABEL[label]] for label in h.LABELS])
@@ -207,7 +208,7 @@ def _causes_of_labels(
     evidence = np.where(annotated, NAMED_INPUT, -1)
     silent = np.flatnonzero(pieces["label"] == h.LABELS.index(h.SILENCE))
     if len(silent):
-        is_input, why = explain_silences(lane, timeline.quiet, step_label)
+        is_input, why = explain_silences(lane, timeline.quiet, loop)
         which = np.searchsorted(timeline.quiet[1], pieces["start_ns"][silent], side="right")
         which = np.minimum(which, len(is_input) - 1)
         evidence[silent] = why[which]

@@ -20,8 +20,8 @@ from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.trace.frame import BoolArray, IntArray
 
 SMALL_COPY_BYTES = 1 << 16
-"""A device-to-host copy up to this size is a scalar or flag: its cost is the waiting.
-CUDA also stages host-to-device copies up to this size without waiting."""
+"""A copy up to this size is a scalar or flag: its cost is the waiting, not its bytes.
+CUDA stages host-to-device copies up to this size without waiting."""
 
 LONG_SILENCE_NS = 1_000_000
 """Silence between calls from this length on is host work of its own. Eager frameworks take 5 to
@@ -57,7 +57,7 @@ class Blocking:
     Attributes:
         call: row of ``host.api``.
         is_copy: whether the wait belongs to a copy (its own, or the stream synchronisation that
-            completes one) rather than to a synchronisation or the reading of a scalar.
+            completes one) rather than to a synchronisation or the copy of a scalar.
     """
 
     call: IntArray
@@ -104,9 +104,8 @@ def blocking_calls(lane: Lane) -> Blocking:
             row
         ]
     )
-    to_host = has_op & lane.ops.equals("copy_kind", "DtoH")[row]
     on_device = has_op & lane.ops.equals("copy_kind", "DtoD")[row]
-    small_read = to_host & (lane.ops["bytes"][row] <= SMALL_COPY_BYTES)
+    small = has_op & ~on_device & (lane.ops["bytes"][row] <= SMALL_COPY_BYTES)
     blocking_copy = is_copy & ~on_device & (by_name | pageable)
     # A synchronisation right behind a copy on the same thread completes that copy
     # (tensor.cuda(), tensor.cpu(), tensor.item() all end in one).
@@ -116,7 +115,7 @@ def blocking_calls(lane: Lane) -> Blocking:
     previous[order[1:][same]] = order[:-1][same]
     before = np.maximum(previous, 0)
     completes = is_sync & (previous >= 0) & is_copy[before] & ~on_device[before]
-    of_copy = np.where(completes, ~small_read[before], is_copy & ~small_read)
+    of_copy = np.where(completes, ~small[before], is_copy & ~small)
     calls = np.flatnonzero(is_sync | blocking_copy)
     return Blocking(calls, of_copy[calls])
 

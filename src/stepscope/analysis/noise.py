@@ -16,7 +16,7 @@ from stepscope.analysis import host as h
 from stepscope.analysis.host import HostTimeline
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.owners import inside
-from stepscope.analysis.silence import explain_silences
+from stepscope.analysis.silence import Loop, explain_silences
 from stepscope.trace.frame import BoolArray, IntArray
 
 MIN_STEPS = 4
@@ -27,7 +27,7 @@ RECURS_IN = 0.25
 
 
 def without_noise(
-    timeline: HostTimeline, lane: Lane, step_begin_ns: IntArray, step_label: str
+    timeline: HostTimeline, lane: Lane, step_begin_ns: IntArray, loop: Loop
 ) -> HostTimeline:
     """The timeline with noise among its silences labelled as part of the dispatch.
 
@@ -35,7 +35,7 @@ def without_noise(
         timeline: what the host did in the steady window.
         lane: the device.
         step_begin_ns: when the host begins each steady step.
-        step_label: name of the ranges that mark steps.
+        loop: the loop of the steps.
     """
     start, end = timeline.quiet
     short = end - start < h.LONGEST_SILENCE_NS
@@ -43,7 +43,7 @@ def without_noise(
         return timeline
     noise = short & ~_recurs(lane, end, step_begin_ns)
     if noise.any():  # a loader may be late now and then
-        noise &= ~explain_silences(lane, timeline.quiet, step_label)[0]
+        noise &= ~explain_silences(lane, timeline.quiet, loop)[0]
     if not noise.any():
         return timeline
     middle = (timeline.start_ns + timeline.end_ns) // 2

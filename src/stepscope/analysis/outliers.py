@@ -39,6 +39,7 @@ SPECIFIC: Final = (
     "allocator_churn",
     "compilation_or_warmup",
     "checkpoint_stall",
+    "cpu_offload",
     "gil_contention",
     "profiler_overhead",
 )

@@ -42,7 +42,7 @@ def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> Int
         repeats = _best_marker(compact, optimizer)
     if repeats is None:
         return None
-    anchors = _bursts(optimizer) if repeats == _BURSTS else np.flatnonzero(compact == repeats)
+    anchors = bursts(optimizer) if repeats == _BURSTS else np.flatnonzero(compact == repeats)
     return _with_lost(compact, _phase(compact, optimizer, upload, anchors))
 
 
@@ -54,9 +54,9 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     hypotheses: list[tuple[float, int, int]] = []
     values, distinct = np.unique(counts[counts >= _MIN_REPEATS], return_counts=True)
     likely = values[np.argsort(-distinct, kind="stable")][:_MAX_HYPOTHESES]
-    bursts = _bursts(optimizer)
-    if len(bursts) >= _MIN_REPEATS and _coverage(bursts, len(token)) >= _COVERS:
-        hypotheses.append((_similarity(token, bursts), len(bursts), _BURSTS))
+    runs = bursts(optimizer)
+    if len(runs) >= _MIN_REPEATS and _coverage(runs, len(token)) >= _COVERS:
+        hypotheses.append((_similarity(token, runs), len(runs), _BURSTS))
     for count in likely.tolist():
         marker = _most_regular(token, counts, order, first, count)
         if marker is None:
@@ -70,7 +70,7 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     best = max(h[0] for h in good)
     tied = [h for h in good if h[0] >= best - _TIE]
     # Micro-batches look alike; the optimizer runs once a step.
-    per_optimizer = [h for h in tied if abs(h[1] - len(bursts)) <= 1]
+    per_optimizer = [h for h in tied if abs(h[1] - len(runs)) <= 1]
     return max(per_optimizer or tied, key=lambda h: (h[1], h[0]))[2]
 
 
@@ -90,7 +90,7 @@ def _most_regular(
     return None if best is None or best[0] > 1.0 else best[1]
 
 
-def _bursts(optimizer: BoolArray) -> IntArray:
+def bursts(optimizer: BoolArray) -> IntArray:
     """First position of each separate run of optimizer operations.
 
     Operations between two optimizer kernels that are few compared with the typical distance
@@ -136,15 +136,22 @@ def _phase(token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: In
     if len(uploads):
         codes, counts = np.unique(token[uploads], return_counts=True)
         once = codes[np.abs(counts - n) <= 1]
-        if len(once):
-            firsts = [np.flatnonzero(upload & (token == code)) for code in once.tolist()]
+        firsts = [np.flatnonzero(upload & (token == code)) for code in once.tolist()]
+        firsts = [at for at in firsts if _one_each(anchors, at)]
+        if firsts:
             return min(firsts, key=lambda at: int(at[0]))
-    bursts = _bursts(optimizer)
-    if len(bursts) >= _MIN_REPEATS and abs(len(bursts) - n) <= 1:
+    runs = bursts(optimizer)
+    if len(runs) >= _MIN_REPEATS and abs(len(runs) - n) <= 1:
         at = np.flatnonzero(optimizer)
-        last_of_burst = at[np.searchsorted(at, bursts[1:]) - 1]
+        last_of_burst = at[np.searchsorted(at, runs[1:]) - 1]
         return np.concatenate(([0], last_of_burst + 1))
     return anchors
+
+
+def _one_each(anchors: IntArray, at: IntArray) -> bool:
+    """Whether each repetition holds one of the places; the record of one may be lost."""
+    apart = np.diff(np.searchsorted(anchors, at, side="right"))
+    return bool((apart > 0).all()) and int((apart != 1).sum()) <= 1
 
 
 def _with_lost(token: IntArray, begins: IntArray) -> IntArray:

@@ -101,6 +101,7 @@ def find_stalls(
     step_begin_ns: IntArray,
     window: Intervals,
     input_time: Intervals = EMPTY,
+    returning: IntArray = _NOTHING,
 ) -> Stalls:
     """The checkpoint stalls inside a window.
 
@@ -111,10 +112,12 @@ def find_stalls(
         window: begin and end of the steady steps, one interval.
         input_time: when something says that a launching thread was getting input: the saving has
             ended by then.
+        returning: rows of ``lane.ops`` of copies of data that comes back to the device: what is
+            offloaded is not saved.
     """
     begin, end = int(window[0][0]), int(window[1][0])
     named = _named(lane, read, len(step_begin_ns))
-    bursts = _bursts(lane, step_begin_ns)
+    bursts = _bursts(lane, step_begin_ns, returning)
     until = _until_training(lane, bursts["end_ns"], input_time[0], end)
     spans, written = _writing(lane, bursts["end_ns"], until, begin, end)
     rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end)
@@ -164,7 +167,7 @@ def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> S
     )
 
 
-def _bursts(lane: Lane, step_begin_ns: IntArray) -> Frame:
+def _bursts(lane: Lane, step_begin_ns: IntArray, returning: IntArray) -> Frame:
     """Runs of device-to-host copies of one step with hardly a kernel between, as enqueued.
 
     Columns ``start_ns`` and ``end_ns`` (of the enqueueing calls, or of the copies where the host
@@ -173,6 +176,7 @@ def _bursts(lane: Lane, step_begin_ns: IntArray) -> Frame:
     ops = lane.ops
     order = np.argsort(lane.enqueue_begin_ns, kind="stable")
     is_read = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
+    is_read[returning] = False
     at = np.flatnonzero(is_read[order])
     if not len(at):
         return Frame(dict.fromkeys(("start_ns", "end_ns", "copies", "bytes"), _NOTHING))

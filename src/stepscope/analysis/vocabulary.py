@@ -60,11 +60,21 @@ COMMUNICATION_KERNEL = re.compile(
 )
 """Kernels that move data between GPUs."""
 
-OPTIMIZER_KERNEL = re.compile(
-    r"adam|sgd|lamb|lion|momentum|rmsprop|adagrad|multi_tensor|multitensor|FusedOptim|muon",
-    re.IGNORECASE,
+_UPDATE_NAME = re.compile(
+    r"(?<![A-Za-z])(?:n?adam(?:w|ax|ini|2d)?|radam|sgd|lamb|lion|momentum|rms_?prop|adagrad|adadelta"
+    r"|adafactor|lars|muon)(?![a-z])"
+    r"|(?:Adam(?:W|ax)?|SGD|Sgd|LAMB|Lamb|Lion|LION|Momentum|RMSProp|Rmsprop|Adagrad|Adadelta|Muon"
+    r"|Adafactor)(?![a-z])|FusedOptim|\bkOptimizer\w*State|apply_?gradient",
 )
-"""Kernels that update parameters, as frameworks name them."""
+OPTIMIZER_KERNEL = re.compile(rf"{_UPDATE_NAME.pattern}|multi_tensor|multitensor|MultiTensor")
+"""Kernels that update parameters, as frameworks name them.
+
+The algorithms' names count as words: ``lambda``, which C++ writes into the name of every second
+kernel, is no LAMB, and the Hadamard transform no Adam. Case matters for the same reason.
+"""
+
+OPTIMIZER_NAME = _UPDATE_NAME
+"""The same without kernels over lists of tensors, which inference uses for other things too."""
 
 _INPUT_WORDS = re.compile(
     r"(?<![a-z])(data_?load(er|ing)?|load_?(data|batch)|get_?batch|next_?batch|fetch(_?data|_?batch)?"
@@ -90,11 +100,21 @@ def is_input_range(text: str) -> bool:
 
 
 INPUT_FUNCTION = re.compile(
-    r"torch/utils/data/|dataloader\.py|/datasets?/|torchvision/transforms|webdataset"
-    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data",
+    r"torch/utils/data/|dataloader\.py|(^|/)datasets?/|torchvision/transforms|webdataset|streaming/base"
+    r"|multiprocessing/queues\.py|multiprocessing/connection\.py|tokenizers?/|_next_data"
+    r"|(^|/)(image_processing|video_processing|feature_extraction|tokenization)_\w+\.py"
+    r"(?!.*: _?(post_?process|decode|batch_decode|convert_ids|convert_tokens))"
+    r"|(^|/)processing_\w+\.py.*: (__call__|preprocess|_process\w*|apply_chat_template)"
+    r"|transformers/pipelines/.*: preprocess|(^|/)(decord|torchcodec|albumentations|timm/data)/"
+    r"|(^|/)PIL/Image\.py.*: (open|resize|convert|load|decode)|librosa/|soundfile\.py|nvidia/dali/",
     re.IGNORECASE,
 )
-"""Python functions, as file(line): name, that belong to the input pipeline."""
+"""Python functions, as file(line): name, that belong to the input pipeline.
+
+Hugging Face's processors turn images, sound and text into tensors in ``image_processing_*``,
+``feature_extraction_*``, ``tokenization_*`` and ``processing_*``; what they do to a model's results
+is no input.
+"""
 
 LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
 """Ranges and threads that show PyTorch's DataLoader with worker processes."""
@@ -103,7 +123,7 @@ LOADER_WITHOUT_WORKERS = re.compile(r"_SingleProcessDataLoaderIter")
 """Ranges that show PyTorch's DataLoader loading on the thread that asks."""
 
 STEP_RANGE = re.compile(
-    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch)"
+    r"(?<![a-z])(train(ing)?[_ ]?)?(global[_ ]?)?(step|iter(ation)?s?|batch|1f1b)"
     r"([_ ]?(idx|id|num|number|no))?[^a-z]*$",
     re.IGNORECASE,
 )
@@ -111,13 +131,59 @@ STEP_RANGE = re.compile(
 
 _PART_OF_STEP = re.compile(r"optim|zero_?grad|scaler|schedul|forward|backward|micro", re.IGNORECASE)
 
+ENGINE_STEP = re.compile(
+    # vLLM: gpu_worker annotate_profile, gpu_model_runner, llm_engine
+    r"^execute_(\d+_)?(context_\d|new_\d|model\b)|^gpu_model_runner: forward$"
+    r"|^(llm_?)?engine(_core)?[._ ]step$"
+    # SGLang: scheduler's and model runner's annotations
+    r"|^step\[[A-Z_]+|^Scheduler\.run_batch|^(run|forward)_batch(_generation)?\b"
+    # TensorRT-LLM: PyExecutor
+    r"|_forward_step \d"
+    # xDiT, diffusers and scripts around them
+    r"|^execute_diffusion|^model_inference$|^denois(e|ing)(_?step)?[^a-z]*$"
+    r"|^(decode|prefill|generate|inference|predict)(_?step)?[^a-z]*$"
+    # Lightning's profilers: the whole of one batch
+    r"|\brun_training_batch$"
+)
+"""Ranges that inference engines and training frameworks put around one iteration."""
+
+_ENGINE_FAMILY = re.compile(
+    r"^(execute_|step\[|Scheduler\.run_batch|gpu_model_runner: forward|\[Executor\] _forward_step"
+    r"|[^\d]*_forward_step)"
+)
+_DECODE = re.compile(
+    r"^step\[DECODE|(?<![a-z])decode(_?step)?[^a-z]*$"
+    r"|_context_0(?!\d).*_generation_[1-9]|: 0 ctx reqs.*?(?<!\d)[1-9]\d* gen reqs",
+    re.IGNORECASE,
+)
+_DENOISING = re.compile(r"^denois|diffusion_step", re.IGNORECASE)
+
+NEVER_A_STEP = re.compile(
+    # operators, their libraries, and what autograd, emit_nvtx and compilers put around them
+    r"^(aten|c10d?|prims?|nccl|rccl|torch|torchvision|torchaudio|fbgemm|autograd|cudnn|triton"
+    r"|inductor|xformers|flash_attn\w*|vllm|_C\w*|sgl_kernel|trtllm|mscclpp|fsdp|te|transformer_engine"
+    r"|quantized|sparse|profiler|nvshmem|aiter|mamba\w*|deep_ep|dpsk)::"
+    r"|op_id ?=|, ?seq ?= ?\d|[A-Za-z]Backward\d*\b|^## Call|^CompiledFunction"
+    r"|^Torch-Compiled Region|^TorchDynamo|^Pregraph|^Optimizer\.|^enumerate\(DataLoader\)"
+    r"|^record_param_comms|^\[memory\]"
+    r"|^(cuda|cu|hip|nccl|rccl|Mem(cpy|set))[A-Z ]|^PythonFallback|^nn\.Module"
+    # what wraps a model, and the parts of one
+    r"|FSDP|Fully_?Sharded|DistributedDataParallel|^DDP\b|DeepSpeed\w*\.(forward|backward|step)\b"
+    r"|(?<![A-Za-z])(?i:layers?|blocks?|modules?|stages?|experts?|encoders?|decoders?|attn|attention|mlp"
+    r"|ffn|norms?|embed\w*|(lm_?)?heads?|proj\w*|conv\w*|linear|buckets?|chunks?|micro\w*|param\w*"
+    r"|resblock|transformer|streams?|workers?|threads?|ranks?|tokens?|gemm|matmul|softmax)(?![A-Za-z])"
+    r"|[a-z](Layer|Block|Attention|MLP|Norm|Embeddings?|Linear|Conv\d?d|Experts?|Encoder|Decoder|Head)\b"
+)
+"""Ranges of operators, autograd, compilers and parts of a model. They never mark a step, however
+regularly they repeat: layers repeat inside one step."""
+
 
 _XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
 _XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
 
 
 def is_step_range(text: str) -> bool:
-    """Whether a range name says that it holds a whole training step.
+    """Whether a range name says that it holds a whole iteration of the program's loop.
 
     XLA names the range of a compiled program after the function that it was compiled from
     (``XlaModule:#hlo_module=jit_train_step,program_id=7#``).
@@ -125,8 +191,34 @@ def is_step_range(text: str) -> bool:
     module = _XLA_MODULE.match(text)
     if module:
         return bool(_XLA_STEP.search(module[1])) and not EPOCH_RANGE.search(module[1])
+    if ENGINE_STEP.search(text):
+        return True
+    if NEVER_A_STEP.search(text):
+        return False
     is_part = _PART_OF_STEP.search(text) or is_input_range(text)
     return bool(STEP_RANGE.search(text)) and not is_part
+
+
+def engine_family(text: str) -> str:
+    """The fixed beginning of an engine's range name, whose rest differs each iteration.
+
+    Empty for other names: ``step[DECODE bs=32]`` and ``step[EXTEND bs=1 toks=9]`` are both
+    iterations of one loop, ``step_1`` and ``step_2`` differ in their number only.
+    """
+    if not ENGINE_STEP.search(text):
+        return ""
+    family = _ENGINE_FAMILY.match(text)
+    return family[1] if family else ""
+
+
+def is_decode(text: str) -> bool:
+    """Whether an iteration's range name says that it only generates tokens, with no new prompt."""
+    return bool(_DECODE.search(text))
+
+
+def is_denoising(text: str) -> bool:
+    """Whether an iteration's range name says that it is one denoising step of a diffusion model."""
+    return bool(_DENOISING.search(text))
 
 
 EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)
@@ -192,13 +284,28 @@ def is_compile_range(text: str) -> bool:
 
 
 COMPILE_FUNCTION = re.compile(
-    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)|torch/_inductor/(compile_fx|graph"
-    r"|scheduler|codecache|async_compile|select_algorithm)|torch/_functorch/aot_autograd"
-    r"|triton/compiler/|triton/runtime/(jit|autotuner|build)\.py.*(compile|bench|_build)"
+    r"torch/_dynamo/(symbolic_convert|output_graph)\.py"
+    r"|torch/_dynamo/convert_frame\.py.*: (_?compile(_inner|_frame)?|transform)$"
+    r"|torch/_inductor/(graph|lowering|scheduler|async_compile|select_algorithm)\.py"
+    r"|torch/_inductor/compile_fx\.py.*: \w*(compile(?!d)|codegen)"
+    r"|torch/_inductor/codecache\.py.*: \w*(load|compile(?!d)|lookup|write)"
+    r"|torch/_inductor/runtime/triton_heuristics\.py.*: (_?precompile|bench|autotune_to"
+    r"|coordinate_descent|make_launcher)"
+    r"|torch/_functorch/aot_autograd\.py.*: (_?create_aot|aot_|dispatch_and_compile)"
+    r"|torch/_functorch/_aot_autograd/(jit_compile|graph_compile|graph_capture|collect_metadata"
+    r"|dispatch_and_compile)"
+    r"|triton/compiler/(code_generator|make_launcher)"
+    r"|triton/compiler/compiler\.py.*: (compile|make_ir)$"
+    r"|triton/runtime/(jit|autotuner|build)\.py.*(compile|bench|_build)"
     r"|torch/utils/cpp_extension",
     re.IGNORECASE,
 )
-"""Python functions of a run-time compiler at work."""
+"""Python functions of a run-time compiler at work, as file(line): name.
+
+The same files hold frames of compiled code that runs, which are none of it: ``forward`` in
+``aot_autograd.py``, ``run`` in ``compile_fx.py``, ``__call__`` in ``codecache.py``,
+``launch_metadata`` and ``_init_handles`` in Triton's ``compiler.py``.
+"""
 
 PLANNING_OPERATOR = re.compile(r"cudnn|miopen|mkldnn_convolution|_convolution", re.IGNORECASE)
 """Operators whose library builds (often compiles) a plan for each shape it has not seen yet."""

@@ -1,12 +1,17 @@
-"""Where in the program some time was spent: range, operator and Python function."""
+"""Where in the program some time was spent: range, operator, Python function and line.
+
+Profilers trace a function from its first line to its return: what they tell is the function, by
+the line of its ``def``, never the line that took the time. Samples of stacks tell that line.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.sampled_lines import SampledLines
 from stepscope.analysis.shapes import marking_steps
@@ -21,16 +26,26 @@ class Where:
     Attributes:
         range: innermost annotation, leaving out those that mark steps.
         operator: outermost framework operator.
-        source: innermost Python function outside the framework, as ``file:line``.
+        source: innermost line of Python outside libraries that samples saw, as ``file:line``.
+        function: innermost Python function outside the framework, as ``step() train.py:99`` where
+            99 is the line of its ``def``.
     """
 
     range: str | None
     operator: str | None
     source: str | None
+    function: str | None = None
 
 
 _SAMPLE = 20_000
-_FRAMEWORK_FILE = ("torch/", "<built-in", "threading.py", "contextlib.py", "nn.Module:", "<frozen")
+
+_FRAMEWORK_FUNCTION: Final = re.compile(
+    r"^torch/|/torch/(nn|_\w+|autograd|utils|optim|distributed|cuda|amp|ao|fx|jit|functional|profiler"
+    r"|overrides|random|serialization|func|export|compiler|library|backends|distributions"
+    r"|multiprocessing|nested|accelerator)[/.]|^<built-in|threading\.py|contextlib\.py|^nn\.Module:"
+    r"|^<frozen|torchinductor_|^triton/|-packages/triton/|^torch\.|^<string>"
+)
+_TRACED: Final = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)$")
 
 
 class Places:
@@ -69,27 +84,17 @@ class Places:
         """The places that hold most of the given intervals' time."""
         middle = (start_ns + end_ns) // 2
         weight = end_ns - start_ns
-        source = _heaviest([self._functions], middle, weight)
+        function = _heaviest([self._functions], middle, weight)
         return Where(
             range=_heaviest([self._ranges], middle, weight),
             operator=_heaviest(self._operators, middle, weight),
-            source=file_and_line(source) if source else self._sampled(start_ns, end_ns),
+            source=self._sampled(start_ns, end_ns),
+            function=function_at(function) if function else None,
         )
 
-    def of_waits(self, begin_ns: int, end_ns: int) -> str | None:
-        """The line whose synchronising calls on the main thread wait longest, by samples."""
-        api = self._lane.host.api
-        if len(self._functions) or not len(api):
-            return None
-        rows = api.matches("name", words.SYNC_CALL)
-        rows &= api["thread_id"] == self._lane.host.main_thread
-        rows &= (api["start_ns"] >= begin_ns) & (api["start_ns"] < end_ns)
-        found = self._samples.heaviest(api["start_ns"][rows], api["end_ns"][rows])
-        return found[0] if found else None
-
     def _sampled(self, start_ns: IntArray, end_ns: IntArray) -> str | None:
-        """The line that samples of the main thread show, where no function was traced."""
-        found = None if len(self._functions) else self._samples.heaviest(start_ns, end_ns)
+        """The line that samples of the main thread show, if they show one for a third."""
+        found = self._samples.heaviest(start_ns, end_ns)
         return found[0] if found else None
 
     def _of_thread(self, frame: Frame, thread: int) -> Frame:
@@ -132,11 +137,17 @@ def _heaviest(threads: list[Frame], at: IntArray, weight: IntArray) -> str | Non
 
 def is_framework_function(text: str) -> bool:
     """Whether a traced Python function belongs to the framework or the interpreter."""
-    return any(mark in text for mark in _FRAMEWORK_FILE)
+    return _FRAMEWORK_FUNCTION.search(text) is not None
 
 
-def file_and_line(function: str) -> str:
-    """``train.py(118): step`` as ``train.py:118``."""
-    head, _, _ = function.partition("):")
-    file, bracket, line = head.rpartition("(")
-    return f"{file}:{line}" if bracket and line.isdigit() else function
+def function_at(traced: str) -> str:
+    """``train.py(99): step`` as ``step() train.py:99``: a function, by the line of its ``def``.
+
+    The code of a module has no such line.
+    """
+    parts = _TRACED.match(traced)
+    if parts is None:
+        return traced
+    if parts["name"] == "<module>":
+        return f"<module> {parts['file']}"
+    return f"{parts['name']}() {parts['file']}:{parts['line']}"

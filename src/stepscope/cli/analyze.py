@@ -20,7 +20,7 @@ from stepscope.cli import options, outputs
 )
 @outputs.filters
 @outputs.help_option("rule")
-@options.again
+@options.opening
 def command(
     paths: tuple[str, ...],
     names: tuple[str, ...],

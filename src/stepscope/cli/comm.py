@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -17,8 +22,8 @@ from stepscope.cli import options
     show_default=True,
     help="What a row of --format csv is; the other formats show both.",
 )
-@options.again
-def command(paths: tuple[str, ...], format_: str, by: str, again: bool) -> None:
+@options.opening
+def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions) -> None:
     """Show the communication of a job: waiting, transferring, bandwidth, late ranks.
 
     Give the captures of all ranks together. Only then the time that a rank waits inside a
@@ -31,7 +36,7 @@ def command(paths: tuple[str, ...], format_: str, by: str, again: bool) -> None:
     from stepscope.render import comm
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    session = Session(paths, **opening)
     found = session.communication()
     if format_ == "csv":
         options.write(comm.as_csv(found, by))

@@ -10,6 +10,7 @@ from stepscope.cli import options
 
 if TYPE_CHECKING:
     from stepscope.runs import Comparison, Trend
+    from stepscope.session import OpenOptions
 
 _FORMATS = ("terminal", "markdown", "json", "html")
 
@@ -40,7 +41,7 @@ _FORMATS = ("terminal", "markdown", "json", "html")
 )
 @options.formats(*_FORMATS)
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")
-@options.again
+@options.opening
 def command(
     runs: tuple[str, ...],
     before: tuple[str, ...],
@@ -50,7 +51,7 @@ def command(
     run_noise: float | None,
     format_: str,
     output: str | None,
-    again: bool,
+    opening: OpenOptions,
 ) -> None:
     """Tell whether a run got faster, by how much, where, and whether that is more than noise.
 
@@ -89,14 +90,14 @@ def command(
         if repeat_before or repeat_after or format_ == "html":
             what = "--format html" if format_ == "html" else "--repeat-before or --repeat-after"
             raise UsageError(f"more than two runs are shown as a trend, which has no {what}")
-        trend = trend_of_runs(named, run_noise=run_noise, again=again)
+        trend = trend_of_runs(named, run_noise=run_noise, **opening)
         text = options.as_json(trend) if format_ == "json" else _trend(trend, format_)
     else:
         result = compare_runs(
             [named[0], *([path] for path in repeat_before)],
             [named[1], *([path] for path in repeat_after)],
             run_noise=run_noise,
-            again=again,
+            **opening,
         )
         text = _comparison(result, format_)
     options.write_to(text, output)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
 
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
+
 
 @click.command()
 @options.paths
-@click.option("--step", type=int, help="Only this step; all replayed steady steps by default.")
+@click.option("--only-step", type=int, help="Only this step; all replayed steady steps by default.")
 @options.formats("text", "json", "csv")
-@options.again
-def command(paths: tuple[str, ...], step: int | None, format_: str, again: bool) -> None:
+@options.opening
+def command(
+    paths: tuple[str, ...], only_step: int | None, format_: str, opening: OpenOptions
+) -> None:
     """Show what decided how long the steps took.
 
     The critical path is the chain of host work, launches, kernels, copies and waits that ended
@@ -21,8 +28,8 @@ def command(paths: tuple[str, ...], step: int | None, format_: str, again: bool)
     """
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
-    result = session.critical_path(step)
+    session = Session(paths, **opening)
+    result = session.critical_path(only_step)
     if format_ == "json":
         options.write(options.as_json(result))
     elif format_ == "csv":

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
 @options.paths
 @options.formats("terminal", "json", "markdown")
-@options.again
+@options.opening
 @click.option(
     "--ncu",
     "reports",
@@ -24,7 +29,7 @@ from stepscope.cli import options
 def command(
     paths: tuple[str, ...],
     format_: str,
-    again: bool,
+    opening: OpenOptions,
     reports: tuple[str, ...],
     ceilings: str,
     no_evidence: bool,
@@ -38,7 +43,7 @@ def command(
     show(
         paths,
         format_,
-        again=again,
+        opening=opening,
         evidence=not no_evidence,
         reports=reports,
         ceilings=ceilings,
@@ -49,7 +54,7 @@ def show(
     paths: tuple[str, ...],
     format_: str,
     *,
-    again: bool = False,
+    opening: OpenOptions | None = None,
     evidence: bool = True,
     reports: tuple[str, ...] = (),
     ceilings: str = "",
@@ -57,7 +62,7 @@ def show(
     """Diagnose and print."""
     from stepscope.session import Session
 
-    diagnosis = Session(paths, again=again, ceilings=ceilings).diagnose(reports)
+    diagnosis = Session(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
     elif format_ == "markdown":

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -26,9 +30,9 @@ from stepscope.trace.errors import StorageError, UsageError
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @options.formats("text", "json")
-@options.again
+@options.opening
 def command(
-    paths: tuple[str, ...], kind: str, output: str, force: bool, format_: str, again: bool
+    paths: tuple[str, ...], kind: str, output: str, force: bool, format_: str, opening: OpenOptions
 ) -> None:
     """Write the timeline for another viewer.
 
@@ -46,7 +50,7 @@ def command(
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
     options.refuse_inputs(output)
-    parts = Session(paths, again=again).exported(kind)
+    parts = Session(paths, **opening).exported(kind)
     try:
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
             for part in parts:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -45,7 +50,7 @@ from stepscope.cli import options
     type=click.Path(),
     help="Append the verdict as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
 )
-@options.again
+@options.opening
 def command(
     paths: tuple[str, ...],
     baseline: tuple[str, ...],
@@ -58,7 +63,7 @@ def command(
     gitlab_file: str | None,
     github: bool,
     summary_file: str | None,
-    again: bool,
+    opening: OpenOptions,
 ) -> int:
     """Fail when a run is slower than its baseline, or over a budget. Exit code 1 means it is.
 
@@ -80,7 +85,7 @@ def command(
         config=config,
         allow_missing=allow_missing,
         save_baseline=save_baseline,
-        again=again,
+        **opening,
     )
     if format_ == "json":
         options.write(options.as_json(result))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
 @options.paths
 @options.formats("text", "json")
-@options.again
-def command(paths: tuple[str, ...], format_: str, again: bool) -> None:
+@options.opening
+def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
     """Show what a capture holds, what it lacks, and what was noticed while reading it."""
     from stepscope.session import Session
 
-    session = Session(paths, again=again, apart=True)
+    session = Session(paths, **opening, apart=True)
     if format_ == "json":
         members = [
             {

@@ -14,6 +14,8 @@ from stepscope.trace.errors import StorageError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.session import OpenOptions
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,7 @@ T = TypeVar("T")
 )
 @options.ceilings
 @options.formats(*options.TABLE_FORMATS)
-@options.again
+@options.opening
 def command(
     paths: tuple[str, ...],
     kernel: str,
@@ -49,7 +51,7 @@ def command(
     plot: str,
     ceilings: str,
     format_: str,
-    again: bool,
+    opening: OpenOptions,
 ) -> None:
     """Show the kernels of a trace, or explain those of an Nsight Compute report.
 
@@ -79,15 +81,15 @@ def command(
         )
     if ceilings and not roofline:
         raise UsageError("--ceilings is for --roofline; the table of kernels shows no ceilings")
-    _trace(paths, roofline=roofline, ceilings=ceilings, format_=format_, again=again)
+    _trace(paths, roofline=roofline, ceilings=ceilings, format_=format_, opening=opening)
 
 
 def _trace(
-    paths: tuple[str, ...], *, roofline: bool, ceilings: str, format_: str, again: bool
+    paths: tuple[str, ...], *, roofline: bool, ceilings: str, format_: str, opening: OpenOptions
 ) -> None:
     from stepscope.session import Session
 
-    session = Session(paths, again=again, ceilings=ceilings)
+    session = Session(paths, **opening, ceilings=ceilings)
     if roofline:
         from stepscope.render import operator_roofline as render
 

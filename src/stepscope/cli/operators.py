@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 _GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
 
@@ -20,8 +25,8 @@ _GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
     "capture holds them, else ranges.",
 )
 @options.formats(*options.TABLE_FORMATS)
-@options.again
-def command(paths: tuple[str, ...], by: str | None, format_: str, again: bool) -> None:
+@options.opening
+def command(paths: tuple[str, ...], by: str | None, format_: str, opening: OpenOptions) -> None:
     """Show what the device time of the steady steps belongs to, the longest time first.
 
     A kernel belongs to what was open on the launching thread at its launch. Kernels of the
@@ -30,6 +35,6 @@ def command(paths: tuple[str, ...], by: str | None, format_: str, again: bool) -
     """
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    session = Session(paths, **opening)
     options.write_table(session.operators(by or ""), format_, "stepscope.operators/1")
     options.warn_of_problems(session)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -24,11 +25,32 @@ def paths(function: F) -> F:
     return click.argument("paths", nargs=-1, required=True, type=path, metavar="PATH...")(function)
 
 
-def again(function: F) -> F:
-    """``--again``: import even what the cache holds."""
-    return click.option(
-        "--again", is_flag=True, help="Import the capture again even when it is cached."
-    )(function)
+def opening(function: F) -> F:
+    """``--step``, ``--step-kernel`` and ``--again``, as one argument: how captures are opened."""
+
+    @functools.wraps(function)
+    def command(*args: Any, step: str, step_kernel: str, again: bool, **more: Any) -> Any:
+        options = {"step": step, "step_kernel": step_kernel, "again": again}
+        return function(*args, opening=options, **more)
+
+    for option in (
+        click.option("--again", is_flag=True, help="Import the capture again even when cached."),
+        click.option(
+            "--step-kernel",
+            default="",
+            metavar="REGEX",
+            help="A step begins at each kernel whose name this finds.",
+        ),
+        click.option(
+            "--step",
+            default="",
+            metavar="RANGE|REGEX|none",
+            help="What a step is: the ranges of this name, or those whose names this finds; none: "
+            "the whole capture is one step. By default the capture tells.",
+        ),
+    ):
+        command = option(command)
+    return cast("F", command)
 
 
 def ceilings(function: F) -> F:

@@ -15,7 +15,7 @@ from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.render.report_format import Format
-    from stepscope.session import Outcome, Report, Request
+    from stepscope.session import OpenOptions, Outcome, Report, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMPRESSION = {".xz", ".gz", ".zst"}
@@ -131,7 +131,7 @@ class Asked:
     about_formats: str | None
     quiet: bool
     about: str | None
-    again: bool
+    opening: OpenOptions
 
 
 def answer(
@@ -172,8 +172,10 @@ def answer(
         raise click.UsageError(f"name a capture; --help-{kind}s lists the {kind}s")
     requests = requests_of(split(names))
     wanted = targets(requests, asked.formats, asked.outputs_, asked.timeunit)
-    again = asked.again or asked.force_export == "true"
-    session = Session(inputs(paths, asked.export, again=again), again=again, apart=True)
+    opening = asked.opening
+    opening["again"] |= asked.force_export == "true"
+    named = inputs(paths, asked.export, again=opening["again"])
+    session = Session(named, **opening, apart=True)
     answers = session.answers(requests, window=asked.window, nvtx=asked.nvtx)
     write_answers(answers, wanted, quiet=asked.quiet, force=asked.force_overwrite == "true")
 

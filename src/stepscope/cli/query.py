@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -13,8 +18,8 @@ from stepscope.cli import options
 )
 @click.argument("sql")
 @options.formats(*options.TABLE_FORMATS)
-@options.again
-def command(paths: tuple[str, ...], sql: str, format_: str, again: bool) -> None:
+@options.opening
+def command(paths: tuple[str, ...], sql: str, format_: str, opening: OpenOptions) -> None:
     """Run SQL over the tables of a capture.
 
     Several PATHs, or a folder of them, are the ranks of one job. The canonical tables (gpu_op,
@@ -24,6 +29,6 @@ def command(paths: tuple[str, ...], sql: str, format_: str, again: bool) -> None
     """
     from stepscope.session import Session
 
-    session = Session(paths, again=again)
+    session = Session(paths, **opening)
     options.write_table(session.query(sql), format_, "stepscope.query/1")
     options.warn_of_problems(session)

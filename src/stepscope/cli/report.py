@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.cli import options
 from stepscope.trace.errors import StorageError
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -24,9 +28,14 @@ from stepscope.trace.errors import StorageError
     "-o", "--output", type=click.Path(), help="Write to this file; .md and .html set the format."
 )
 @click.option("--timeunit", default="msec", show_default=True, help="nsec, usec, msec or seconds.")
-@options.again
+@options.opening
 def command(
-    paths: tuple[str, ...], format_: str, rows: int, output: str | None, timeunit: str, again: bool
+    paths: tuple[str, ...],
+    format_: str,
+    rows: int,
+    output: str | None,
+    timeunit: str,
+    opening: OpenOptions,
 ) -> None:
     """Show the default reports of a capture on one readable page.
 
@@ -41,7 +50,7 @@ def command(
     by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
     if output is not None and format_ == "text":
         format_ = by_suffix.get(Path(output).suffix.lower(), "text")
-    session = Session(paths, again=again, apart=True)
+    session = Session(paths, **opening, apart=True)
     sections = [
         report_page.Section(str(path), facts, tables, missing)
         for path, facts, tables, missing in session.page(stats_requests([], known_reports()))

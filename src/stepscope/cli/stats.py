@@ -24,7 +24,7 @@ from stepscope.cli import options, outputs
     "--report-dir", "folders", multiple=True, type=click.Path(), help="Folder with own reports."
 )
 @outputs.help_option("report")
-@options.again
+@options.opening
 def command(
     paths: tuple[str, ...],
     names: tuple[str, ...],

@@ -6,23 +6,27 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
+
 
 @click.command()
 @options.paths
 @options.formats("text", "json")
-@options.again
+@options.opening
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port; a free one if left out."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 @click.option("--static", type=click.Path(), help="Write one HTML file instead of serving.")
-@click.option("--step", type=click.IntRange(0), help="With --static: this step only.")
+@click.option("--only-step", type=click.IntRange(0), help="With --static: this step only.")
 @click.option(
     "--window", default="", help="With --static: [start]/[end] only, as the axis shows them."
 )
@@ -36,11 +40,11 @@ from stepscope.trace.errors import StorageError, UsageError
 def command(
     paths: tuple[str, ...],
     format_: str,
-    again: bool,
+    opening: OpenOptions,
     port: int,
     no_browser: bool,
     static: str | None,
-    step: int | None,
+    only_step: int | None,
     window: str,
     force: bool,
     compare: bool,
@@ -53,10 +57,10 @@ def command(
     With --format json, one line says where the timeline is: address, or the file of --static.
     """
     options.import_numpy()
-    if static is None and (step is not None or window or force):
-        raise UsageError("--step, --window and --force are about the file of --static")
-    if step is not None and window:
-        raise UsageError("--step and --window both choose a time; give one of them")
+    if static is None and (only_step is not None or window or force):
+        raise UsageError("--only-step, --window and --force are about the file of --static")
+    if only_step is not None and window:
+        raise UsageError("--only-step and --window both choose a time; give one of them")
     if static is not None and Path(static).exists() and not force:
         raise UsageError(f"{static} exists; --force overwrites it")
     if static is not None:
@@ -66,17 +70,17 @@ def command(
             "--compare shows two runs: stepscope ui BEFORE AFTER --compare; the ranks of a run are "
             "given as a folder"
         )
-    if compare and (step is not None or window):
-        raise UsageError("--step and --window choose a time of one run; leave them out here")
+    if compare and (only_step is not None or window):
+        raise UsageError("--only-step and --window choose a time of one run; leave them out here")
     from stepscope.runs import Pair
     from stepscope.session import Session
 
-    shown = Pair(*paths, again=again) if compare else Session(paths, again=again)
+    shown = Pair(*paths, **opening) if compare else Session(paths, **opening)
     if static is not None:
         from stepscope.server.page import page
         from stepscope.server.pair import pair_page
 
-        text = pair_page(shown) if isinstance(shown, Pair) else page(shown, window, step)
+        text = pair_page(shown) if isinstance(shown, Pair) else page(shown, window, only_step)
         try:
             Path(static).write_text(text, encoding="utf-8")
         except OSError as error:

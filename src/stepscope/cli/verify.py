@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -14,23 +18,27 @@ from stepscope.cli import options
 @options.paths
 @options.formats("text", "json")
 @options.ceilings
-@options.again
-def command(report: Path, paths: tuple[str, ...], format_: str, ceilings: str, again: bool) -> None:
+@options.opening
+def command(
+    report: Path, paths: tuple[str, ...], format_: str, ceilings: str, opening: OpenOptions
+) -> None:
     """Recompute every figure of REPORT, a stored diagnosis, from the capture it was made from.
 
     REPORT is what `stepscope diagnose --format json` wrote. Every evidence statement is run
     again, and every figure of the report must equal the evidence of its name. Exits with 1 when
     one differs, and names the first.
     """
-    from stepscope.session import Session
+    from stepscope.session import Session, stored_options
     from stepscope.trace.errors import InputError
 
     try:
         text = report.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {report}: {error.strerror}; name a stored report") from error
-    session = Session(paths, again=again, ceilings=ceilings)
     try:
+        if not (opening["step"] or opening["step_kernel"]):
+            opening = {**opening, **stored_options(text)}
+        session = Session(paths, **opening, ceilings=ceilings)
         result = session.verify(text)
     except InputError as error:
         said = str(error)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.session import OpenOptions
 
 
 @click.command()
@@ -42,7 +47,7 @@ from stepscope.cli import options
     help="The rank is as fast as the median rank.",
 )
 @options.formats("text", "json")
-@options.again
+@options.opening
 def command(
     paths: tuple[str, ...],
     free: tuple[str, ...],
@@ -51,7 +56,7 @@ def command(
     overlap_communication: bool,
     ranks: tuple[int, ...],
     format_: str,
-    again: bool,
+    opening: OpenOptions,
 ) -> None:
     """Predict the step after a change, by replaying the run with it.
 
@@ -67,7 +72,7 @@ def command(
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
     )
-    session = Session(paths, again=again)
+    session = Session(paths, **opening)
     result = session.whatif(changes)
     if format_ == "json":
         options.write(options.as_json(result))

@@ -87,7 +87,7 @@ def profile_of(job: JobView, diagnosis: Diagnosis, part: slice = slice(None)) ->
         collectives=_collectives(job, diagnosis.trace.paths),
         findings=[
             FindingUse(f.cause, f.time_ns_per_step, f.share_of_step, f.predicted_step_ns,
-                       f.prediction_low_ns, f.prediction_high_ns, f.ranks, f.says)
+                       f.prediction_low_ns, f.prediction_high_ns, f.ranks, f.message)
             for f in diagnosis.findings
         ],
         verdict=diagnosis.verdict,

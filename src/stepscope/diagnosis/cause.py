@@ -99,7 +99,7 @@ class Case:
         segments = self.explanation.gaps.segments
         rows = self.explanation.segments_of(cause)
         where = self.explanation.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-        return Location(where.range, where.operator, where.source)
+        return Location(where.range, where.operator, where.source, where.function)
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ class Detection:
         time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
+        also: further changes that are part of the repair, replayed together with ``change``.
+        added_ns: what the repaired program does instead, ns a step.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         credit_ns: the most that the repair is credited with, ns a step: what it gains beyond is
@@ -146,6 +148,8 @@ class Detection:
     repair: Repair | None = None
     time_sql: str | None = None
     change: Change | None = None
+    also: tuple[Change, ...] = ()
+    added_ns: float = 0.0
     floor_ns: float | None = None
     least_floor_ns: float | None = None
     credit_ns: float | None = None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
     STEP_SQL,
     Compute,
     accounting_figures,
+    coverage_figures,
     evaluated,
     idle_time_sql,
     job_figures,
     predicted_sql,
 )
+from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_remark
 from stepscope.diagnosis.rank_remarks import rank_figures, rank_remarks
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import (
@@ -20,8 +26,11 @@ from stepscope.diagnosis.result import (
     Diagnosis,
     Evidence,
     Finding,
+    InnerSteps,
     LaneAccounting,
     Severity,
+    StepOptions,
+    StepSummary,
     StepTime,
     TraceSummary,
 )
@@ -32,17 +41,22 @@ from stepscope.diagnosis.tool_cost import (
     unclaimed_figures,
     unclaimed_remark,
 )
+from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
 from stepscope.trace.problems import Problem
-from stepscope.trace.units import percent
+from stepscope.trace.units import percent, shown
 
 HEALTHY = "gpu_bound_healthy"
 
 _HIGH, _MEDIUM = 0.20, 0.08
 _NOTABLE = 0.1
+_NEARLY_ALL = 0.95
+_OUTSIDE = (
+    "the steps hold {coverage_gpu} of the GPU's work and {coverage_time} of the time between its "
+    "first and last operation; {before_steps_ns} lie before and {after_steps_ns} behind them, with "
+    "{outside_kernels_ns} of kernels and {outside_copies_ns} of copies and memory sets"
+)
 
-_SMALL_PART = 0.5
-"""A repair that gains less than this part of what the cause takes deserves a word about it."""
-_ELSEWHERE = "most of that time would pass all the same, for something else then limits the step"
+_ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = (
     "the host would then limit the step, at the pace that it has here; a program that is not "
     "recorded, or that launches faster, gains more"
@@ -62,6 +76,7 @@ def diagnose(
     source: str,
     remarks: list[str],
     problems: list[Problem],
+    options: StepOptions,
 ) -> Diagnosis:
     """Name the causes of a job.
 
@@ -73,15 +88,18 @@ def diagnose(
         source: where they come from.
         remarks: what was assumed before.
         problems: what the imports counted.
+        options: what the user said a step is.
     """
     reference = max(cases, key=lambda case: case.step_ns)
     explanation = reference.explanation
-    findings = [_finding(item, compute) for item in found]
-    asked = [*job_figures(reference), *rank_figures(reference.job.view.collectives)]
+    findings, hidden = _findings(found, compute)
+    asked = [*job_figures(reference), *coverage_figures()]
+    asked += rank_figures(reference.job.view.collectives)
     asked += measured_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
+    asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
     unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
@@ -98,25 +116,74 @@ def diagnose(
             devices=len(cases),
             steps=len(explanation.steps),
             steady_steps=(explanation.first, explanation.last),
+            step=_step_summary(reference, about, options),
         ),
         step_ns=StepTime(
             median=int(about["median_step_ns"].value),
+            mean=int(about["mean_step_ns"].value),
             p95=int(about["p95_step_ns"].value),
             coefficient_of_variation=about["step_variation"].value,
         ),
         accounting=accounting,
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
-        remarks=[*_remarks(reference, findings, about, unclaimed), *remarks],
+        warnings=[
+            *_remarks(reference, findings, about, unclaimed),
+            *(
+                f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
+                "takes as long: its repair alone would gain nothing"
+                for title, time in hidden.items()
+            ),
+            *remarks,
+        ],
         problems=problems,
-        evidence=[*about.values(), *sums],
+        evidence=[*about.values(), *hidden.values(), *sums],
     )
+
+
+def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOptions) -> StepSummary:
+    steps = reference.explanation.steps
+    return StepSummary(
+        kind=steps.kind,
+        found_by=steps.source,
+        inner=[InnerSteps(part.kind, part.count, part.median_ns) for part in steps.inner],
+        coverage_gpu=about["coverage_gpu"].value,
+        coverage_time=about["coverage_time"].value,
+        options=options,
+    )
+
+
+def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
+    """The findings, and the time of each cause whose repair alone gains nothing, by its title.
+
+    Where no repair alone gains anything, several causes take the same time: these are told.
+    """
+    worth = [item for item in found if item.gains] or found
+    findings: list[Finding] = []
+    for item in worth:
+        finding = _finding(item, compute)
+        if findings and _ORDER[finding.severity] > _ORDER[findings[-1].severity]:
+            finding = msgspec.structs.replace(finding, severity=findings[-1].severity)
+        findings.append(finding)
+    hidden = {}
+    for item in found:
+        if item not in worth:
+            name = f"{item.cause.id}.observed_ns_per_step"
+            figure = _with_time(
+                Figure(name, "ns", "{time}"), item.cause.id, item.detection.time_sql
+            )
+            hidden[item.cause.title] = evaluated(figure, item.case, compute)
+    return findings, hidden
 
 
 def _finding(item: Ranked, compute: Compute) -> Finding:
     cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    figures = [_with_time(figure, cause.id, detection.time_sql) for figure in _OF_EVERY_FINDING]
+    time_sql = _GAIN_SQL.format(cause=cause.id) if item.is_partial else detection.time_sql
+    figures = [_with_time(figure, cause.id, time_sql) for figure in _OF_EVERY_FINDING]
+    if item.is_partial:
+        observed = Figure("observed_ns_per_step", "ns", "{time}")
+        figures.append(_with_time(observed, cause.id, detection.time_sql))
     figures = [*detection.figures, *(figures if known else figures[:1])]
     if item.predicted.unrecorded is not None:
         sql = predicted_sql("unrecorded_step_ns", cause.id)
@@ -125,16 +192,16 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     value = {e.figure: e.value for e in evidence}
     says = filled(detection.says, evidence, detection.texts)
     if known:
-        costs = "{time_ns_per_step} of each {step_ns} step"
-        says = f"{cause.title} costs {filled(costs, evidence, {})}: {says}"
-        if item.gain_ns < _SMALL_PART * detection.time_ns:
+        costs = _PARTLY if item.is_partial else "costs {time_ns_per_step} of each {step_ns} step"
+        says = f"{cause.title} {filled(costs, evidence, {})}: {says}"
+        if item.is_partial:
             says += "; " + filled(_limit(item), evidence, {})
     else:
         says = says[0].upper() + says[1:]
     step = round(case.step_ns)
     return Finding(
         cause=cause.id,
-        severity=_severity(item.share),
+        severity=_severity(item),
         share_of_step=value.get("share_of_step", 0.0),
         time_ns_per_step=int(value.get("time_ns_per_step", 0)),
         predicted_step_ns=int(value.get("predicted_step_ns", step)),
@@ -142,10 +209,10 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         prediction_high_ns=int(value.get("prediction_high_ns", step)),
         ranks=item.ranks,
         where=detection.where,
-        says=says,
-        do=detection.do,
+        message=says,
+        recommendations=detection.do,
         next_capture=detection.next_capture,
-        because=detection.because,
+        root_cause=detection.because,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
@@ -158,6 +225,17 @@ def _limit(item: Ranked) -> str:
         return _ELSEWHERE
     return _HOST_LIMITS if item.predicted.unrecorded is None else _RECORDING_LIMITS
 
+
+_ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
+
+_PARTLY = (
+    "takes {observed_ns_per_step} of each {step_ns} step, of which its repair alone gains "
+    "{time_ns_per_step}"
+)
+_GAIN_SQL = (
+    "SELECT greatest(step_ns - predicted_step_ns, 0) FROM prediction WHERE cause = '{cause}' "
+    "AND {{lane}}"
+)
 
 _OF_EVERY_FINDING = (
     Figure("step_ns", "ns", STEP_SQL),
@@ -178,7 +256,9 @@ def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
     return Figure(figure.name, figure.unit, sql)
 
 
-def _severity(share: float) -> Severity:
+def _severity(item: Ranked) -> Severity:
+    gain = item.sure_gain_ns if item.cause.of_program else item.gain_ns
+    share = gain / item.case.step_ns
     if share >= _HIGH:
         return "high"
     return "medium" if share >= _MEDIUM else "low"
@@ -203,13 +283,18 @@ def _remarks(
     reference: Case, findings: list[Finding], about: dict[str, Evidence], unclaimed: str
 ) -> list[str]:
     e = reference.explanation
-    remarks = [e.steps.says]
+    remarks = [e.steps.message]
     if e.set_aside:
         remarks.append(e.set_aside)
+    if e.coverage.gpu < _NEARLY_ALL or e.coverage.time < _NEARLY_ALL:
+        remarks.append(filled(_OUTSIDE, about.values(), {}))
     remarks += rank_remarks(reference.job.view.collectives, findings, about)
     if measured := measured_remark(reference):
         remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
+    for template in (own_wait_remark(reference), unexplained_remark(reference)):
+        if template:
+            remarks.append(filled(template, about.values(), {}))
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))
     elif not findings and idle > _NOTABLE:

@@ -78,6 +78,7 @@ def job_figures(case: Case) -> list[Figure]:
             "SELECT count(*) FROM step WHERE NOT steady AND {lane} AND step < "
             "(SELECT min(step) FROM step WHERE steady AND {lane})",
         ),
+        Figure("mean_step_ns", "ns", STEP_SQL),
         Figure("median_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT {steady}"),
         Figure("p95_step_ns", "ns", f"SELECT quantile_cont(wall_ns, 0.95)::BIGINT {steady}"),
         Figure(
@@ -91,6 +92,55 @@ def job_figures(case: Case) -> list[Figure]:
             "exposed_communication_share",
             "share",
             "SELECT sum(exposed_communication_ns) / sum(wall_ns) FROM step WHERE steady",
+        ),
+    ]
+
+
+_STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {lane}) AS w"
+_DEVICE_SPAN: Final = (
+    "(SELECT min(start_ns) AS first, max(end_ns) AS last FROM gpu_op WHERE {lane}) AS d"
+)
+_HELD: Final = "greatest(0, least(end_ns, w.e) - greatest(start_ns, w.b))"
+
+
+def coverage_figures() -> list[Figure]:
+    """How much of what the device did lies in the steps, and what lies outside."""
+    return [
+        Figure(
+            "coverage_gpu",
+            "share",
+            f"SELECT coalesce(sum({_HELD}) / nullif(sum(end_ns - start_ns), 0), 1) "
+            f"FROM gpu_op, {_STEPS_SPAN} WHERE {{lane}}",
+        ),
+        Figure(
+            "coverage_time",
+            "share",
+            "SELECT coalesce(greatest(0, least(w.e, d.last) - greatest(w.b, d.first)) "
+            f"/ nullif(d.last - d.first, 0), 1) FROM {_STEPS_SPAN}, {_DEVICE_SPAN}",
+        ),
+        Figure(
+            "before_steps_ns",
+            "ns",
+            "SELECT greatest(0, least(w.b, d.last) - d.first)::BIGINT "
+            f"FROM {_STEPS_SPAN}, {_DEVICE_SPAN}",
+        ),
+        Figure(
+            "after_steps_ns",
+            "ns",
+            "SELECT greatest(0, d.last - greatest(w.e, d.first))::BIGINT "
+            f"FROM {_STEPS_SPAN}, {_DEVICE_SPAN}",
+        ),
+        *(
+            Figure(
+                f"outside_{name}_ns",
+                "ns",
+                f"SELECT coalesce(sum(end_ns - start_ns - {_HELD}), 0)::BIGINT "
+                f"FROM gpu_op, {_STEPS_SPAN} WHERE {{lane}} AND {which}",
+            )
+            for name, which in (
+                ("kernels", "kind IN ('kernel', 'graph')"),
+                ("copies", "kind IN ('memcpy', 'memset')"),
+            )
         ),
     ]
 

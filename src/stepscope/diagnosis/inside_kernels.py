@@ -104,7 +104,7 @@ def detection(
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
         f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
     )
-    range_, operator, source = kernels.attribution.heaviest(repair.rows)
+    range_, operator, function = kernels.attribution.heaviest(repair.rows)
     return Detection(
         time_ns=saved,
         direct_ns=min(least, saved),
@@ -113,10 +113,10 @@ def detection(
         says=says,
         do=do,
         figures=[*repair_figures(cause), *(figures or [])],
-        where=Location(range_, operator, source),
+        where=Location(range_, operator, None, function),
         texts=texts or {},
         time_sql=time,
-        next_capture=next_capture or (None if source else captures.STACKS),
+        next_capture=next_capture or (None if function else captures.STACKS),
         repair=repair,
         absorbs=absorbs,
     )

@@ -12,6 +12,10 @@ INSUFFICIENT = "insufficient_data"
 
 _FOLD_BELOW_FIRST = 0.2
 _FOLD_BELOW_SHARE = 0.08
+_WORTH = 0.01
+"""A repair that gains less than this share of the step gains nothing that could be measured."""
+_SMALL_PART = 0.5
+"""What gains less than this part of what it takes costs what it gains, not what it takes."""
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
@@ -44,6 +48,24 @@ class Ranked:
     def gain_ns(self) -> float:
         """Predicted gain, ns a step."""
         return self.case.step_ns - self.predicted.step_ns
+
+    @property
+    def gains(self) -> bool:
+        """Whether its repair alone may gain anything, even by the best of the prediction's range.
+
+        Time that passes beside something else that takes as long is no finding of its own.
+        """
+        best = self.case.step_ns - self.predicted.low_ns
+        if self.predicted.unrecorded is not None:
+            before, after = self.predicted.unrecorded
+            best = max(best, before - after)
+        return self.cause.id == INSUFFICIENT or best >= _WORTH * self.case.step_ns
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its repair alone gains less than half of the time that it takes."""
+        known = self.cause.id != INSUFFICIENT
+        return known and self.gain_ns < _SMALL_PART * self.detection.time_ns
 
     @property
     def sure_gain_ns(self) -> float:

@@ -1,4 +1,4 @@
-"""The result of a diagnosis: the contract ``stepscope.diagnosis/1``.
+"""The result of a diagnosis: the contract ``stepscope.diagnosis/2``.
 
 The same objects come out of ``--format json``, the Python API and the servers. Times are integer
 nanoseconds.
@@ -12,8 +12,59 @@ import msgspec
 
 from stepscope.trace.problems import Problem
 
-SCHEMA = "stepscope.diagnosis/1"
+SCHEMA = "stepscope.diagnosis/2"
 Severity = Literal["high", "medium", "low"]
+
+
+class InnerSteps(msgspec.Struct, frozen=True):
+    """What repeats inside one step.
+
+    Attributes:
+        kind: ``layer``, ``micro_batch``, ``denoising_step``, ``training_step``, ``graph_replay`` or
+            ``repetition``, where nothing tells what repeats.
+        count: how many of them a step holds.
+        median_ns: from one to the next on the device, ns.
+    """
+
+    kind: str
+    count: int
+    median_ns: int
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """What the user said a step is; empty where the capture tells.
+
+    Attributes:
+        step: value of ``--step``.
+        step_kernel: value of ``--step-kernel``.
+    """
+
+    step: str = ""
+    step_kernel: str = ""
+
+
+class StepSummary(msgspec.Struct, frozen=True):
+    """What a step is in this result, on the reference device.
+
+    Attributes:
+        kind: ``training_step``, ``forward``, ``decode_step``, ``engine_iteration``,
+            ``denoising_step``, ``graph_replay``, ``step`` (nothing tells whether the program
+            trains) or ``whole_capture`` (no step was found).
+        found_by: what marked it: ``user``, ``profiler_step``, ``numbered_range``,
+            ``repeating_range``, ``single_range``, ``optimizer_range``, ``kernel_sequence``,
+            ``graph_replay`` or ``whole_capture``; ``from`` in JSON.
+        inner: what repeats inside a step.
+        coverage_gpu: share of the time of the GPU's operations that lies in the steps.
+        coverage_time: share of the time from the first to the last GPU operation.
+        options: what the user said a step is.
+    """
+
+    kind: str
+    found_by: str = msgspec.field(name="from")
+    inner: list[InnerSteps]
+    coverage_gpu: float
+    coverage_time: float
+    options: StepOptions = StepOptions()
 
 
 class TraceSummary(msgspec.Struct, frozen=True):
@@ -26,6 +77,7 @@ class TraceSummary(msgspec.Struct, frozen=True):
         devices: number of devices over all ranks.
         steps: steps found on the reference device.
         steady_steps: first and last step that count, both included.
+        step: what a step is.
     """
 
     paths: list[str]
@@ -34,6 +86,7 @@ class TraceSummary(msgspec.Struct, frozen=True):
     devices: int
     steps: int
     steady_steps: tuple[int, int]
+    step: StepSummary
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -41,11 +94,13 @@ class StepTime(msgspec.Struct, frozen=True):
 
     Attributes:
         median: half of the steady steps take at most this, ns.
+        mean: all steady steps together, divided by their number, ns.
         p95: 95 in 100 steady steps take at most this, ns.
         coefficient_of_variation: standard deviation over mean.
     """
 
     median: int
+    mean: int
     p95: int
     coefficient_of_variation: float
 
@@ -100,16 +155,24 @@ class Location(msgspec.Struct, frozen=True):
     Attributes:
         range: the annotation that holds most of it.
         operator: the framework operator that holds most of it.
-        source: the Python file and line that hold most of it.
+        source: the Python file and line that hold most of it, where samples or stacks tell it.
+        function: the Python function that holds most of it, as ``step() train.py:99`` where 99 is
+            the line of its ``def``; not a line that takes the time.
     """
 
     range: str | None = None
     operator: str | None = None
     source: str | None = None
+    function: str | None = None
 
     def texts(self) -> dict[str, str]:
         """The places by name, quoted, as a sentence uses them."""
-        places = (("range", self.range), ("operator", self.operator), ("source", self.source))
+        places = (
+            ("range", self.range),
+            ("operator", self.operator),
+            ("source", self.source),
+            ("function", self.function),
+        )
         return {name: repr(place) for name, place in places if place}
 
 
@@ -123,8 +186,8 @@ class InsideKernel(msgspec.Struct, frozen=True):
         same_grid: whether that launch has the grid of the trace; else it is the nearest there is.
         share: part of the finding's kernel time that this kernel takes.
         limiter: what holds it back, a key of the reference page on limiters.
-        says: one sentence with the figures.
-        do: what helps inside the kernel, the most effective first.
+        message: one sentence with the figures.
+        recommendations: what helps inside the kernel, the most effective first.
     """
 
     kernel: str
@@ -133,8 +196,8 @@ class InsideKernel(msgspec.Struct, frozen=True):
     same_grid: bool
     share: float
     limiter: str
-    says: str
-    do: list[str]
+    message: str
+    recommendations: list[str]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -142,18 +205,20 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: public id.
-        severity: by share of the step.
-        share_of_step: part of the mean steady step that the cause takes.
+        severity: by the predicted gain; never above that of a finding before it.
+        share_of_step: part of the mean steady step that the cause costs. Where its repair alone
+            gains less than half of the time that was seen to pass in it, the cost is that gain,
+            and the evidence holds the time as ``observed_ns_per_step``.
         time_ns_per_step: that part, ns.
         predicted_step_ns: mean step once the cause is gone.
         prediction_low_ns: lower bound of the prediction.
         prediction_high_ns: upper bound of the prediction.
         ranks: ranks that show it.
         where: where in the program.
-        says: one sentence.
-        do: what to change, most effective first.
+        message: one sentence.
+        recommendations: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
-        because: the cause behind this one (why a straggler is late), or null.
+        root_cause: the cause behind this one (why a straggler is late), or null.
         replay_error: how far the simulator's replay of the unchanged step is from the measured
             one, as a share; null where the prediction is arithmetic.
         names: names in the sentence (of ranges, kernels, files), whose digits are no figures.
@@ -170,10 +235,10 @@ class Finding(msgspec.Struct, frozen=True):
     prediction_high_ns: int
     ranks: list[int]
     where: Location
-    says: str
-    do: list[str]
+    message: str
+    recommendations: list[str]
     next_capture: str | None
-    because: str | None
+    root_cause: str | None
     replay_error: float | None
     names: list[str]
     evidence: list[Evidence]
@@ -191,10 +256,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
         verdict: the first finding's cause, or ``gpu_bound_healthy``.
         findings: root causes, the largest predicted gain first; what the capturing tool may have
             made itself is no gain there.
-        remarks: what was assumed: how steps were found, which were set aside, how ranks were
-            assigned.
+        warnings: what was assumed or odd: how steps were found, which were set aside, how ranks
+            were assigned.
         problems: what the imports counted.
-        evidence: the figures of ``step_ns``, ``accounting`` and ``remarks``.
+        evidence: the figures of ``step_ns``, ``accounting`` and ``warnings``.
     """
 
     schema: str
@@ -203,6 +268,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     accounting: list[LaneAccounting]
     verdict: str
     findings: list[Finding]
-    remarks: list[str]
+    warnings: list[str]
     problems: list[Problem]
     evidence: list[Evidence]

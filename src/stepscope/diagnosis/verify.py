@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.trace.errors import InputError, UsageError
 
+_EARLIER: Final = "stepscope.diagnosis/1"
 VERIFICATION_SCHEMA = "stepscope.verify/1"
 
 _RELATIVE = 1e-9  # what the order of a floating-point sum may change
@@ -65,7 +66,7 @@ def verify(report: bytes, compute: Callable[[str], float | int]) -> Verification
     Raises:
         InputError: it is no diagnosis of a known version.
     """
-    diagnosis = _decoded(report)
+    diagnosis = decoded(report)
     checked, differences = 0, []
     for found in _comparisons(diagnosis, compute):
         checked += 1
@@ -74,24 +75,65 @@ def verify(report: bytes, compute: Callable[[str], float | int]) -> Verification
     return Verification(VERIFICATION_SCHEMA, checked, not differences, differences)
 
 
-def _decoded(report: bytes) -> Diagnosis:
+def decoded(report: bytes) -> Diagnosis:
+    """A stored diagnosis.
+
+    Raises:
+        InputError: it is none of a known version.
+    """
     try:
         known = msgspec.json.decode(report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"the report is not JSON: {error}") from error
     schema = known.get("schema") if isinstance(known, dict) else None
-    if schema != SCHEMA:
+    if schema == _EARLIER:
+        known = _upgraded(known)
+    elif schema != SCHEMA:
         raise InputError(
             f"the report's schema is {schema!r}, not {SCHEMA!r}; write one with stepscope "
             "diagnose --format json"
         )
     try:
-        return msgspec.json.decode(report, type=Diagnosis)
+        return msgspec.convert(known, type=Diagnosis)
     except msgspec.ValidationError as error:
         raise InputError(
             f"the report is not whole: {error}; write it again with stepscope diagnose --format "
             "json"
         ) from error
+
+
+_RENAMED: Final = {"says": "message", "do": "recommendations", "because": "root_cause"}
+
+
+def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
+    """A report of version 1 with the names of version 2.
+
+    It holds neither the mean step nor what a step is; these stay without evidence, and unchecked.
+    """
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [renamed(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {_RENAMED.get(name, name): item for name, item in value.items()}
+
+    upgraded = dict(report)
+    if "remarks" in upgraded:
+        upgraded["warnings"] = upgraded.pop("remarks")
+    for finding in (found := renamed(report.get("findings"))) or []:
+        if isinstance(finding, dict) and "inside" in finding:
+            finding["inside"] = renamed(finding["inside"])
+    upgraded["findings"] = found
+    if isinstance(report.get("trace"), dict):
+        unknown = {"kind": "step", "from": "", "inner": []}
+        upgraded["trace"] = {
+            "step": unknown | {"coverage_gpu": 1.0, "coverage_time": 1.0},
+            **report["trace"],
+        }
+    if isinstance(report.get("step_ns"), dict):
+        upgraded["step_ns"] = {"mean": 0, **report["step_ns"]}
+    return upgraded
 
 
 def _comparisons(
@@ -112,6 +154,10 @@ def _comparisons(
         "p95_step_ns": step.p95,
         "step_variation": step.coefficient_of_variation,
     }
+    if diagnosis.schema != _EARLIER:
+        stated["mean_step_ns"] = step.mean
+        stated["coverage_gpu"] = diagnosis.trace.step.coverage_gpu
+        stated["coverage_time"] = diagnosis.trace.step.coverage_time
     for lane in diagnosis.accounting:
         name = f"rank{lane.rank}.device{lane.device}"
         values = msgspec.to_builtins(lane)
@@ -157,12 +203,13 @@ def _fields(
 
 
 def _sentence(where: str, finding: Finding) -> Iterator[Difference | None]:
-    names = [finding.where.range, finding.where.operator, finding.where.source, *finding.names]
-    missing = unsupported(finding.says, finding.evidence, [name for name in names if name])
+    where_ = finding.where
+    names = [where_.range, where_.operator, where_.source, where_.function, *finding.names]
+    missing = unsupported(finding.message, finding.evidence, [name for name in names if name])
     if not missing:
         yield None
     for number in missing:
-        yield Difference(where, "says", number, None, "no evidence shows this figure")
+        yield Difference(where, "message", number, None, "no evidence shows this figure")
 
 
 def _equal(one: float, other: float) -> bool:

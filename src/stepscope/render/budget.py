@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.diagnosis.result import Diagnosis, LaneAccounting
+from stepscope.diagnosis.result import Diagnosis, Finding, LaneAccounting
 
 _SMALL = 0.01
 _NOTABLE = 0.10
+_STANDS_FOR_ALL = 0.5
+"""Steps that hold less of the capture do not stand for it."""
 
 
 @dataclass(frozen=True)
@@ -35,36 +37,103 @@ def parts(lane: LaneAccounting) -> list[Part]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """The whole answer in one sentence."""
-    from stepscope.diagnosis.cause import causes
-    from stepscope.render.text import clean, milliseconds, percent
+    """The whole answer in one sentence, or in two where the steps do not stand for the capture."""
+    from stepscope.render.text import clean, percent
 
-    if not diagnosis.findings:
-        lane = reference_lane(diagnosis)
-        waiting = lane.exposed_communication_ns / max(lane.wall_ns, 1)
-        if waiting > _NOTABLE:
-            return (
-                f"No cause found outside communication, which nothing covers for "
-                f"{percent(waiting)} of each {milliseconds(diagnosis.step_ns.median)} step: it may "
-                "move data or wait for another rank."
-            )
-        share = 100 * (lane.wall_ns - lane.idle_ns) / max(lane.wall_ns, 1)
+    step, findings = diagnosis.trace.step, diagnosis.findings
+    if findings and findings[0].cause == "insufficient_data":
+        return clean(findings[0].message, 400) + "."
+    answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
+    holds = "holds" if diagnosis.trace.steps == 1 else "hold"
+    found = f"The {_counted(diagnosis)} found {holds} only"
+    if step.coverage_gpu < _STANDS_FOR_ALL:
         return (
-            f"Healthy: the GPU is busy {share:.0f} % of each "
-            f"{milliseconds(diagnosis.step_ns.median)} step; no cause outside the kernels is "
-            "worth fixing."
+            f"{found} {percent(step.coverage_gpu)} of the GPU's work, so that this is not about "
+            f"all of the capture. {answer}"
         )
-    first = diagnosis.findings[0]
-    if first.cause == "insufficient_data":
-        return clean(first.says, 400) + "."
-    step = first.time_ns_per_step / max(first.share_of_step, 1e-9)
-    title = causes()[first.cause].title
+    if step.coverage_time < _STANDS_FOR_ALL and not findings:
+        return (
+            f"{found} {percent(step.coverage_time)} of the captured time; most of it lies outside. "
+            f"{answer}"
+        )
+    return answer
+
+
+def _costs(diagnosis: Diagnosis, first: Finding) -> str:
+    """What the first finding costs, and the step without it."""
+    from stepscope.diagnosis.cause import causes
+    from stepscope.render.text import milliseconds
+
+    value = {e.figure: e.value for e in first.evidence}
+    noun = step_noun(diagnosis)
     on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
+    cause = f"{causes()[first.cause].title}{on_rank}"
+    cost = milliseconds(first.time_ns_per_step)
+    step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}"
+    if "observed_ns_per_step" in value:
+        return (
+            f"{cause} takes {milliseconds(value['observed_ns_per_step'])} {step}, of which its "
+            f"repair alone gains {cost}."
+        )
     return (
-        f"{title}{on_rank} costs {milliseconds(first.time_ns_per_step)} of each "
-        f"{milliseconds(step)} step; fixed, the step takes about "
+        f"{cause} costs {cost} {step}; fixed, the {noun} takes about "
         f"{milliseconds(first.predicted_step_ns)}."
     )
+
+
+def _without_findings(diagnosis: Diagnosis) -> str:
+    """That all is well, or what is large without being a cause."""
+    from stepscope.render.text import milliseconds, percent
+
+    lane = reference_lane(diagnosis)
+    wall = max(lane.wall_ns, 1)
+    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.median)} {step_noun(diagnosis)}"
+    large = [
+        (
+            lane.exposed_communication_ns,
+            "No cause found outside communication, which nothing covers for {share} {step}: it may "
+            "move data or wait for another rank.",
+        ),
+        (lane.idle_ns, "No single cause found, though the GPU is idle for {share} {step}."),
+        (
+            lane.exposed_copy_ns,
+            "No single cause found, though copies that nothing covers take {share} {step}.",
+        ),
+    ]
+    for ns, sentence in large:
+        if ns > _NOTABLE * wall:
+            return sentence.format(share=percent(ns / wall), step=step)
+    busy = f"he GPU is busy {percent((wall - lane.idle_ns) / wall)} {step}; no cause outside the "
+    covered = min(diagnosis.trace.step.coverage_gpu, diagnosis.trace.step.coverage_time)
+    if covered < _STANDS_FOR_ALL:
+        return f"T{busy}kernels is worth fixing there."
+    return f"Healthy: t{busy}kernels is worth fixing."
+
+
+def _each(diagnosis: Diagnosis) -> str:
+    return "of the" if diagnosis.trace.steps == 1 else "of each"
+
+
+_NOUNS = {
+    "forward": "forward pass",
+    "decode_step": "decode step",
+    "engine_iteration": "iteration",
+    "denoising_step": "denoising step",
+    "graph_replay": "graph replay",
+    "whole_capture": "capture",
+}
+
+
+def step_noun(diagnosis: Diagnosis) -> str:
+    """What one step of this capture is called: a step, a forward pass, a decode step."""
+    return _NOUNS.get(diagnosis.trace.step.kind, "step")
+
+
+def _counted(diagnosis: Diagnosis) -> str:
+    """``12 steps``, ``one decode step``."""
+    count, noun = diagnosis.trace.steps, step_noun(diagnosis)
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {plural}" if count > 1 else f"one {noun}"
 
 
 def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:

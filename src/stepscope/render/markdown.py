@@ -46,7 +46,7 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
             )
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
-    notes = [*diagnosis.remarks]
+    notes = [*diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
@@ -55,17 +55,17 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
 
 def _finding(number: int, finding: Finding) -> list[str]:
     lines = [
-        f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.says)}. "
+        f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.message)}. "
         f"Fixed: {milliseconds(finding.predicted_step_ns)} "
         f"({milliseconds(finding.prediction_low_ns)} to "
         f"{milliseconds(finding.prediction_high_ns)}).",
         "",
-        *(f"- {escape(advice)}" for advice in finding.do),
+        *(f"- {escape(advice)}" for advice in finding.recommendations),
     ]
     for kernel in finding.inside:
         grid = "" if kernel.same_grid else " (another grid)"
-        lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.says)}")
-        lines += [f"  - {escape(advice)}" for advice in kernel.do]
+        lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.message)}")
+        lines += [f"  - {escape(advice)}" for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append(f"- to know more: {escape(finding.next_capture)}")
     lines += [

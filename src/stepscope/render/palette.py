@@ -26,6 +26,7 @@ CAUSES: Final = {
     "allocator_churn": "#56b4e9",
     "compilation_or_warmup": "#882255",
     "checkpoint_stall": "#6f63b5",
+    "cpu_offload": "#8a5fa8",
     "gil_contention": "#aa4499",
     "profiler_overhead": "#999933",
     "small_kernels": "#9aa0a8",

@@ -49,7 +49,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
-    notes = [clean(remark, 400) for remark in diagnosis.remarks]
+    notes = [clean(remark, 400) for remark in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
@@ -68,15 +68,19 @@ def _print(console: Console, text: Text, indent: int = 0) -> None:
 def _about(diagnosis: Diagnosis) -> str:
     trace, step = diagnosis.trace, diagnosis.step_ns
     first, last = trace.steady_steps
+    time = f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}"
+    time += f", variation {percent(step.coefficient_of_variation)}"
+    steps = f"{plural(trace.steps, 'step')}, steady {first} to {last}"
+    if trace.steps == 1:
+        time = milliseconds(step.mean)
+        steps = "no step found" if trace.step.kind == "whole_capture" else "1 step"
     name = f"{len(trace.paths)} inputs"
     if len(trace.paths) == 1:
         path = trace.paths[0]
         name = clean(path if len(path) <= _LONG_PATH else Path(path).name)
     return (
         f"{name} · {trace.source} · {plural(trace.ranks, 'rank')} · "
-        f"{plural(trace.devices, 'device')} · {plural(trace.steps, 'step')}, steady {first} to "
-        f"{last} · median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}, "
-        f"variation {percent(step.coefficient_of_variation)}"
+        f"{plural(trace.devices, 'device')} · {steps} · {time}"
     )
 
 
@@ -119,7 +123,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.says, 400))}", style="bold")
+    title.append(f" {_without_times(clean(finding.message, 400))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
@@ -135,19 +139,24 @@ def _finding(
             )
         )
     place = finding.where
-    places = [("range", place.range), ("operator", place.operator), ("source", place.source)]
+    places = [
+        ("range", place.range),
+        ("operator", place.operator),
+        ("source", place.source),
+        ("function", place.function),
+    ]
     where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
     if diagnosis.trace.ranks > 1:
         where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
-    lines += [(3, Text(f"→ {advice}")) for advice in finding.do]
+    lines += [(3, Text(f"→ {advice}")) for advice in finding.recommendations]
     for kernel in finding.inside:
         grid = "" if kernel.same_grid else " (another grid)"
         lines.append(
-            (3, Text(f"inside {clean(kernel.kernel, 60)}{grid}: {clean(kernel.says, 300)}"))
+            (3, Text(f"inside {clean(kernel.kernel, 60)}{grid}: {clean(kernel.message, 300)}"))
         )
-        lines += [(5, Text(f"→ {advice}")) for advice in kernel.do]
+        lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append((3, Text(f"to know more: {finding.next_capture}")))
     if evidence:

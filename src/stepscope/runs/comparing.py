@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from stepscope.session import Session
+from stepscope.session import OpenOptions, Session
 from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def compare_runs(
     after: Sequence[Sequence[str]],
     *,
     run_noise: float | None = None,
-    again: bool = False,
+    **opening: Unpack[OpenOptions],
 ) -> Comparison:
     """Compare two runs, each captured once or several times.
 
@@ -28,19 +28,19 @@ def compare_runs(
         before: captures of the earlier run; each is one path, or the paths of its ranks.
         after: captures of the later run.
         run_noise: distance that 95 of 100 pairs of single runs of the same code keep, as a share.
-        again: import even what the cache holds.
+        opening: how captures are opened.
 
     Raises:
         InputError: a path cannot be read as a capture.
     """
     from stepscope.compare.comparison import compare
 
-    found = profiles([*before, *after], again=again)
+    found = profiles([*before, *after], **opening)
     return compare(found[: len(before)], found[len(before) :], run_noise=run_noise)
 
 
 def trend_of_runs(
-    runs: Sequence[Sequence[str]], *, run_noise: float | None = None, again: bool = False
+    runs: Sequence[Sequence[str]], *, run_noise: float | None = None, **opening: Unpack[OpenOptions]
 ) -> Trend:
     """Compare several runs in the order given, the earliest first.
 
@@ -49,23 +49,23 @@ def trend_of_runs(
     """
     from stepscope.compare.trend import trend
 
-    return trend(profiles(runs, again=again), run_noise=run_noise)
+    return trend(profiles(runs, **opening), run_noise=run_noise)
 
 
-def profiles(runs: Sequence[Sequence[str]], *, again: bool = False) -> list[Profile]:
+def profiles(runs: Sequence[Sequence[str]], **opening: Unpack[OpenOptions]) -> list[Profile]:
     """Profiles of runs, each one path, or the paths of its ranks.
 
     Raises:
         InputError: a path cannot be read as a capture.
         UsageError: ranks of one job are given as runs; told before any profile is made.
     """
-    sessions = [Session(paths, again=again) for paths in runs]
+    sessions = [Session(paths, **opening) for paths in runs]
     refuse_ranks_as_runs([session.job.traces for session in sessions])
     # one after the other: an explained session holds its columns
     return [sessions.pop(0).profile() for _ in runs]
 
 
-def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
+def profiles_of(paths: Sequence[str], **opening: Unpack[OpenOptions]) -> list[Profile]:
     """Profiles of runs, each path being a capture, a folder of ranks, or a stored baseline.
 
     Raises:
@@ -75,7 +75,7 @@ def profiles_of(paths: Sequence[str], *, again: bool = False) -> list[Profile]:
 
     stored = [path for path in paths if is_baseline(Path(path))]
     captures = [path for path in paths if path not in stored]
-    made = iter(profiles([[path] for path in captures], again=again))
+    made = iter(profiles([[path] for path in captures], **opening))
     return [
         run
         for path in paths

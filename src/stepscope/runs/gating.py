@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from stepscope.runs.comparing import profiles_of
-from stepscope.session import Session
+from stepscope.session import OpenOptions, Session
 from stepscope.trace.errors import UsageError
 from stepscope.trace.one_job import refuse_ranks_as_runs
 
@@ -25,7 +25,7 @@ def gate_runs(
     config: str | None = None,
     allow_missing: bool = False,
     save_baseline: str | None = None,
-    again: bool = False,
+    **opening: Unpack[OpenOptions],
 ) -> GateResult:
     """Judge captures of one state of the code against budgets and a baseline.
 
@@ -37,7 +37,7 @@ def gate_runs(
             directory, where there is one.
         allow_missing: whether what cannot be told passes.
         save_baseline: file that receives the captures as a baseline, added to the runs in it.
-        again: import even what the cache holds.
+        opening: how captures are opened.
 
     Raises:
         InputError: a path cannot be read.
@@ -58,8 +58,8 @@ def gate_runs(
         rules = replace(rules, allow_missing=True)
     if not (baseline or rules.limits or rules.figures or rules.cells or save_baseline):
         raise UsageError(NOTHING_ASKED)  # before anything is read
-    before = profiles_of(baseline, again=again)
-    sessions = [Session([path], again=again) for path in paths]
+    before = profiles_of(baseline, **opening)
+    sessions = [Session([path], **opening) for path in paths]
     refuse_ranks_as_runs([session.job.traces for session in sessions])
     runs = [session.profile() for session in sessions]
 

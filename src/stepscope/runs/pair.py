@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from stepscope.session import Session
+from stepscope.session import OpenOptions, Session
 from stepscope.trace.errors import UsageError
 from stepscope.trace.one_job import refuse_ranks_as_runs
 
@@ -22,15 +22,15 @@ class Pair:
     Args:
         before: the earlier run: a capture, or a folder with the ranks of a job.
         after: the later run.
-        again: import even what the cache holds.
+        opening: how captures are opened.
 
     Raises:
         InputError: a path cannot be read as a capture.
     """
 
-    def __init__(self, before: str, after: str, *, again: bool = False) -> None:
+    def __init__(self, before: str, after: str, **opening: Unpack[OpenOptions]) -> None:
         self.sessions = {
-            side: Session([path], again=again)
+            side: Session([path], **opening)
             for side, path in zip(SIDES, (before, after), strict=True)
         }
         refuse_ranks_as_runs([session.job.traces for session in self.sessions.values()])

@@ -8,6 +8,7 @@ ends when its standard input ends, and so never outlives the server.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -48,7 +49,9 @@ class Process:
         self._ended = False
         self.doing = ""
         """What it is doing, in words."""
-        self._command = [sys.executable, "-P", "-m", "stepscope.server.background", what, *paths]
+        options = json.dumps(session.open_options)
+        module = "stepscope.server.background"
+        self._command = [sys.executable, "-P", "-m", module, what, options, *paths]
         self._process: subprocess.Popen[bytes] | None = None
         self._said: list[str] = []
 
@@ -120,9 +123,9 @@ def main(arguments: list[str]) -> int:
     from stepscope.session import Session
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    what, *paths = arguments
+    what, options, *paths = arguments
     try:
-        session = Session(paths)
+        session = Session(paths, **json.loads(options))
         if what == TRACKS:
             session.store_timeline(lambda share: print("done", share, flush=True))
         else:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.session.captures import bundled_capture, expand, open_cache
 from stepscope.session.ceilings import ceilings_beside_data_sheet, read_ceilings
-from stepscope.session.diagnosing import Diagnosing
+from stepscope.session.diagnosing import Diagnosing, stored_options
 from stepscope.session.kernel_reports import (
     compare_kernel_reports,
     explain_kernel,
@@ -33,6 +33,7 @@ from stepscope.session.kernel_reports import (
     kernel_report,
     kernel_rooflines,
 )
+from stepscope.session.opening import OpenOptions
 from stepscope.session.reporting import (
     Reporting,
     known_reports,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.tabular.report import Request as Request
 
 __all__ = [
+    "OpenOptions",
     "Session",
     "bundled_capture",
     "ceilings_beside_data_sheet",
@@ -68,6 +70,7 @@ __all__ = [
     "remove_leftovers",
     "rule_requests",
     "stats_requests",
+    "stored_options",
     "timeline_classes",
 ]
 
@@ -81,6 +84,9 @@ class Session(Diagnosing, Reporting, Viewing):
         again: import even what the cache holds.
         ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
         apart: each capture is looked at by itself, so they need not be of one job.
+        step: name of the ranges that are the steps, a regular expression that finds their names,
+            or ``none`` for the whole capture as one; by default the capture tells.
+        step_kernel: regular expression that finds the kernels at which steps begin.
 
     Raises:
         UsageError: the captures cannot be the ranks of one job.

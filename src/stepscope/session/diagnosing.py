@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.session.inside_kernels import launches_to_examine, with_insides
 from stepscope.session.kernel_reports import read_report
+from stepscope.session.opening import OpenOptions
 from stepscope.session.querying import Querying
 from stepscope.trace.errors import UsageError
 
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
+
+
+def stored_options(report: bytes) -> OpenOptions:
+    """What the user said a step is when a stored diagnosis was made.
+
+    Raises:
+        InputError: it is no diagnosis of a known version.
+    """
+    from stepscope.diagnosis.verify import decoded
+
+    options = decoded(report).trace.step.options
+    return {"step": options.step, "step_kernel": options.step_kernel}
 
 
 class Diagnosing(Querying):
@@ -33,6 +46,7 @@ class Diagnosing(Querying):
             InputError: a report cannot be read.
         """
         from stepscope.diagnosis.engine import diagnose
+        from stepscope.diagnosis.result import StepOptions
 
         reports = [(str(path), read_report(path)) for path in ncu]
         found = diagnose(
@@ -43,6 +57,7 @@ class Diagnosing(Querying):
             source="+".join(sorted({trace.meta.source for trace in self.job.traces})),
             remarks=self.job.remarks,
             problems=self.problems,
+            options=StepOptions(self.choice.mark, self.choice.kernel),
         )
         return with_insides(found, self.query, reports) if reports else found
 

@@ -53,7 +53,7 @@ class Explaining(Opening):
 
         found: list[tuple[int, Member, Explanation]] = []
         for member in self.job.members:
-            of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings)
+            of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings, self.choice)
             if not of_rank:
                 raise InputError(
                     f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "

@@ -57,13 +57,13 @@ def with_insides(
             inside = _insides(finding.cause, query, reports)
             unmatched += not inside
         findings.append(msgspec.structs.replace(finding, inside=inside))
-    remarks = list(diagnosis.remarks)
+    warnings = list(diagnosis.warnings)
     if unmatched:
-        remarks.append(
+        warnings.append(
             "the Nsight Compute reports hold none of the kernels that a finding is about; "
             "capture them with the command that the finding names"
         )
-    return msgspec.structs.replace(diagnosis, findings=findings, remarks=remarks)
+    return msgspec.structs.replace(diagnosis, findings=findings, warnings=warnings)
 
 
 def _heaviest(query: Query, causes: Iterable[str], *columns: str) -> list[dict[str, Any]]:
@@ -102,9 +102,9 @@ def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) ->
                     same_grid=match.same_grid,
                     share=row["ns"] / total if total else 0.0,
                     limiter=says.limiter.id,
-                    says=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
+                    message=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
                     + "; ".join(says.because),
-                    do=list(says.limiter.advice),
+                    recommendations=list(says.limiter.advice),
                 )
             )
             break

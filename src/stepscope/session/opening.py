@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
+from stepscope.analysis.steps.model import StepChoice
 from stepscope.importers.registry import load
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
@@ -13,6 +15,14 @@ from stepscope.trace.errors import InputError
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job
+
+
+class OpenOptions(TypedDict, total=False):
+    """How captures are opened; see :class:`~stepscope.session.Session`."""
+
+    again: bool
+    step: str
+    step_kernel: str
 
 
 class Opening:
@@ -29,7 +39,10 @@ class Opening:
         again: bool = False,
         ceilings: str | Path = "",
         apart: bool = False,
+        step: str = "",
+        step_kernel: str = "",
     ) -> None:
+        self.choice = StepChoice(step, step_kernel)
         self._ceilings = read_ceilings(ceilings) if ceilings else None
         # a file name need not be valid Unicode, but results are
         self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
@@ -49,6 +62,11 @@ class Opening:
             self.job.remarks.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
+
+    @property
+    def open_options(self) -> OpenOptions:
+        """What another process must say to open the same job."""
+        return {"step": self.choice.mark, "step_kernel": self.choice.kernel}
 
     @property
     def cache_folder(self) -> Path:

@@ -38,12 +38,16 @@ class Shelves:
         members: its traces.
         cache: where they are.
         paths: what the user named; the diagnosis repeats it.
+        choice: what the user says a step is.
     """
 
-    def __init__(self, members: Sequence[Member], cache: Cache, paths: Sequence[str]) -> None:
+    def __init__(
+        self, members: Sequence[Member], cache: Cache, paths: Sequence[str], choice: str = ""
+    ) -> None:
         self._members = list(members)
         self._cache = cache
         self._paths = list(paths)
+        self._choice = choice
         self._opened: dict[int, Stored] = {}
 
     def _place(self, member: Member, name: str) -> Path:
@@ -171,7 +175,7 @@ class Shelves:
     @property
     def identity(self) -> str:
         """What files about the whole job depend on."""
-        told = [*self._paths]
+        told = [*self._paths, self._choice]
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]
         return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()

@@ -69,7 +69,7 @@ class WithTimeline(Explaining):
         """What is kept of the timeline beside the cached traces."""
         from stepscope.session.shelves import Shelves
 
-        return Shelves(self.job.members, self._cache, self.paths)
+        return Shelves(self.job.members, self._cache, self.paths, self.choice.text)
 
     def stored_timeline_is_missing(self) -> bool:
         """Whether :meth:`store_timeline` has anything to do."""

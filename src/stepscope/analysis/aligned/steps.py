@@ -157,7 +157,7 @@ class DeviceSteps(StepsOfDevice):
             "rank": self.device.rank,
             "device": e.lane.device,
             "found": e.steps.source,
-            "says": e.steps.says,
+            "says": e.steps.message,
             "set_aside": e.set_aside,
             "first": e.first,
             "last": e.last,

@@ -17,7 +17,7 @@ from stepscope.analysis import host as h
 from stepscope.analysis.collectives.calls import Participant
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.silence import input_time
-from stepscope.analysis.steps import MIN_STEPS
+from stepscope.analysis.steps.windows import MIN_STEPS
 from stepscope.intervals import intersect, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
 

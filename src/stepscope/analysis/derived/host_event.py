@@ -22,11 +22,14 @@ COLUMNS: Final = {
     "step": "number of the step that the host was in when it began",
     "start_ns": "begin on the host, ns since the origin",
     "end_ns": "end on the host, ns since the origin",
-    "cause": "checkpoint_stall, compilation_or_warmup or gil_contention",
+    "cause": "checkpoint_stall, cpu_offload, compilation_or_warmup or gil_contention",
     "evidence": "what tells it; null where calls or names do",
     "reads": "copies from the device to the host in it",
     "read_bytes": "bytes of these copies",
-    "exposed_copy_ns": "checkpoint_stall: device time with copies and no kernels, ns",
+    "uploads": "cpu_offload: copies from the host to the device in it",
+    "upload_bytes": "cpu_offload: bytes of these copies",
+    "exposed_copy_ns": "checkpoint_stall and cpu_offload: device time with its copies and no "
+    "kernels, ns",
     "idle_ns": "idle time of the device inside it that is charged to its cause, ns",
 }
 
@@ -41,11 +44,25 @@ def event_table(job: JobView) -> pa.Table:
         for cause, (start, end) in e.events.items():
             n = len(start)
             none = np.zeros(n, np.int64)
-            reads, size, copy = none, none, none
+            reads, size, copy, uploads, uploaded = none, none, none, none, none
             evidence: list[str | None] = [None] * n
             if cause == "checkpoint_stall":
                 reads, size, copy = e.stalls.copies, e.stalls.bytes, e.stalls.copy_ns
                 evidence = [STALL_EVIDENCE[code] for code in e.stalls.evidence.tolist()]
+            elif cause == "cpu_offload":
+                which = np.searchsorted(e.offload.start_ns, start, side="right") - 1
+                # what a checkpoint cut in two counts once
+                new = np.diff(which, prepend=-1) > 0
+                reads, size, copy, uploads, uploaded = (
+                    np.where(new, column[which], 0)
+                    for column in (
+                        e.offload.downs,
+                        e.offload.down_bytes,
+                        e.offload.copy_ns,
+                        e.offload.ups,
+                        e.offload.up_bytes,
+                    )
+                )
             elif cause == "gil_contention" and n:
                 evidence = [GIL_EVIDENCE[e.gil.evidence]] * n
             rows = e.segments_of(cause)
@@ -59,6 +76,8 @@ def event_table(job: JobView) -> pa.Table:
                 "evidence": pa.array(evidence, pa.string()),
                 "reads": reads,
                 "read_bytes": size,
+                "uploads": uploads,
+                "upload_bytes": uploaded,
                 "exposed_copy_ns": copy,
                 "idle_ns": overlap_per_window(idle, start, end),
             }

@@ -18,7 +18,7 @@ import numpy as np
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.sampled_lines import SampledLines
 from stepscope.analysis.shapes import marking_steps
-from stepscope.analysis.where import file_and_line, is_framework_function
+from stepscope.analysis.where import function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
 
@@ -223,17 +223,17 @@ class Attribution:
 
     @cached_property
     def sources(self) -> list[str]:
-        """``file:line`` by code of ``source``."""
+        """By code of ``source``: a traced function as ``step() train.py:99``, a sampled line."""
         if not len(self.python):
             return [line for line, _ in self._samples.lines]
-        return [file_and_line(text) for text in self.python.texts["name"]]
+        return [function_at(text) for text in self.python.texts["name"]]
 
     def source_text(self, code: int) -> str | None:
-        """``file:line`` of a code of ``source``."""
+        """What a code of ``source`` stands for, see :attr:`sources`."""
         return self.sources[code] if code >= 0 else None
 
     def heaviest(self, rows: IntArray) -> tuple[str | None, str | None, str | None]:
-        """Range, operator and source line that hold most of some operations' time.
+        """Range, operator and Python function that hold most of some operations' time.
 
         Args:
             rows: rows of ``lane.ops``.

@@ -1,7 +1,9 @@
 """Kernel families and arithmetic from kernel names. One place, so that all agree.
 
 Rules are matched against distinct names only (a few hundred in a trace), never row by row. They
-know the names of cuBLAS, cuDNN, CUTLASS, PyTorch, FlashAttention, Triton, Inductor, XLA and NCCL.
+know the names of cuBLAS, cuDNN, CUTLASS, PyTorch, FlashAttention, FlashInfer, Triton, Inductor, XLA
+and NCCL, and on AMD's GPUs those of Tensile and hipBLASLt (``Cijk_*``), Composable Kernel, AITER,
+AOTriton and MIOpen.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ MATHS: Final = {
 """Arithmetic of matrix products, convolutions and attention, as far as the name tells."""
 
 _WRAPPER = re.compile(
-    r"elementwise_kernel(?!\w)|elementwise_kernel_with_index|_elementwise_kernel(_for_multi_outputs)?"
+    r"elementwise_kernel(?!\w)|elementwise_kernel_(with_index|manual_unroll)"
+    r"|_elementwise_kernel(_for_multi_outputs)?"
 )
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::")
 
@@ -84,11 +87,15 @@ def _rule(family: str, pattern: str) -> tuple[str, re.Pattern[str]]:
 
 _RULES: Final = (
     # the first that matches counts: names of fused kernels hold the names of what they fuse
+    _rule("compiled", r"\btriton_(poi|red|per|for|unk|spl|mix)_"),
     _rule(
         "attention",
-        r"flash_?(fwd|bwd|attn|attention|mla|infer)|fmha|sdpa|[a-z_]attention|^attention|attn_fwd|attn_bwd"
-        r"|memefficient|pytorchmemeff|mha_(fwd|bwd)|compute_dot_do_o|convert_dq_to_16bits|dq_dk_dv"
-        r"|ring_attn|paged_?attn",
+        r"flash_?(fwd|bwd|attn|attention|mla)|flash::compute_attn|fmha|sdpa|[a-z_]attention|^attention"
+        r"|attn_fwd|attn_bwd|bwd_kernel_(dk_dv|dq|fuse)|bwd_preprocess|memefficient|pytorchmemeff"
+        r"|mha_(fwd|bwd)|compute_dot_do_o|convert_dq_to_16bits|dq_dk_dv|ring_attn|paged_?attn"
+        r"|With(Paged|Ragged)?KVCacheKernel|MergeStates?Kernel|kernel_mha|\bxqa_|(?<![a-z])mmha"
+        r"|(?<![a-z])mla_(fwd|dec|pfl|a16w16|a8w8|decode|prefill)|aiter\d*pa_"
+        r"|_fwd(_grouped)?_kernel_stage\d",
     ),
     _rule(
         "recurrent",
@@ -96,10 +103,10 @@ _RULES: Final = (
     ),
     _rule(
         "matmul",
-        r"^(void )?cublas\w*::(gemv|gemm)|nvjet|triton_(tem|mm|bmm)\w*|gemm_fusion|triton_gemm"
-        r"|\bgemmk1",
+        r"^(void )?cublas\w*::(gemv|gemm)|nvjet|triton_(tem(?!\w*conv)|mm|bmm)\w*|gemm_fusion"
+        r"|triton_gemm|\bgemmk1|^(Custom_)?Cijk_",
     ),
-    _rule("compiled", r"triton_(poi|red|per|for|unk)\w*|^triton_|\btriton_\w+_fused"),
+    _rule("compiled", r"^triton_(?!tem)|\btriton_(?!tem)\w+_fused"),
     _rule(
         "compiled",
         r"^(loop|input|wrapped|transpose|copy|concatenate|scatter|gather|reduce|custom)?_?\w*fusion(_\d+)*$"
@@ -107,16 +114,20 @@ _RULES: Final = (
     ),
     _rule(
         "copy",
-        r"nchwtonhwc|nhwctonchw|nhwcaddpadding|paddingkernel|tensortransform|permute_?\w*kernel",
+        r"nchwtonhwc|nhwctonchw|nhwcaddpadding|paddingkernel|tensortransform|permute_?\w*kernel"
+        r"|^batched_transpose_",
     ),
     _rule(
         "convolution",
         r"implicit_?(gemm|convolve)|convolution|conv(1|2|3)d|_conv_|conv_|fprop|dgrad|wgrad|winograd|scudnn|hcudnn"
-        r"|im2col|col2im|depthwise|fft2d_[rc]2[rc]|xmma__5x_cudnn|reducesplitk.*conv|conv.*reducesplitk",
+        r"|im2col|col2im|im2d2col|col2im2d|depthwise|fft2d_[rc]2[rc]|xmma__5x_cudnn"
+        r"|reducesplitk.*conv|conv.*reducesplitk|igemm_(fwd|bwd|wrw)|miopen\w*conv|sp3asmconv"
+        r"|gridwise_conv|_wrw_|(?<![a-z])mloconv",
     ),
     _rule(
         "matmul",
-        r"gemm|gemv|splitkreduce|(^|_)matmul|(^|_)s16816|cutlass::kernel|magma_|dot_kernel|cublas"
+        r"(?<!fb)gemm|gemv|(?<![a-z])wvsplitk|(?<![a-z])fmoe|fused_moe_kernel|marlin<|machete"
+        r"|splitkreduce|(^|_)matmul|(^|_)s16816|cutlass::kernel|magma_|dot_kernel|cublas"
         r"|\bmm_kernel|tensorop_|_xmma_|reducesplitk",
     ),
     _rule(
@@ -126,22 +137,21 @@ _RULES: Final = (
     ),
     _rule("softmax", r"softmax|soft_max"),
     _rule("dropout", r"dropout"),
-    _rule("loss", r"nll_?loss|cross_?entropy|mse_|smooth_l1|kl_div|bce|ctc_loss"),
-    _rule(
-        "optimizer",
-        words.OPTIMIZER_KERNEL.pattern,
-    ),
+    _rule("loss", r"nll_?loss|nllcriterion|cross_?entropy|mse_|smooth_l1|kl_div|bce|ctc_loss"),
+    ("optimizer", words.OPTIMIZER_KERNEL),
     _rule("sort", r"sort|topk|top_k|cub::.*(scan|select|unique|histogram|partition)|scan_|nonzero"
                   r"|write_indices|kthvalue|median|bitonic|devicescan|deviceselect|devicecompact"
                   r"|cumsum|cumprod"),
     _rule(
         "index",
-        r"embedding|gather|scatter|index|take_|put_|compute_grad_weight|sum_and_scatter"
+        r"(?<!rotary_)(?<!rope_)embedding|gather|scatter|index|indices|take_|(?<![a-z])put_"
+        r"|compute_grad_weight|sum_and_scatter"
         r"|krn_partial|partial_segments|masked_?select|roll_cuda",
     ),
     _rule("random", r"distribution_|philox|random|curand|bernoulli|normal_kernel|uniform"),
     _rule("pooling", r"pool|upsample|interpolat|grid_sampl"),
-    _rule("copy", r"catarray|copy_|transpose|memcpy|cast_kernel|triu_tril"),
+    _rule("copy", r"catarray|copy_|transpose|memcpy|cast_kernel|cast_to_|triu_tril|store_?kv_?cache"
+                  r"|reshape_and_cache|concat_and_cast"),
     _rule("reduction", r"reduce|reduction|norm_kernel|l2norm|argmax|sum_kernel|mean_kernel"),
     _rule(
         "elementwise",
@@ -159,10 +169,14 @@ _OF_OPERATION: Final = (
 )
 
 _MATH: Final = (
-    ("fp64", re.compile(r"dgemm|f64|d884|zgemm|\bdouble\b|_ddd_", re.IGNORECASE)),
+    ("fp64", re.compile(r"dgemm|f64|d884|zgemm|\bdouble\b|_ddd_|cijk_[a-z]+_[a-z]+_d_?b", re.I)),
     (
         "8bit",
-        re.compile(r"e4m3|e5m2|fp8|i8816|i16832|imma|_s8_|s8s8|int8|nvjet_(sm\d+_)?[qo]", re.I),
+        re.compile(
+            r"e4m3|e5m2|fp8(?!kvcache)|i8816|i16832|imma|_s8_|s8s8|int8|nvjet_(sm\d+_)?[qo]"
+            r"|cijk_[a-z]+_[a-z]+_(f8|b8|i8)",
+            re.I,
+        ),
     ),
     (
         "fp32",
@@ -181,12 +195,15 @@ _MATH: Final = (
     (
         "16bit",
         re.compile(
-            r"bf16|f16|bfloat16|\bhalf|fp16|hgemm|h884|h1688|h16816|s884|s16816|s161616"
-            r"|nvjet_(sm\d+_)?[th]s|hcudnn",
+            r"bf16|f16|bfloat16|(?<![a-z])half|fp16|hgemm|h884|h1688|h16816|s884|s16816|s161616"
+            r"|nvjet_(sm\d+_)?[th]s|hcudnn|cijk_[a-z]+_[a-z]+_[bh](_b|[bhs])",
             re.IGNORECASE,
         ),
     ),
-    ("tensor", re.compile(r"tensorop|nvjet|wgmma|gmma|hmma|wmma|tensor\d|xmma|utcmma", re.I)),
+    (
+        "tensor",
+        re.compile(r"tensorop|nvjet|wgmma|gmma|hmma|wmma|tensor\d|xmma|utcmma|_mfma|_MI\d+x", re.I),
+    ),
 )
 
 _INNER: Final = re.compile(

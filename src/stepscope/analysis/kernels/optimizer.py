@@ -18,7 +18,7 @@ WHOLLY_LATE = 2 / 3
 """Share of the time outside the loop that the device waits for launches, from which on the step is
 launch-bound as a whole, and the loop only a part of it."""
 
-_ADAM_PASSES = 7  # reads parameter, gradient and two states; writes all but the gradient
+ADAM_PASSES = 7  # reads parameter, gradient and two states; writes all but the gradient
 _OTHER_PASSES = 5  # the same with one state
 
 
@@ -63,7 +63,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
     passes = float(tensors.sum()) / (parameters * kernels.n_steady)
     adam = bool(np.isin(["addcdiv", "sqrt"], names).all())
-    needed = _ADAM_PASSES if adam else _OTHER_PASSES
+    needed = ADAM_PASSES if adam else _OTHER_PASSES
     share = min(needed / passes, 1.0) if passes else 1.0
     fused = moving.sum() * share
     known = (kernels.moved_bytes[rows] > 0) & (tensors > 0)

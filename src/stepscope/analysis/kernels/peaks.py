@@ -16,7 +16,8 @@ class Peaks:
         fp64: double precision on the general cores, FLOP/s.
         fp32: single precision on the general cores, FLOP/s.
         tf32: TF32 on tensor cores, dense, FLOP/s; 0 where it has none.
-        half: BF16 or FP16 on tensor cores with FP32 accumulation, dense, FLOP/s.
+        half: BF16 or FP16 on tensor cores with FP32 accumulation, dense, FLOP/s; FP16 only where it
+            has no BF16.
         eight: FP8, dense, FLOP/s; 0 where it has none.
         bandwidth: device memory, bytes/s.
         source: data sheet.
@@ -35,6 +36,11 @@ class Peaks:
     source: str
     fp64_product: float = 0.0
     measured: bool = False
+
+    @property
+    def bf16(self) -> bool:
+        """Whether the tensor cores multiply BF16: those that do came with TF32 (Ampere)."""
+        return self.tf32 > 0
 
     def of(self, math: str) -> float:
         """Peak of products in a key of ``families.MATHS``, FLOP/s; 0 where unknown."""

@@ -261,11 +261,11 @@ def _host_work(
     step = (run.end_ns - run.begin_ns) // run.steps
     timeline = host_timeline(lane, run.begin_ns, run.end_ns, step, input_time(lane, read))
     begins = e.steps.begin_ns[run.first : run.last + 1]
-    timeline = without_noise(timeline, lane, begins, e.steps.label)
+    timeline = without_noise(timeline, lane, begins, e.loop)
     cause = np.array([C[CAUSE_OF_LABEL[label]] for label in h.LABELS])[timeline.label]
     silent = np.flatnonzero(timeline.label == h.LABELS.index(h.SILENCE))
     if len(silent):
-        is_input, _ = explain_silences(lane, timeline.quiet, e.steps.label)
+        is_input, _ = explain_silences(lane, timeline.quiet, e.loop)
         which = np.searchsorted(timeline.quiet[1], timeline.start_ns[silent], side="right")
         which = np.minimum(which, len(is_input) - 1)
         cause[silent[is_input[which]]] = C["input_starvation"]

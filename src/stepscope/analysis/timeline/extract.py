@@ -100,7 +100,7 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
     if total > MOST_ROWS:
         raise UsageError(
             f"the window holds more than {MOST_ROWS:,} rows, too many for one page; choose a "
-            "shorter one with --window or a step with --step"
+            "shorter one with --window or a step with --only-step"
         )
     layout = {**timeline.layout(), "begin": begin, "end": end}
     names = {number: timeline.names.texts[number] for number in sorted(used)}

@@ -6,6 +6,7 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 from stepscope.diagnosis.frameworks import in_jax
 
 _ID = "blocking_copy"
+_OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
 
 
 @in_jax(
@@ -17,9 +18,10 @@ _ID = "blocking_copy"
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""
     copies = case.explanation.copies
-    # copies that save state are the checkpoint's
+    # copies that save state are the checkpoint's, those that come back the offload's
     copied = case.explanation.steady_total("exposed_host_copy_ns")
     copied -= int(case.explanation.stalls.copy_ns.sum())
+    copied -= int(case.explanation.offload.copy_ns.sum())
     exposed = copied / case.explanation.n_steady
     time = exposed + case.idle_ns(_ID)
     if not copies.count or not time:
@@ -50,7 +52,7 @@ def detect(case: Case) -> Detection | None:
             "SELECT round((sum(exposed_host_copy_ns) + coalesce((SELECT sum(end_ns - start_ns) "
             f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}), 0) "
             "- coalesce((SELECT sum(exposed_copy_ns) FROM host_event "
-            "WHERE cause = 'checkpoint_stall' AND {lane}), 0)) / count(*))::BIGINT "
+            f"WHERE {_OTHERS} AND {{lane}}), 0)) / count(*))::BIGINT "
             "FROM step WHERE steady AND {lane}"
         ),
         says=says,
@@ -63,10 +65,10 @@ def detect(case: Case) -> Detection | None:
                 "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {lane}",
             ),
             Figure(
-                "stall_copies_ns",
+                "copies_of_other_causes_ns",
                 "ns",
                 "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
-                "WHERE cause = 'checkpoint_stall' AND {lane}",
+                f"WHERE {_OTHERS} AND {{lane}}",
             ),
             Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
             Figure(

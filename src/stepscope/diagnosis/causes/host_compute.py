@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.silence import NAMED_OTHER
+from stepscope.analysis.silence import BATCH_UPLOADED, NAMED_OTHER, OS_WAIT
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
@@ -30,9 +30,12 @@ def detect(case: Case) -> Detection | None:
     inside = " in {range}" if where.range else ""
     if where.source:
         inside += " at {source}"
+    elif where.function:
+        inside += " in {function}"
     says = f"the GPU idles while the training thread works on the CPU{inside}"
-    if not named and not where.source:
-        says += " (nothing in the capture says at what; it may be input)"
+    told = named or bool(where.source or where.function)
+    if not told:
+        says += _maybe(codes, case.explanation.workload.infers)
     return Detection(
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
@@ -47,8 +50,28 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[idle_figure(_ID)],
         where=where,
-        next_capture=None if where.source else captures.STACKS,
+        next_capture=None if where.source or where.function else captures.STACKS,
     )
+
+
+def _maybe(codes: set[int], infers: bool) -> str:
+    """What the host may be doing where nothing names it, with what points there."""
+    if OS_WAIT in codes:
+        return (
+            "; it waits in the operating system, and nothing says for what: input, a lock, another "
+            "process"
+        )
+    if infers:
+        return (
+            "; nothing in the capture says at what: scheduling of requests, preparing their input, "
+            "or sampling and decoding of results"
+        )
+    if BATCH_UPLOADED in codes:
+        return (
+            "; nothing in the capture says at what: input, or other host work, for the thread "
+            "uploads data afterwards"
+        )
+    return "; nothing in the capture says at what: input, or other host work"
 
 
 CAUSE = Cause(

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
-import msgspec
+import re
+from typing import Final
 
+import numpy as np
+
+from stepscope.analysis.kernels.families import classify
+from stepscope.analysis.waiting import PLAIN, READ, UPLOAD, Waiting
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.own_waits import mostly_of_ddp
+from stepscope.diagnosis.result import Location
+from stepscope.trace.frame import IntArray
 
 _ID = "host_sync"
+
+_KEEP: Final = (
+    "keep values on the GPU: collect losses and norms as tensors and call .item() once every N "
+    "steps, after the step"
+)
+_NORMS: Final = (
+    "replace a .item() or .norm().item() per parameter by torch.nn.utils.clip_grad_norm_ or "
+    "torch._foreach_norm, which need no read-back"
+)
+_SYNCHRONIZE: Final = (
+    "drop torch.cuda.synchronize() from the loop; order streams with events instead"
+)
+_SHAPES: Final = (
+    "avoid data-dependent shapes (tensor[mask], nonzero()) inside the step; use torch.where or a "
+    "fixed capacity"
+)
+_SCALARS: Final = (
+    "make small tensors on the GPU (torch.full((), x, device='cuda'), torch.arange(..., "
+    "device='cuda')), or keep them in pinned memory and copy with non_blocking=True: a tensor made "
+    "on the CPU makes .to('cuda') wait"
+)
+_FIND: Final = "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is"
+_TOKENS: Final = (
+    "sample on the GPU and read tokens one step later, from a copy with non_blocking=True: the "
+    "next step needs them on the GPU only"
+)
+_SHAPED: Final = re.compile(r"nonzero|masked_select|index$|unique|repeat_interleave|_local_scalar")
+_SAID: Final = {READ: " to read a value", UPLOAD: " to upload a value", PLAIN: ""}
 
 
 @in_jax(
@@ -20,52 +57,147 @@ _ID = "host_sync"
 def detect(case: Case) -> Detection | None:
     """Idle time left by synchronisations, and by the launches that are late after them."""
     time = case.idle_ns(_ID)
-    if not time:
+    waiting = case.explanation.waiting
+    if not time or mostly_of_ddp(case):
         return None
-    where = case.place(_ID)
-    e = case.explanation
-    if line := e.places.of_waits(e.begin_ns, e.end_ns):
-        where = msgspec.structs.replace(
-            where, source=line
-        )  # where it waits; the idle time comes after that
-    inside = ", most of it in {range}" if where.range else ""
+    rows = _main_call(case, waiting)
+    where = _place(case, waiting, rows)
+    texts = where.texts()
+    figures = [idle_figure(_ID), _SYNC_CALLS, _SCALAR_READS]
+    kind = PLAIN
+    if len(rows):
+        kind = waiting.kind[int(rows[0])]
+        name = case.explanation.lane.host.api.text("name", int(waiting.call[rows[0]]))
+        texts["call"] = name
+        figures += _call_figures(name)
+        says = f"the host waits for the GPU in {{call}}{_SAID[kind]}"
+        operator = _most(waiting.operator[rows], waiting.waited_ns[rows])
+        if operator is not None:
+            text = waiting.operators.text("name", operator)
+            where = Location(where.range, text, where.source, where.function)
+            texts["operator"] = repr(text)
+            says += ", called by {operator}"
+        says += " ({calls_per_step} a step, {waited_ns_per_step} in them)"
+        ended = _ended_by(case, waiting, rows)
+        if ended:
+            texts["until"] = ended
+            says += ", mostly until {until} has ended"
+        says += "; the queue runs dry, and the GPU idles until new work arrives"
+    else:
+        says = (
+            "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "
+            "and the GPU idles until new work arrives"
+        )
+    says += ", most of it in {range}" if where.range else ""
     return Detection(
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
-        says=(
-            "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "
-            f"and the GPU idles until new work arrives{inside}"
-        ),
-        texts=where.texts(),
-        do=[
-            "keep values on the GPU: collect losses and norms as tensors and call .item() once "
-            "every N steps, after the step",
-            "replace a .item() or .norm().item() per parameter by torch.nn.utils.clip_grad_norm_ "
-            "or torch._foreach_norm, which need no read-back",
-            "drop torch.cuda.synchronize() from the loop; order streams with events instead",
-            "avoid data-dependent shapes (tensor[mask], nonzero()) inside the step; use "
-            "torch.where or a fixed capacity",
-            "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is",
-        ],
-        figures=[
-            idle_figure(_ID),
-            Figure(
-                "sync_calls",
-                "count",
-                "SELECT count(*) FROM api_call WHERE regexp_matches(name, "
-                "'^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize') AND {process} AND {window}",
-            ),
-            Figure(
-                "scalar_reads",
-                "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
-                "AND bytes <= 65536 AND {lane} AND {window}",
-            ),
-        ],
+        says=says,
+        texts=texts,
+        do=_advice(kind, where.operator or "", infers=case.explanation.workload.infers),
+        figures=figures,
         where=where,
-        next_capture=None if where.source or where.range else captures.STACKS,
+        next_capture=(None if where.source or where.function or where.range else captures.STACKS),
     )
+
+
+_SYNC_CALLS = Figure(
+    "sync_calls",
+    "count",
+    "SELECT count(*) FROM api_call WHERE regexp_matches(name, "
+    "'^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize') AND {process} AND {window}",
+)
+_SCALAR_READS = Figure(
+    "scalar_reads",
+    "count",
+    "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
+    "AND bytes <= 65536 AND {lane} AND {window}",
+)
+
+
+def _main_call(case: Case, waiting: Waiting) -> IntArray:
+    """Rows of the waits of the call and kind that wait longest in all."""
+    if not len(waiting.call):
+        return waiting.call
+    names = case.explanation.lane.host.api["name"][waiting.call].astype(np.int64)
+    kinds = np.unique(waiting.kind, return_inverse=True)[1].reshape(-1)
+    group = np.unique(names * 4 + kinds, return_inverse=True)[1].reshape(-1)
+    waited = np.bincount(group, weights=waiting.waited_ns)
+    if not waited.any():
+        waited = np.bincount(group).astype(float)
+    rows = np.flatnonzero(group == int(np.argmax(waited)))
+    plain = case.explanation.lane.host.api.text("name", int(waiting.call[rows[0]]))
+    return rows if re.fullmatch(r"\w+", plain) else rows[:0]
+
+
+def _call_figures(name: str) -> list[Figure]:
+    """How often a call is made, and how long it takes, a step; copies only where they are small."""
+    of_call = f"FROM api_call WHERE name = '{name}' AND {{process}} AND {{window}}"
+    if "emcpy" in name:
+        of_call += (
+            " AND correlation_id IN (SELECT correlation_id FROM gpu_op WHERE kind = 'memcpy' "
+            "AND copy_kind IN ('DtoH', 'HtoD') AND bytes <= 65536 AND {process})"
+        )
+    return [
+        Figure("calls_per_step", "per_step", f"SELECT count(*) / {STEADY_STEPS} {of_call}"),
+        Figure(
+            "waited_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(coalesce(sum(end_ns - start_ns), 0) / {STEADY_STEPS})::BIGINT {of_call}",
+        ),
+    ]
+
+
+def _place(case: Case, waiting: Waiting, rows: IntArray) -> Location:
+    """Where the waiting calls are made; where that is not known, where the GPU idles after them."""
+    idle = case.place(_ID)
+    if not len(rows):
+        return idle
+    api, calls = case.explanation.lane.host.api, waiting.call[rows]
+    found = case.explanation.places.of(api["start_ns"][calls], api["end_ns"][calls])
+    return Location(
+        found.range or idle.range,
+        found.operator,
+        found.source,
+        found.function or idle.function,
+    )
+
+
+def _ended_by(case: Case, waiting: Waiting, rows: IntArray) -> str:
+    """The operation that most of the waiting was for, by name and stream; empty if unknown."""
+    ops = case.explanation.lane.ops
+    rows = rows[waiting.op[rows] >= 0]
+    if not len(rows):
+        return ""
+    names, streams = ops["name"][waiting.op[rows]], ops["stream"][waiting.op[rows]]
+    pairs, group = np.unique(np.stack((names, streams)), axis=1, return_inverse=True)
+    weight = np.bincount(group.reshape(-1), weights=waiting.waited_ns[rows])
+    best = int(np.argmax(weight))
+    if not weight[best] or 3 * weight[best] < waiting.waited_ns[rows].sum():
+        return ""
+    label = classify(ops.texts["name"][int(pairs[0][best])]).label
+    return f"{label!r} on stream {int(pairs[1][best])}"
+
+
+def _most(codes: IntArray, weight: IntArray) -> int | None:
+    """The row whose name most of the weight has; None where there is none."""
+    known = codes >= 0
+    if not known.any():
+        return None
+    return int(codes[known][int(np.argmax(weight[known]))])
+
+
+def _advice(kind: str, operator: str, *, infers: bool) -> list[str]:
+    """What to change, most effective first, for a kind of wait."""
+    if kind == UPLOAD:
+        return [_SCALARS, _FIND]
+    if infers:
+        return [_TOKENS, _SHAPES, _SYNCHRONIZE, _SCALARS, _FIND]
+    if kind == READ:
+        shaped = [_SHAPES] if re.search(r"nonzero|masked_select|unique|index", operator) else []
+        return [*shaped, _KEEP, _NORMS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _FIND]
+    return [_SYNCHRONIZE, _KEEP, _NORMS, _SHAPES, _FIND]
 
 
 CAUSE = Cause(

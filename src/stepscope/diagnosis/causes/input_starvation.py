@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.silence import (
     BATCH_PINNED,
@@ -14,8 +18,18 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
+_LATE: Final = 0.1
+"""A step that waits this part of the longest wait is one of those that wait."""
+_SELDOM: Final = 0.34
+"""Share of the steps up to which waits are the exception: prefetched batches cover the others."""
+_LATE_STEPS: Final = (
+    "SELECT count(*) FILTER (waited > 0.1 * most) FROM (SELECT waited, max(waited) OVER () AS most "
+    "FROM (SELECT step, sum(end_ns - start_ns) AS waited FROM idle_gap "
+    f"WHERE cause = '{_ID}' AND {{lane}} GROUP BY step))"
+)
 _FROM = (
     "FROM step, (SELECT sum(end_ns - start_ns) AS waited FROM idle_gap "
     f"WHERE cause = '{_ID}' AND {{lane}}) WHERE steady AND {{lane}}"
@@ -75,6 +89,18 @@ def detect(case: Case) -> Detection | None:
             "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
             "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
         )
+    waits = _waits_by_step(case)
+    late = int((waits > _LATE * waits.max()).sum())
+    seldom = late <= _SELDOM * len(waits)
+    if seldom:
+        figures += [
+            Figure("late_steps", "count", _LATE_STEPS),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
+        ]
+        says += (
+            "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
+            "the mean better"
+        )
     if weak:
         says += "; without annotations, other host work between steps looks the same"
     do = [
@@ -88,7 +114,8 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         unsure_ns=case.idle_ns("launch_bound"),
-        direct_ns=case.direct_ns(_ID),
+        # the mean of few long waits is as uncertain as their number is
+        direct_ns=case.direct_ns(_ID) * (1 - _scatter(waits) if seldom else 1),
         says=says,
         do=do,
         texts=where.texts(),
@@ -96,6 +123,24 @@ def detect(case: Case) -> Detection | None:
         where=where,
         next_capture=captures.WAITS if weak or not codes - {-1} else None,
     )
+
+
+def _waits_by_step(case: Case) -> IntArray:
+    """Idle time charged to this cause in each steady step, ns."""
+    e = case.explanation
+    segments = e.gaps.segments
+    rows = e.segments_of(_ID)
+    begin = segments["start_ns"][rows]
+    step = np.searchsorted(e.bounds_ns, begin, side="right") - 1 - e.first
+    waits = np.zeros(e.n_steady, np.int64)
+    np.add.at(waits, np.clip(step, 0, e.n_steady - 1), segments["end_ns"][rows] - begin)
+    return waits
+
+
+def _scatter(waits: IntArray) -> float:
+    """Relative uncertainty of a mean of so many waits: one over the root of how many count."""
+    total, squares = float(waits.sum()), float((waits.astype(float) ** 2).sum())
+    return min(1.0, squares**0.5 / total) if total else 1.0
 
 
 def _loader(case: Case, pinned: bool) -> str:
@@ -119,7 +164,9 @@ CAUSE = Cause(
     look_alikes=(
         "host_compute is host work that is not loading: told apart by annotations (dataload, "
         "DataLoader.__next__), Python functions of the input pipeline, waits in the operating "
-        "system, and by what the thread does next (pin and upload a batch). blocking_copy is the "
+        "system where there is a loader, and by what the thread does next: pin a batch, or upload "
+        "one as the first thing in a step of a training loop. cpu_offload uploads what came down "
+        "before. blocking_copy is the "
         "upload itself. A slow loader that hides behind the GPU costs nothing and is not reported."
     ),
     prediction="the step without the idle time spent getting input",

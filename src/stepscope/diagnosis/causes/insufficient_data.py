@@ -25,7 +25,7 @@ def detect(case: Case) -> Detection | None:
     unlinked = float((lane.call < 0).mean())
     reason = capture = None
     if len(lane.ops) < _MANY and not _steps_are_graphs(case):
-        reason = "the capture holds too few GPU operations for a statement about training steps"
+        reason = "the capture holds too few GPU operations for a statement about steps"
         capture = "capture at least five whole steps after warm-up"
     elif not lane.is_kernel.any():
         # then all computing would look like idle time
@@ -58,11 +58,11 @@ def detect(case: Case) -> Detection | None:
 
 
 def _steps_are_graphs(case: Case) -> bool:
-    """Whether annotated steps hold whole graphs, as JAX's and PyTorch's compiled steps do."""
+    """Whether steps hold whole graphs, as JAX's and PyTorch's compiled steps do."""
     explanation = case.explanation
     graphs = int(explanation.lane.ops.equals("kind", "graph").sum())
     return (
-        explanation.steps.source in ("profiler_step", "numbered_range", "repeating_range")
+        (explanation.steps.marked or explanation.steps.source == "graph_replay")
         and explanation.n_steady >= _STEPS
         and graphs >= explanation.n_steady
     )

@@ -26,6 +26,12 @@ def detect(case: Case) -> Detection | None:
         if found.peaks.tf32
         else []
     )  # fmt: skip
+    sixteen = (
+        "train in BF16: with torch.autocast('cuda', dtype=torch.bfloat16): around forward and loss"
+        if found.peaks.bf16
+        else "train in FP16 (this GPU's tensor cores have no BF16): with torch.autocast('cuda', "
+        "dtype=torch.float16): around forward and loss, and torch.amp.GradScaler for the gradients"
+    )
     return detection(
         case,
         _ID,
@@ -37,8 +43,7 @@ def detect(case: Case) -> Detection | None:
         ),
         do=[
             *tf32,
-            "train in BF16: with torch.autocast('cuda', dtype=torch.bfloat16): around forward and "
-            "loss",
+            sixteen,
             "keep in single precision only what needs it (losses, norms, small reductions)",
         ],
         figures=[

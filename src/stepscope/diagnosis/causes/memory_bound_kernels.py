@@ -14,6 +14,9 @@ def detect(case: Case) -> Detection | None:
     found = case.explanation.inside_kernels.memory
     if found is None:
         return None
+    peaks = case.explanation.kernels.peaks
+    half = "BF16" if peaks is None or peaks.bf16 else "FP16"
+    dtype = "bfloat16" if half == "BF16" else "float16"
     families = ", ".join(f"'{family}'" for family in WAITING)
     return detection(
         case,
@@ -25,7 +28,8 @@ def detect(case: Case) -> Detection | None:
             "traffic is known"
         ),
         do=[
-            "train in BF16, which halves the bytes: torch.autocast('cuda', dtype=torch.bfloat16)",
+            f"compute in {half}, which halves the bytes: torch.autocast('cuda', "
+            f"dtype=torch.{dtype})",
             "torch.compile the model, so that neighbours share one pass over memory",
             "for convolutional networks: model.to(memory_format=torch.channels_last)",
             "check that shapes are large enough for the matrix products to matter",

@@ -34,7 +34,15 @@ def detect(case: Case) -> Detection | None:
         return None
     time = rest / e.n_steady
     kind, name, where = _what(case, odd)
-    place = " in {range}" if where.range else " at {source}" if where.source else ""
+    place = (
+        " in {range}"
+        if where.range
+        else " at {source}"
+        if where.source
+        else " in {function}"
+        if where.function
+        else ""
+    )
     return Detection(
         time_ns=time,
         direct_ns=time,
@@ -139,7 +147,8 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
         return kind, "", Location()
     if kind == "host":
         where = _where_idle(case, odd)
-        return "host" if where.range or where.source else "silence", "", where
+        told = where.range or where.source or where.function
+        return "host" if told else "silence", "", where
     rows = np.flatnonzero(compute & ((more > 0) == (kind == "extra")))
     sums = np.bincount(odd.parts["name"][rows], weights=ns[rows])
     name = odd.names[int(np.argmax(sums))]
@@ -172,7 +181,7 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
     rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
     where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-    return Location(where.range, where.operator, where.source)
+    return Location(where.range, where.operator, where.source, where.function)
 
 
 def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
@@ -184,7 +193,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
     at = e.lane.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
-    return Location(where.range, where.operator, where.source)
+    return Location(where.range, where.operator, where.source, where.function)
 
 
 def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:

@@ -50,7 +50,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         where = f"device {lane.lane.device}"
         least = int(arguments["steps"])
         if len(lane.steps) < least:
-            said = f"{where}: {lane.steps.says}; capture at least {least} steps"
+            said = f"{where}: {lane.steps.message}; capture at least {least} steps"
             found.append(("too short", f"{len(lane.steps)} steps", said))
         lengths = lane.durations_ns
         aside_ns = int(lengths.sum() - lane.steady_durations_ns.sum())

@@ -43,6 +43,7 @@ const BY_KEY: Record<string, string> = {
   idle_allocator_churn: "#56b4e9",
   idle_compilation_or_warmup: "#882255",
   idle_checkpoint_stall: "#6f63b5",
+  idle_cpu_offload: "#8a5fa8",
   idle_gil_contention: "#aa4499",
   idle_profiler_overhead: "#999933",
   idle_small_kernels: "#9aa0a8",

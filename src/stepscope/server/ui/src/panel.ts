@@ -121,14 +121,14 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
   sections.push(
     element("section", { "aria-label": "Findings" }, element("h2", {}, "Findings"), verdict),
   );
-  const remarks = diagnosis.remarks.map((text) => element("li", {}, clean(text, 600)));
-  if (remarks.length)
+  const warnings = diagnosis.warnings.map((text) => element("li", {}, clean(text, 600)));
+  if (warnings.length)
     sections.push(
       element(
         "details",
         {},
-        element("summary", {}, `Notes (${remarks.length})`),
-        element("ul", { class: "plain" }, ...remarks),
+        element("summary", {}, `Notes (${warnings.length})`),
+        element("ul", { class: "plain" }, ...warnings),
       ),
     );
   fill(parent, ...sections);
@@ -157,7 +157,7 @@ function findingItem(
     element("span", { class: `severity ${finding.severity}` }, finding.severity),
     element("span", { class: "figure" }, percent(finding.share_of_step)),
   );
-  const item = element("li", {}, title, element("p", {}, clean(finding.says, 1200)));
+  const item = element("li", {}, title, element("p", {}, clean(finding.message, 1200)));
   const low = time(finding.prediction_low_ns);
   const high = time(finding.prediction_high_ns);
   item.append(
@@ -182,7 +182,7 @@ function findingItem(
       "details",
       {},
       element("summary", {}, "What to do, evidence"),
-      element("ul", { class: "plain" }, ...finding.do.map((t) => element("li", {}, clean(t, 600)))),
+      element("ul", { class: "plain" }, ...finding.recommendations.map((t) => element("li", {}, clean(t, 600)))),
       element(
         "ul",
         { class: "legend" },

@@ -197,8 +197,8 @@ export interface Finding {
   prediction_low_ns: number;
   prediction_high_ns: number;
   ranks: number[];
-  says: string;
-  do: string[];
+  message: string;
+  recommendations: string[];
   next_capture: string | null;
   evidence: { figure: string; value: number; unit: string; sql: string }[];
 }
@@ -222,7 +222,7 @@ export interface Diagnosed {
     step_ns: { median: number; p95: number; coefficient_of_variation: number };
     accounting: Accounting[];
     findings: Finding[];
-    remarks: string[];
+    warnings: string[];
   };
   instances: Instance[][];
 }

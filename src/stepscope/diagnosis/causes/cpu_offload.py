@@ -1,0 +1,109 @@
+"""Gradients, optimizer states or activations travel to the CPU and back in every step."""
+
+from __future__ import annotations
+
+from stepscope.analysis.kernels.optimizer import ADAM_PASSES
+from stepscope.analysis.simulation import Free, RemoveOps
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.diagnosis.frameworks import in_jax
+
+_ID = "cpu_offload"
+_OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+
+
+def _a_step(column: str) -> str:
+    return f"SELECT round(sum({column}) / {STEADY_STEPS})::BIGINT {_OF_JOURNEYS}"
+
+
+@in_jax(
+    "keep optimizer state and activations on the device where they fit: no memory_kind="
+    "'pinned_host' in their sharding, fewer policies that offload in jax.checkpoint",
+    "shard the state over the devices of the job instead of sending it to the host",
+    "let the copies overlap with compute: offload by layers, not all at once",
+)
+def detect(case: Case) -> Detection | None:
+    """Idle time and exposed copies while data goes to the host and comes back."""
+    e = case.explanation
+    offload = e.offload
+    if not len(offload):
+        return None
+    copies = float(offload.copy_ns.sum()) / e.n_steady
+    idle = case.idle_ns(_ID)
+    down = float(offload.down_bytes.sum()) / e.n_steady
+    where = case.place(_ID)
+    on_host = idle >= copies
+    says = (
+        "{down_bytes} a step go to the CPU in {downs} copies, and as many bytes come back in the "
+        "same sizes: what is offloaded to the CPU"
+    )
+    if on_host:
+        says += (
+            "; the GPU idles {host_ns_per_step} a step meanwhile, nearly all of it while the host "
+            "works on the data, as an optimizer on the CPU does"
+            if idle >= 2 * copies
+            else "; the GPU idles {host_ns_per_step} a step meanwhile"
+        )
+    # the update on the device instead: every tensor moved a few times, at the memory's speed
+    speed = e.kernels.attainable_bandwidth
+    update = ADAM_PASSES * down / speed * 1e9 if speed and on_host else 0.0
+    return Detection(
+        time_ns=idle + copies,
+        direct_ns=case.direct_ns(_ID) + copies,
+        unsure_ns=case.idle_ns("launch_bound") + case.idle_ns("host_sync"),
+        time_sql=(
+            "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
+            f"WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"+ (SELECT sum(exposed_copy_ns) {_OF_JOURNEYS})) / count(*))::BIGINT "
+            "FROM step WHERE steady AND {lane}"
+        ),
+        says=says,
+        texts=where.texts(),
+        do=[
+            "keep parameters, gradients and optimizer states on the GPU where they fit: no "
+            "offload_optimizer in the DeepSpeed configuration, no CPUOffload in FSDP, "
+            "torch.optim.AdamW(..., fused=True) on the GPU",
+            "where they do not fit: shard them over more GPUs (FSDP, ZeRO), keep the states in 8 "
+            "or 16 bit, or recompute activations instead of offloading them",
+            "where they must be offloaded: pinned buffers that are kept, copies on a side stream "
+            "while the backward pass goes on, and a vectorised update (DeepSpeedCPUAdam)",
+        ],
+        figures=[
+            idle_figure(_ID),
+            Figure("downs", "per_step", _a_step("reads")),
+            Figure("down_bytes", "bytes", _a_step("read_bytes")),
+            Figure("ups", "per_step", _a_step("uploads")),
+            Figure("up_bytes", "bytes", _a_step("upload_bytes")),
+            Figure("host_ns_per_step", "ns_per_step", _a_step("idle_ns")),
+            Figure("offload_copies_ns_per_step", "ns_per_step", _a_step("exposed_copy_ns")),
+        ],
+        where=where,
+        change=Free(_ID),
+        also=(RemoveOps(tuple(e.lane.ops["id"][offload.rows].tolist()), case.rank),),
+        added_ns=update,
+    )
+
+
+CAUSE = Cause(
+    id=_ID,
+    title="CPU offload",
+    definition=(
+        "Gradients, optimizer states, parameters or activations are copied to the host and back "
+        "in every step. The copies, and what the host computes on the data in between, such as "
+        "the optimizer's update, keep the GPU waiting."
+    ),
+    look_alikes=(
+        "input_starvation is a batch that goes up and does not come down; checkpoint_stall reads "
+        "the state back in a few steps and uploads nothing; blocking_copy sends data one way. "
+        "Offloaded data has the same sizes down and up in one step: at least four tensors of two "
+        "sizes, or any where a range says optimizer or offload."
+    ),
+    prediction=(
+        "the step without these copies and the idle time around them; where the host worked on "
+        "the data, plus a fused update on the GPU, which moves each tensor seven times at the "
+        "memory's speed"
+    ),
+    reference="Ren et al., ZeRO-Offload (USENIX ATC 2021); PyTorch: FSDP CPUOffload",
+    min_share=0.05,
+    detect=detect,
+)

@@ -1,0 +1,143 @@
+"""Idle time that nothing in the capture explains: where it lies, and what would tell more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stepscope.analysis import vocabulary as words
+from stepscope.analysis.kernels.families import classify
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
+from stepscope.intervals import overlap_per_window, union
+from stepscope.trace.frame import IntArray
+
+_ID: Final = "unexplained"
+
+WORTH_A_REMARK: Final = 0.05
+"""Share of the step from which on idle time without a cause is spoken of."""
+
+_MOST: Final = 1 / 3
+"""A name must hold this share of it to be named."""
+
+_LONGEST_NAME: Final = 80
+
+
+def unexplained_figures(case: Case) -> list[Figure]:
+    """Figures of :func:`unexplained_remark`; none where it has nothing to say."""
+    if case.idle_ns(_ID) < WORTH_A_REMARK * case.step_ns:
+        return []
+    of_it = f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}"
+    time = idle_time_sql(_ID)
+    return [
+        Figure("unexplained_ns_per_step", "ns_per_step", time),
+        Figure("unexplained_share", "share", f"SELECT round(({time}) / ({STEP_SQL}), 4)"),
+        Figure(
+            "unexplained_gaps_per_step", "per_step", f"SELECT count(*) / {STEADY_STEPS} {of_it}"
+        ),
+        Figure("longest_unexplained_ns", "ns", f"SELECT max(end_ns - start_ns)::BIGINT {of_it}"),
+    ]
+
+
+def unexplained_remark(case: Case) -> str:
+    """Where that time lies and which capture would tell, a template over its figures."""
+    if not unexplained_figures(case):
+        return ""
+    segments = case.explanation.gaps.segments
+    rows = np.flatnonzero(case.explanation.segments_of(_ID))
+    start, end = segments["start_ns"][rows], segments["end_ns"][rows]
+    where = case.place(_ID)
+    known = [
+        f"{kind} {_named(name)}"
+        for kind, name in (
+            ("in range", where.range),
+            ("in operator", where.operator),
+            ("at", where.source),
+            ("in", where.function if where.source is None else None),
+        )
+        if name
+    ]
+    known += [
+        said
+        for said in (
+            _before(case, segments["op"][rows], end - start),
+            _during(case, start, end),
+        )
+        if said
+    ]
+    lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
+    return (
+        "the GPU idles {unexplained_ns_per_step} a step ({unexplained_share} of it) for reasons "
+        "that the capture does not hold, in {unexplained_gaps_per_step} pauses a step of up to "
+        f"{{longest_unexplained_ns}}{lies}; to know more: {_capture(case, rows)}"
+    )
+
+
+def _named(name: str) -> str:
+    """A name of the trace as a remark may hold it: short, and no place for a figure."""
+    plain = name.replace("{", "(").replace("}", ")")
+    return repr(plain if len(plain) <= _LONGEST_NAME else plain[: _LONGEST_NAME - 3] + "...")
+
+
+def _before(case: Case, op: IntArray, weight: IntArray) -> str:
+    """The operation that the device waits for, where one ends most of the time."""
+    ops = case.explanation.lane.ops
+    known = op >= 0
+    if not known.any():
+        return ""
+    pairs, group = np.unique(
+        np.stack((ops["name"][op[known]], ops["stream"][op[known]])), axis=1, return_inverse=True
+    )
+    held = np.bincount(group.reshape(-1), weights=weight[known])
+    best = int(np.argmax(held))
+    if held[best] < _MOST * weight.sum():
+        return ""
+    label = classify(ops.texts["name"][int(pairs[0][best])]).label
+    return f"before {_named(label)} on stream {int(pairs[1][best])}"
+
+
+def _during(case: Case, start: IntArray, end: IntArray) -> str:
+    """The call that the launching threads are in meanwhile, or that they are in none."""
+    host = case.explanation.lane.host
+    api = host.api
+    idle = union(start, end)
+    whole = int((idle[1] - idle[0]).sum())
+    if not len(api) or not whole:
+        return ""
+    near = np.isin(api["thread_id"], host.launch_threads)
+    near &= (api["start_ns"] < end.max()) & (api["end_ns"] > start.min())
+    rows = np.flatnonzero(near)
+    held: dict[str, int] = {}
+    for code in np.unique(api["name"][rows]).tolist():
+        mine = rows[api["name"][rows] == code]
+        calls = union(api["start_ns"][mine], api["end_ns"][mine])
+        held[api.texts["name"][code]] = int(overlap_per_window(calls, *idle).sum())
+    best = max(held, key=lambda name: held[name], default="")
+    if best and held[best] >= _MOST * whole:
+        return f"while the launching thread is in {_named(best)}"
+    everything = union(api["start_ns"][rows], api["end_ns"][rows])
+    if int(overlap_per_window(everything, *idle).sum()) < _MOST * whole:
+        return "while the launching threads are in no CUDA call"
+    return ""
+
+
+def _capture(case: Case, rows: IntArray) -> str:
+    """The capture that would tell most."""
+    e = case.explanation
+    op = e.gaps.segments["op"][rows]
+    launched = e.lane.call[np.maximum(op, 0)] >= 0
+    length = e.gaps.segments["end_ns"][rows] - e.gaps.segments["start_ns"][rows]
+    unknown = int(length[(op < 0) | ~launched].sum())
+    if not len(e.lane.host.api) or 2 * unknown > int(length.sum()):
+        return (
+            f"{captures.PLAIN} (most of this work has no recorded launching call, so that nothing "
+            "says whether the host or the device was late)"
+        )
+    if e.lane.ops.equals("kind", "graph").any() or (e.lane.ops["graph_id"] >= 0).any():
+        return captures.WAITS_AND_NODES
+    waits = e.lane.host.os_calls
+    if not len(waits) or not waits.matches("name", words.WAIT_CALL).any():
+        return captures.WAITS
+    return captures.SAMPLES

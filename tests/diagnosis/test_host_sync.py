@@ -1,0 +1,162 @@
+"""Which call waits, for what, on whose behalf; and idle time that nothing explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_offload_and_input import shared
+from tests.diagnosis.test_time_causes import diagnosed, figures
+from tests.support.build import Build
+
+from stepscope.diagnosis.causes.host_sync import CAUSE
+from stepscope.session import Session
+
+STEPS = 8
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def reading(build: Build, *, kind: str, size: int, operator: str = "") -> None:
+    """Each step waits for a long product twice, in a synchronisation behind a copy."""
+    at = 0.0
+    for i in range(STEPS):
+        begin = at
+        for _ in range(2):
+            build.kernel(at + 10, at + 2_010, call=(at, at + 4), name="gemm", stream=7)
+            down = kind == "DtoH"
+            build.copy(at + 2_010, at + 2_012, call=(at + 10, at + 14), kind=kind, size=size,
+                       src="device" if down else "pageable", dst="pageable" if down else "device",
+                       stream=7)  # fmt: skip
+            build.api(at + 16, at + 2_016, "cudaStreamSynchronize")
+            if operator:
+                build.operator(at + 8, at + 2_020, operator)
+            at += 2_600
+        build.kernel(at + 10, at + 60, call=(at, at + 4), name="gemm")
+        at += 100
+        build.range(begin, at, f"step {i}")
+
+
+def test_the_call_that_reads_a_value_is_named(tmp_path: Path) -> None:
+    build = Build()
+    reading(build, kind="DtoH", size=4, operator="aten::_local_scalar_dense")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "host_sync"
+    first = found.findings[0]
+    assert "cudaStreamSynchronize to read a value, called by 'aten::_local_scalar_dense'" in (
+        first.message
+    )
+    assert "until 'gemm' on stream 7 has ended" in first.message
+    known = figures(first)
+    assert known["calls_per_step"] == 2
+    assert known["waited_ns_per_step"] == 2 * 2_000_000
+    assert first.recommendations[0].startswith("keep values on the GPU")
+
+
+def test_a_shape_that_depends_on_data_is_advised_first(tmp_path: Path) -> None:
+    build = Build()
+    reading(build, kind="DtoH", size=8, operator="aten::nonzero")
+    assert (
+        diagnosed(build, tmp_path)
+        .findings[0]
+        .recommendations[0]
+        .startswith("avoid data-dependent shapes")
+    )
+
+
+@pytest.mark.parametrize("size", [8, 512])
+def test_a_few_bytes_up_are_a_wait_and_no_transfer(tmp_path: Path, size: int) -> None:
+    build = Build()
+    reading(build, kind="HtoD", size=size)
+    found = diagnosed(build, tmp_path)
+    assert [f.cause for f in found.findings] == ["host_sync"]
+    assert "to upload a value" in found.findings[0].message
+    assert found.findings[0].recommendations[0].startswith("make small tensors on the GPU")
+
+
+def test_waits_of_the_logger_of_ddp_are_no_finding(tmp_path: Path) -> None:
+    """The last of eight waits is the one that lasts: it waits for the iteration before."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        build.range(at + 5, at + 5_000, "DistributedDataParallel.forward")
+        if i:
+            for k in range(7):
+                build.api(at + 10 + 3 * k, at + 12 + 3 * k, "cudaEventSynchronize")
+            build.api(at + 40, at + 3_040, "cudaEventSynchronize")
+        for k in range(20):
+            start = at + 3_640 + 60 * k
+            build.kernel(start, start + 50, call=(start - 8, start - 4), name="gemm")
+        build.kernel(at + 4_900, at + 8_040, call=(at + 4_890, at + 4_895), name=NCCL, stream=20)
+        at += 5_000
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert "host_sync" not in {f.cause for f in found.findings}
+    (said,) = [r for r in found.warnings if "DistributedDataParallel makes itself" in r]
+    assert "this passes" in said
+
+
+def test_the_programs_own_waits_stay_one(tmp_path: Path) -> None:
+    """Two events a step, waited for by the program itself, in DDP's forward or not."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for k in range(20):
+            start = at + 640 + 60 * k
+            build.kernel(start, start + 50, call=(start - 8, start - 4), name="gemm")
+        build.kernel(at + 1_900, at + 5_040, call=(at + 1_890, at + 1_895), name=NCCL, stream=20)
+        build.api(at + 1_900, at + 5_045, "cudaEventSynchronize")
+        at += 5_100
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "host_sync"
+    assert "cudaEventSynchronize" in found.findings[0].message
+
+
+def test_nothing_is_said_of_a_call_with_an_odd_name(tmp_path: Path) -> None:
+    """Names of the trace reach no statement unless they are plain words."""
+    build = Build()
+    reading(build, kind="DtoH", size=4)
+    for row in build.rows["api_call"]:
+        if row["name"] == "cudaStreamSynchronize":
+            row["name"] = row["raw_name"] = "cudaStreamSynchronize'; --"
+    found = diagnosed(build, tmp_path)
+    finding = next(f for f in found.findings if f.cause == CAUSE.id)
+    assert "--" not in finding.message
+
+
+def test_unexplained_idle_time_names_where_it_lies(tmp_path: Path) -> None:
+    """Kernels were launched long before, and nothing says what the device waited for."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        build.range(at, at + 1_500, "exchange")
+        for k in range(20):
+            build.kernel(at + 20 + 200 * k, at + 120 + 200 * k, call=(at + 4 * k, at + 4 * k + 2),
+                         name="late_kernel" if k % 2 else "gemm")  # fmt: skip
+        at += 4_020
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    (said,) = [r for r in found.warnings if "that the capture does not hold" in r]
+    assert "while the launching threads are in no CUDA call" in said
+    assert "on stream 7" in said
+    assert "stepscope run --waits" in said
+
+
+def test_small_copies_of_a_real_run_are_no_bandwidth(tmp_path: Path) -> None:
+    found = Session([shared("public/mfu_2gpu_before.sqlite.xz", tmp_path)]).diagnose()
+    assert "blocking_copy" not in {f.cause for f in found.findings}
+
+
+def test_the_waits_of_ddp_in_a_real_run_are_no_finding() -> None:
+    captures = [shared(f"h200-2/ddp_noisy_gpu2.rank{rank}.json.gz", Path()) for rank in range(4)]
+    found = Session(captures).diagnose()
+    assert "host_sync" not in {f.cause for f in found.findings}
+
+
+def test_the_call_of_a_real_run_is_named() -> None:
+    found = Session([shared("h200-2/run_torch_stacks.json.gz", Path())]).diagnose()
+    sync = next(f for f in found.findings if f.cause == "host_sync")
+    assert "'aten::_local_scalar_dense'" in sync.message
+    # the profiler has the first line of a function, which is no place of a wait
+    assert sync.where.source is None
+    assert sync.where.function == "step() train.py:99"

@@ -1,0 +1,202 @@
+"""Offload to the CPU, waiting for input and other host work: what tells one from the other."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_time_causes import diagnosed, figures
+from tests.support.build import MAIN, PID, Build
+
+from stepscope.session import Session
+
+STEPS = 10
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+SIZES = [4 << 20, 1 << 20, 2 << 20, 1 << 20, 4 << 20]
+
+
+def shared(name: str, folder: Path) -> Path:
+    """A file of ../shared/data, unpacked; skips where it is absent."""
+    packed = SHARED / name
+    if not packed.exists():
+        pytest.skip(f"needs ../shared/data/{name}, which is not here")
+    if packed.suffix != ".xz":
+        return packed
+    target = folder / packed.stem
+    target.write_bytes(lzma.decompress(packed.read_bytes()))
+    return target
+
+
+def work(build: Build, at: float, kernels: int = 40, name: str = "gemm") -> float:
+    """Kernels one after the other, launched ahead; when the host has launched them and they end."""
+    end = at + 20
+    for i in range(kernels):
+        build.kernel(end, end + 50, call=(at + 4 * i, at + 4 * i + 3), name=f"{name}_{i % 9}")
+        end += 50
+    return end
+
+
+def journey(build: Build, at: float, sizes: list[int], kind: str) -> float:
+    for size in sizes:
+        time = size / 25_000  # us at 25 GB/s
+        down = kind == "DtoH"
+        build.copy(at + 5, at + 5 + time, call=(at, at + 8 + time), kind=kind, size=size,
+                   src="device" if down else "pageable", dst="pageable" if down else "device",
+                   call_name="cudaMemcpy")  # fmt: skip
+        at += 12 + time
+    return at
+
+
+def offloading(build: Build, sizes: list[int], host: float, back: list[int] | None = None) -> None:
+    """Backward pass, gradients down, an update on the host, parameters up."""
+    at = 0.0
+    for i in range(STEPS):
+        begin = at
+        at = work(build, at)
+        at = journey(build, at, sizes, "DtoH") + host
+        at = journey(build, at, sizes if back is None else back, "HtoD")
+        build.range(begin, at, f"step {i}")
+
+
+def test_what_goes_down_and_comes_back_is_offload(tmp_path: Path) -> None:
+    build = Build()
+    offloading(build, SIZES, host=20_000)
+    found = diagnosed(build, tmp_path)
+    assert [f.cause for f in found.findings] == ["cpu_offload"]
+    first = found.findings[0]
+    known = figures(first)
+    assert (known["downs"], known["ups"]) == (5, 5)
+    assert known["down_bytes"] == known["up_bytes"] == sum(SIZES)
+    copies = 2 * sum(SIZES) / 25_000 * 1e3
+    assert first.time_ns_per_step == pytest.approx(20e6 + copies, rel=0.02)
+    # what the GPU computes stays
+    assert first.predicted_step_ns == pytest.approx(2.05e6, rel=0.05)
+
+
+def test_a_batch_up_and_a_result_down_are_no_offload(tmp_path: Path) -> None:
+    """An image goes in and one of the same size comes out: nothing is brought back."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = journey(build, at, [4 << 20], "HtoD")
+        at = work(build, at)
+        at = journey(build, at, [4 << 20], "DtoH") + 20_000
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert "cpu_offload" not in {f.cause for f in found.findings}
+
+
+def test_other_sizes_are_no_offload(tmp_path: Path) -> None:
+    build = Build()
+    offloading(build, SIZES, host=20_000, back=[3 << 20, 5 << 19, 7 << 19, 9 << 18, 6 << 20])
+    found = diagnosed(build, tmp_path)
+    assert "cpu_offload" not in {f.cause for f in found.findings}
+
+
+def test_one_flat_buffer_where_the_optimizer_says_so(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = work(build, at)
+        inner = at
+        at = journey(build, at, [16 << 20], "DtoH") + 20_000
+        at = journey(build, at, [16 << 20], "HtoD")
+        build.range(inner, at, "Optimizer.step#DeepSpeedCPUAdam.step")
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "cpu_offload"
+
+
+def waiting(build: Build, *, upload: int, late: bool = False, kernel: str = "gemm") -> None:
+    """A silence of 20 ms in each step, then an upload: at its beginning, or in its middle."""
+    at = 0.0
+    for _ in range(STEPS):
+        if late:
+            at = work(build, at, name="first")
+        at += 20_000
+        build.copy(at + 5, at + 20, call=(at, at + 4), size=upload)
+        at = work(build, at + 30, kernels=80, name=kernel)
+        build.kernel(at, at + 40, call=(at - 8, at - 4), name="multi_tensor_apply_kernel")
+        at += 42
+
+
+def ranged(build: Build) -> None:
+    """Steps as a program marks them, each from one update to the next."""
+    ends = [r["end_ns"] / 1000 for r in build.rows["gpu_op"] if "multi_tensor" in r["name"]]
+    for i, (begin, end) in enumerate(zip([0.0, *ends[:-1]], ends, strict=True)):
+        build.range(begin, end, f"step {i}")
+
+
+def test_an_upload_at_the_beginning_of_a_step_is_a_batch(tmp_path: Path) -> None:
+    build = Build()
+    waiting(build, upload=1 << 20)
+    ranged(build)
+    assert diagnosed(build, tmp_path).verdict == "input_starvation"
+
+
+@pytest.mark.parametrize(
+    ("change", "upload", "kernel"),
+    [("middle", 1 << 20, "gemm"), ("scalar", 8, "gemm"), ("decoding", 1 << 20, "paged_attention")],
+)
+def test_without_evidence_it_is_host_work(
+    tmp_path: Path, change: str, upload: int, kernel: str
+) -> None:
+    build = Build()
+    waiting(build, upload=upload, late=change == "middle", kernel=kernel)
+    ranged(build)
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "host_compute"
+    assert "nothing in the capture says at what" in found.findings[0].message
+    asked = "scheduling of requests" if change == "decoding" else "input, or other host work"
+    assert asked in found.findings[0].message
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_wait_in_the_system_needs_a_loader(tmp_path: Path, loader: bool) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        build.api(at + 10, at + 19_990, "pthread_cond_wait", api="osrt")
+        at = work(build, at + 20_000, kernels=80)
+        build.range(begin, at, f"step {i}")
+    if loader:
+        build.rows["thread"] = [{"process_id": PID, "thread_id": 7, "name": "pt_data_pin"}]
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == ("input_starvation" if loader else "host_compute")
+    if not loader:
+        assert "nothing says for what" in found.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        ("transformers/models/videomae/image_processing_videomae.py(235): preprocess",
+         "input_starvation"),
+        ("transformers/models/detr/image_processing_detr.py(900): post_process_object_detection",
+         "host_compute"),
+        ("metrics.py(12): update", "host_compute"),
+    ],
+)  # fmt: skip
+def test_python_functions_say_what_the_host_did(tmp_path: Path, function: str, cause: str) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        build.python(at + 5, at + 19_995, function, thread=MAIN)
+        at = work(build, at + 20_000, kernels=80)
+        build.range(begin, at, f"step {i}")
+    assert diagnosed(build, tmp_path).verdict == cause
+
+
+def test_the_offload_of_a_real_run(tmp_path: Path) -> None:
+    capture = shared("h200-2/cpu_offload.sqlite.xz", tmp_path)
+    found = Session([capture]).diagnose()
+    assert found.verdict == "cpu_offload"
+    first = found.findings[0]
+    known = figures(first)
+    # per step, counted from the raw export: 34 gradients of 536.9 MB, and as many parameters
+    assert (known["downs"], known["down_bytes"]) == (34, 536_870_912)
+    assert known["up_bytes"] == known["down_bytes"]
+    # 14.4 ms a step with the optimizer on the GPU, not recorded
+    assert first.prediction_low_ns <= 15.0e6
+    assert first.predicted_step_ns <= 18e6
