@@ -191,7 +191,7 @@ def _judge_steps(
     found.notes.append(
         f"{answer['verdict']} {steps} steps {median_ns / 1e6:.2f} ms, own {own_ns / 1e6:.2f} ms"
     )
-    found.notes += [text for text in answer["remarks"] if text.startswith("profiler overhead")]
+    found.notes += [text for text in answer["warnings"] if text.startswith("profiler overhead")]
     if asked is not None and steps != asked:
         found.wrong.append(f"{steps} steps instead of {asked}")
     if asked is None and abs(steps - len(begins)) > 0.05 * len(begins) + 3:
