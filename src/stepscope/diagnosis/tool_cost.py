@@ -6,15 +6,31 @@ have made counts for nothing in the order of the causes, and the sentence says h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from stepscope.analysis.call_cost import LARGEST_PART
 from stepscope.analysis.measured_cost import DEVIATIONS, TABLE
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
+from stepscope.diagnosis.result import Evidence, ProfilerOverhead
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
+
+_OF_MEASURED: Final = ("profiler_overhead_ns", "least_overhead_ns", "most_overhead_ns")
+_OF_CALLS: Final = (
+    "typical_tool_ns_per_step",
+    "least_tool_ns_per_step",
+    "most_tool_ns_per_step",
+)
+_OF_CHARGED: Final = (
+    "charged_overhead_ns",
+    "least_charged_overhead_ns",
+    "most_charged_overhead_ns",
+)
+OVERHEAD_NAMES: Final = (_OF_MEASURED, _OF_CALLS, _OF_CHARGED)
+"""Names of the figures of the profiler overhead, its least and its most; the surest first."""
 
 _CHARGED: Final = "profiler_overhead"
 """The cause that torch.profiler's estimated cost is charged to."""
@@ -83,6 +99,39 @@ def measured_figures(case: Case) -> list[Figure]:
             f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed}",
         ),
     ]
+
+
+def overhead_figures(case: Case) -> list[Figure]:
+    """The figures of :func:`overhead`; none where nothing tells what recording costs.
+
+    What is charged to torch.profiler may be half or twice as much.
+    """
+    e = case.explanation
+    if e.measured is not None or e.tool is not None:
+        return tool_figures(case)
+    if not case.idle_ns(_CHARGED):
+        return []
+    charged = f"FROM idle_gap WHERE cause = '{_CHARGED}' AND {{lane}}"
+    return [
+        Figure(
+            name,
+            "ns_per_step",
+            f"SELECT round({part} * sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT {charged}",
+        )
+        for name, part in zip(_OF_CHARGED, (1, 0.5, 2), strict=True)
+    ]
+
+
+def overhead(about: Mapping[str, Evidence]) -> ProfilerOverhead | None:
+    """What recording adds to a step, from the values of :func:`overhead_figures`."""
+    for names in OVERHEAD_NAMES:
+        if all(name in about for name in names):
+            middle, low, high = (int(about[name].value) for name in names)
+            measured = names == _OF_MEASURED
+            return ProfilerOverhead(
+                middle, low, high, "unrecorded steps" if measured else "estimated"
+            )
+    return None
 
 
 def measured_remark(case: Case) -> str:
