@@ -239,6 +239,50 @@ def test_operators_with_shapes_in_the_recorded_steps_only(
     ]
 
 
+def test_operators_are_named_until_the_next_forward_pass(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The optimizer's own range began while they were: it must end before they are no more."""
+    write_profiler(
+        torch,
+        "class emit_nvtx:\n"
+        "    on = 0\n"
+        "    def __init__(self, record_shapes): pass\n"
+        "    def __enter__(self): emit_nvtx.on += 1\n"
+        "    def __exit__(self, *_): emit_nvtx.on -= 1\n",
+    )
+    folder = torch / "torch" / "nn" / "modules"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "module.py").write_text(
+        "hooks = {}\n"
+        "class Handle:\n"
+        "    def remove(self): del hooks[self]\n"
+        "def register_module_forward_pre_hook(hook):\n"
+        "    handle = Handle()\n"
+        "    hooks[handle] = hook\n"
+        "    return handle\n"
+    )
+    program.trace(
+        """
+        from torch.optim import Optimizer
+        from torch.nn.modules.module import hooks
+        from torch.autograd.profiler import emit_nvtx
+        one = Optimizer()
+        for i in range(6):
+            for hook in tuple(hooks.values()): hook(one, ())
+            launch()
+            one.step()
+            print(emit_nvtx.on)
+        """,
+        steps=2,
+        warmup=1,
+        ops=True,
+    )
+    assert capfd.readouterr().out.split() == list("111000")
+
+
 def test_without_operators_steps_are_recorded_all_the_same(
     program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +383,9 @@ def test_times_of_steps_go_into_torchs_own_trace(program: Program, torch: Path) 
         .replace(
             'with open(path, "w") as file: json.dump([self.options, self.steps], file)',
             "import gzip, time\n"
-            '        with gzip.open(path, "wt") as file: json.dump({"schemaVersion": 1,\n'
+            '        with gzip.open(path, "wt") as file:\n'
+            '            file.write("\\n  ")  # as PyTorch 2.11 begins\n'
+            '            json.dump({"schemaVersion": 1,\n'
             '            "baseTimeNanoseconds": time.time_ns(), "traceEvents": [\n'
             '            {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1,\n'
             '             "ts": 1, "dur": 1}]}, file)',

@@ -38,6 +38,10 @@ def test_the_difference_of_the_means_is_said_with_its_evidence(tmp_path: Path) -
     assert "10 steps of the same run that were not recorded took 8.0 ms" in said
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["profiler_overhead_ns"] == 2_000_000
+    cost = found.profiler_overhead
+    assert cost is not None
+    assert (cost.measured_ns, cost.how) == (2_000_000, "unrecorded steps")
+    assert (cost.low_ns, cost.high_ns) == (about["least_overhead_ns"], about["most_overhead_ns"])
     assert unsupported(said, found.evidence, []) == []
 
 
@@ -49,7 +53,7 @@ def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> N
     assert about["least_overhead_ns"] < 0 < about["most_overhead_ns"]
     # two standard errors of the difference of two means, by the sample deviation of 3 ms
     deviation = 3_000_000 * (8 / 7) ** 0.5
-    wide = 2 * deviation * (1 / 8 + 1 / 10) ** 0.5
+    wide = 2 * deviation * (1 / about["steady_steps"] + 1 / 10) ** 0.5
     assert about["most_overhead_ns"] - about["profiler_overhead_ns"] == pytest.approx(
         wide, rel=0.01
     )
@@ -59,4 +63,6 @@ def test_without_unrecorded_steps_nothing_is_said(tmp_path: Path) -> None:
     build = busy(8_000.0)
     del build.rows["timed_stretch"][1]
     found = diagnosed(build, tmp_path)
+    cost = found.profiler_overhead
+    assert cost is None or cost.how == "estimated"
     assert not [text for text in found.warnings if "profiler overhead" in text]

@@ -1,8 +1,9 @@
-"""What recording costs, measured: recorded steps against steps of the same run that were not.
+"""What recording costs, measured: the steady steps against steps of the same run without it.
 
-``stepscope run --steps`` times some whole steps after the recording as it times the recorded ones:
-by the program's clock, with no work on the GPU at either end. The difference is what recording
-adds to a step, whatever the tool, the machine and the program are.
+``stepscope run --steps`` times some whole steps after the recording, by the program's clock and
+with no work on the GPU at either end. The difference of the means is what recording adds to a step,
+whatever the tool, the machine and the program are. The first recorded steps are no part of it where
+they were set aside: beginning to record costs once.
 """
 
 from __future__ import annotations
@@ -28,15 +29,13 @@ class MeasuredCost:
         cost_ns: the difference of the mean steps; negative where recorded steps were the faster.
         low_ns: its lower bound.
         high_ns: its upper bound.
-        recorded_steps: steps that were timed while they were recorded.
         unrecorded_steps: steps that were timed and not recorded.
-        unrecorded_ns: the mean of the latter.
+        unrecorded_ns: their mean.
     """
 
     cost_ns: float
     low_ns: float
     high_ns: float
-    recorded_steps: int
     unrecorded_steps: int
     unrecorded_ns: float
 
@@ -50,18 +49,13 @@ def measured_cost(read: Reader, process_id: int, steady_ns: IntArray) -> Measure
         steady_ns: lengths of the steady steps, whose variation says how far means can be trusted.
     """
     rows = read(TABLE, "process_id", "start_ns", "end_ns", "steps", "recorded")
-    rows = rows.take(rows["process_id"] == process_id) if len(rows) else rows
-    if not len(rows):
+    if len(rows):
+        rows = rows.take((rows["process_id"] == process_id) & ~rows["recorded"].astype(bool))
+    if not len(rows) or not len(steady_ns):
         return None
-    recorded = rows["recorded"].astype(bool)
-    if recorded.all() or not recorded.any():
-        return None
-    length = rows["end_ns"] - rows["start_ns"]
-    steps = [int(rows["steps"][mask].sum()) for mask in (recorded, ~recorded)]
-    mean = [
-        float(length[mask].sum()) / n for mask, n in zip((recorded, ~recorded), steps, strict=True)
-    ]
+    steps = int(rows["steps"].sum())
+    mean = float((rows["end_ns"] - rows["start_ns"]).sum()) / steps
     spread = float(np.std(steady_ns, ddof=1)) if len(steady_ns) > 1 else 0.0
-    error = DEVIATIONS * spread * (1 / steps[0] + 1 / steps[1]) ** 0.5
-    cost = mean[0] - mean[1]
-    return MeasuredCost(cost, cost - error, cost + error, steps[0], steps[1], mean[1])
+    error = DEVIATIONS * spread * (1 / len(steady_ns) + 1 / steps) ** 0.5
+    cost = float(steady_ns.mean()) - mean
+    return MeasuredCost(cost, cost - error, cost + error, steps, mean)

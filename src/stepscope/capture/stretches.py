@@ -36,7 +36,10 @@ def put_into(trace: Path) -> str:
     made = trace.with_name(trace.name + ".made")
     try:
         with gzip.open(trace, "rb") as source, gzip.open(made, "wb", compresslevel=5) as target:
-            if source.read(1) != b"{":
+            first = source.read(1)
+            while first.isspace():
+                first = source.read(1)
+            if first != b"{":
                 raise ValueError("it is no JSON object")
             target.write(f'{{"{KEY}": {json.dumps(stretches)},'.encode())
             shutil.copyfileobj(source, target, 1 << 20)

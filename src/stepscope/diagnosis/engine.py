@@ -37,8 +37,9 @@ from stepscope.diagnosis.result import (
 )
 from stepscope.diagnosis.sentence import filled
 from stepscope.diagnosis.tool_cost import (
-    measured_figures,
     measured_remark,
+    overhead,
+    overhead_figures,
     unclaimed_figures,
     unclaimed_remark,
 )
@@ -96,7 +97,7 @@ def diagnose(
     findings, hidden = _findings(found, compute)
     asked = [*job_figures(reference), *coverage_figures()]
     asked += rank_figures(reference.job.view.collectives)
-    asked += measured_figures(reference)
+    asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
@@ -139,6 +140,7 @@ def diagnose(
         ],
         problems=problems,
         evidence=[*about.values(), *hidden.values(), *sums],
+        profiler_overhead=overhead(about),
     )
 
 

@@ -105,6 +105,23 @@ class StepTime(msgspec.Struct, frozen=True):
     coefficient_of_variation: float
 
 
+class ProfilerOverhead(msgspec.Struct, frozen=True):
+    """What the capturing tool adds to a mean steady step of the slowest device.
+
+    Attributes:
+        measured_ns: the most likely value, ns; negative where recorded steps were the faster.
+        low_ns: its lower bound.
+        high_ns: its upper bound.
+        how: ``unrecorded steps``: measured against steps of the same run that were not recorded;
+            ``estimated``: from the number of recorded events, by measurements elsewhere.
+    """
+
+    measured_ns: int
+    low_ns: int
+    high_ns: int
+    how: Literal["unrecorded steps", "estimated"]
+
+
 class LaneAccounting(msgspec.Struct, frozen=True):
     """One device's steady window, ns in total: the accounting identity and idle time by cause.
 
@@ -260,6 +277,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             were assigned.
         problems: what the imports counted.
         evidence: the figures of ``step_ns``, ``accounting`` and ``warnings``.
+        profiler_overhead: what recording cost; null where nothing tells.
     """
 
     schema: str
@@ -271,3 +289,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     warnings: list[str]
     problems: list[Problem]
     evidence: list[Evidence]
+    profiler_overhead: ProfilerOverhead | None = None

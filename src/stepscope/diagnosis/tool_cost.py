@@ -6,15 +6,31 @@ have made counts for nothing in the order of the causes, and the sentence says h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from stepscope.analysis.call_cost import LARGEST_PART
 from stepscope.analysis.measured_cost import DEVIATIONS, TABLE
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
+from stepscope.diagnosis.result import Evidence, ProfilerOverhead
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
+
+_OF_MEASURED: Final = ("profiler_overhead_ns", "least_overhead_ns", "most_overhead_ns")
+_OF_CALLS: Final = (
+    "typical_tool_ns_per_step",
+    "least_tool_ns_per_step",
+    "most_tool_ns_per_step",
+)
+_OF_CHARGED: Final = (
+    "charged_overhead_ns",
+    "least_charged_overhead_ns",
+    "most_charged_overhead_ns",
+)
+OVERHEAD_NAMES: Final = (_OF_MEASURED, _OF_CALLS, _OF_CHARGED)
+"""Names of the figures of the profiler overhead, its least and its most; the surest first."""
 
 _CHARGED: Final = "profiler_overhead"
 """The cause that torch.profiler's estimated cost is charged to."""
@@ -59,14 +75,11 @@ def measured_figures(case: Case) -> list[Figure]:
     if case.explanation.measured is None:
         return []
 
-    def mean(which: str) -> str:
-        return f"sum(end_ns - start_ns) FILTER ({which}) / sum(steps) FILTER ({which})"
-
-    cost = f"{mean('recorded')} - {mean('NOT recorded')}"
-    spread = "(SELECT coalesce(stddev_samp(wall_ns), 0) FROM step WHERE steady AND {lane})"
-    counts = "1 / sum(steps) FILTER (recorded) + 1 / sum(steps) FILTER (NOT recorded)"
-    error = f"{DEVIATIONS} * {spread} * sqrt({counts})"
-    timed = f"FROM {TABLE} WHERE {{process}}"
+    timed = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    steady = "FROM step WHERE steady AND {lane}"
+    cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
+    spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"
+    error = f"{DEVIATIONS} * {spread} * sqrt(1 / {STEADY_STEPS} + 1 / sum(steps))"
     return [
         Figure("profiler_overhead_ns", "ns_per_step", f"SELECT round({cost})::BIGINT {timed}"),
         Figure(
@@ -78,14 +91,47 @@ def measured_figures(case: Case) -> list[Figure]:
         Figure(
             "unrecorded_steps",
             "count",
-            f"SELECT sum(steps)::BIGINT {timed} AND NOT recorded",
+            f"SELECT sum(steps)::BIGINT {timed}",
         ),
         Figure(
             "mean_unrecorded_step_ns",
             "ns",
-            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed} AND NOT recorded",
+            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed}",
         ),
     ]
+
+
+def overhead_figures(case: Case) -> list[Figure]:
+    """The figures of :func:`overhead`; none where nothing tells what recording costs.
+
+    What is charged to torch.profiler may be half or twice as much.
+    """
+    e = case.explanation
+    if e.measured is not None or e.tool is not None:
+        return tool_figures(case)
+    if not case.idle_ns(_CHARGED):
+        return []
+    charged = f"FROM idle_gap WHERE cause = '{_CHARGED}' AND {{lane}}"
+    return [
+        Figure(
+            name,
+            "ns_per_step",
+            f"SELECT round({part} * sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT {charged}",
+        )
+        for name, part in zip(_OF_CHARGED, (1, 0.5, 2), strict=True)
+    ]
+
+
+def overhead(about: Mapping[str, Evidence]) -> ProfilerOverhead | None:
+    """What recording adds to a step, from the values of :func:`overhead_figures`."""
+    for names in OVERHEAD_NAMES:
+        if all(name in about for name in names):
+            middle, low, high = (int(about[name].value) for name in names)
+            measured = names == _OF_MEASURED
+            return ProfilerOverhead(
+                middle, low, high, "unrecorded steps" if measured else "estimated"
+            )
+    return None
 
 
 def measured_remark(case: Case) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
 from stepscope.diagnosis.sentence import unsupported
+from stepscope.diagnosis.tool_cost import OVERHEAD_NAMES
 from stepscope.trace.errors import InputError, UsageError
 
 _EARLIER: Final = "stepscope.diagnosis/1"
@@ -158,6 +159,11 @@ def _comparisons(
         stated["mean_step_ns"] = step.mean
         stated["coverage_gpu"] = diagnosis.trace.step.coverage_gpu
         stated["coverage_time"] = diagnosis.trace.step.coverage_time
+    if (cost := diagnosis.profiler_overhead) is not None:
+        shown = {item.figure for item in diagnosis.evidence}
+        names = next((n for n in OVERHEAD_NAMES if shown.issuperset(n)), OVERHEAD_NAMES[0])
+        values = (cost.measured_ns, cost.low_ns, cost.high_ns)
+        stated |= dict(zip(names, values, strict=True))
     for lane in diagnosis.accounting:
         name = f"rank{lane.rank}.device{lane.device}"
         values = msgspec.to_builtins(lane)

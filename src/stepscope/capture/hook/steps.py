@@ -116,9 +116,22 @@ class _Operators:
         self._ranges.__enter__()
 
     def off(self) -> None:
-        if self._ranges is not None:
-            self._ranges.__exit__(None, None, None)
-            self._ranges = None
+        ranges, self._ranges = self._ranges, None
+        if ranges is not None:
+            ranges.__exit__(None, None, None)
+
+    def off_later(self) -> None:
+        """Off at the next forward pass: within the optimizer's own range PyTorch would complain."""
+        modules = sys.modules.get("torch.nn.modules.module")
+        if self._ranges is None or modules is None:
+            self.off()
+            return
+
+        def before_forward(*_: object) -> None:
+            handle.remove()
+            self.off()
+
+        handle = modules.register_module_forward_pre_hook(before_forward)
 
 
 class _StepTimes:
@@ -302,7 +315,7 @@ class _Steps:
             self._times.close(recorded=True)  # else the program ends, and so did no step
         if self._marks:
             recorder.pop()
-        self._operators.off()
+        self._operators.off_later()
         recorder.stop()
         if written := getattr(recorder, "written", ""):
             self._beside = written[: -len(".json.gz")] + ".steps.tsv"
