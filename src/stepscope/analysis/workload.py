@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
@@ -40,6 +42,10 @@ _SERVING_KERNEL: Final = re.compile(
     r"|\bxqa_|vllm::|sgl_|tensorrt_llm",
     re.IGNORECASE,
 )
+_END: Final = re.compile(
+    r"^aten::(embedding|_embedding_bag|nll_loss|nll_loss_nd|cross_entropy_loss|argmax|multinomial)"
+    r"(?![a-z_])"
+)
 _ENOUGH: Final = 20
 """Operators from which on their names say what the program does."""
 
@@ -51,10 +57,13 @@ class Workload:
     Attributes:
         kind: ``training``, ``inference`` or ``unknown``.
         why: what tells, in words; empty where nothing does.
+        passes: how often the model ran from one end to the other, at most: how often the operators
+            ran that stand at its ends; 0 where none was recorded.
     """
 
     kind: Kind
     why: str
+    passes: int = 0
 
     @property
     def infers(self) -> bool:
@@ -94,10 +103,20 @@ def workload(lane: Lane, read: Reader) -> Workload:
             lambda: len(operators) >= _ENOUGH,
         ),
     )
+    passes = _passes(operators)
     for kind, why, seen in clues:
         if seen():
-            return Workload(kind, why)
-    return Workload("unknown", "")
+            return Workload(kind, why, passes)
+    return Workload("unknown", "", passes)
+
+
+def _passes(operators: Frame) -> int:
+    """Runs of the operator that runs most often of those that no layer has, but a model's ends."""
+    if not len(operators):
+        return 0
+    rows = shapes.hits(operators, "name", lambda text: _END.search(text) is not None)
+    counts = np.bincount(operators["name"][rows]) if rows.any() else np.zeros(1, np.int64)
+    return int(counts.max())
 
 
 def _of(frame: Frame, lane: Lane) -> Frame:

@@ -20,8 +20,8 @@ class InnerSteps(msgspec.Struct, frozen=True):
     """What repeats inside one step.
 
     Attributes:
-        kind: ``layer``, ``micro_batch``, ``denoising_step``, ``training_step``, ``graph_replay`` or
-            ``repetition``, where nothing tells what repeats.
+        kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
+            ``graph_replay`` or ``repetition``, where nothing tells what repeats.
         count: how many of them a step holds.
         median_ns: from one to the next on the device, ns.
     """

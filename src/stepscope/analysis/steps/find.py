@@ -23,6 +23,7 @@ from stepscope.analysis.steps.repetition import (
     is_iteration,
     launches,
     optimizer_runs,
+    outer_repetition,
 )
 from stepscope.analysis.steps.windows import step_windows
 from stepscope.analysis.workload import Workload
@@ -63,10 +64,10 @@ def find_steps(
     if choice:
         steps = _chosen(lane, enqueued, choice)
     else:
-        steps = _found(lane, enqueued, window_start_ns) or _whole(lane)
+        steps = _found(lane, enqueued, does, window_start_ns) or _whole(lane)
     steps = replace(steps, kind=kind_of(steps, lane, does))
     bounds = step_windows(lane, steps)
-    inner = inner_of(steps, enqueued, bounds)
+    inner = inner_of(steps, enqueued, bounds, does)
     if inner:
         holds = "it holds" if len(steps) == 1 else "each holds"
         parts = ", ".join(
@@ -77,13 +78,15 @@ def find_steps(
     return steps, bounds
 
 
-def _found(lane: Lane, enqueued: Launches, window_start_ns: int) -> Steps | None:
+def _found(lane: Lane, enqueued: Launches, does: Workload, window_start_ns: int) -> Steps | None:
     runs = optimizer_runs(lane, enqueued)
     marked = from_marks(lane, runs)
     if marked is not None:
         return marked
     repeated = find_repetition(enqueued)
-    if repeated is not None and is_iteration(enqueued, repeated, runs):
+    if repeated is not None and not runs:
+        repeated = outer_repetition(enqueued, repeated) or repeated
+    if repeated is not None and is_iteration(enqueued, repeated, runs, does.passes):
         return from_kernels(enqueued, repeated, window_start_ns)
     return from_optimizer_ranges(lane, window_start_ns) or from_graphs(enqueued, window_start_ns)
 

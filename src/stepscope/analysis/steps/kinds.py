@@ -13,7 +13,7 @@ from stepscope.analysis.host import SMALL_COPY_BYTES
 from stepscope.analysis.lanes import Lane
 from stepscope.analysis.steps.model import Inner, InnerKind, Kind, Steps
 from stepscope.analysis.steps.repetition import Launches, find_repetition
-from stepscope.analysis.workload import BACKWARD_KERNEL, Workload
+from stepscope.analysis.workload import Workload
 from stepscope.trace.frame import BoolArray, IntArray
 
 _DIFFUSION = re.compile(r"diffusion|denois|(?<![a-z])unet|stable_?diff", re.IGNORECASE)
@@ -58,13 +58,16 @@ def _first_mark(steps: Steps, lane: Lane) -> str:
     return next((name for name in names if name.startswith(steps.label)), steps.label)
 
 
-def inner_of(steps: Steps, found: Launches, bounds_ns: IntArray) -> tuple[Inner, ...]:
+def inner_of(
+    steps: Steps, found: Launches, bounds_ns: IntArray, does: Workload
+) -> tuple[Inner, ...]:
     """What repeats inside a step, looked for in one of usual length.
 
     Args:
         steps: the steps.
         found: what the host enqueued.
         bounds_ns: step boundaries on the device's timeline, ns.
+        does: whether the program trains.
     """
     length = np.diff(bounds_ns)
     usual = int(np.argsort(length, kind="stable")[len(length) // 2])
@@ -79,10 +82,10 @@ def inner_of(steps: Steps, found: Launches, bounds_ns: IntArray) -> tuple[Inner,
     every = int(np.median(np.diff(np.sort(start_ns[repeated.anchors]))))
     if every * len(repeated) < _LEAST * int(np.ptp(start_ns)):
         return ()
-    return (Inner(_inner_kind(inside, repeated.anchors), len(repeated), every),)
+    return (Inner(_inner_kind(inside, repeated.anchors, does), len(repeated), every),)
 
 
-def _inner_kind(inside: Launches, anchors: IntArray) -> InnerKind:
+def _inner_kind(inside: Launches, anchors: IntArray, does: Workload) -> InnerKind:
     """What a repetition inside a step is, as far as its content tells."""
     lane, n = inside.lane, len(anchors)
 
@@ -100,9 +103,8 @@ def _inner_kind(inside: Launches, anchors: IntArray) -> InnerKind:
     known: list[tuple[InnerKind, Callable[[], bool]]] = [
         ("training_step", lambda: in_most(inside.optimizer)),
         ("denoising_step", lambda: named(_DIFFUSION)),
-        ("micro_batch", lambda: in_most(inside.upload & large)),
+        ("batch" if does.infers else "micro_batch", lambda: in_most(inside.upload & large)),
         ("layer", lambda: named(_LAYER)),
-        ("micro_batch", lambda: in_most(kernels(BACKWARD_KERNEL))),
         ("graph_replay", lambda: in_most(inside.several)),
         ("layer", lambda: in_most(kernels(_ATTENTION_KERNEL))),
     ]

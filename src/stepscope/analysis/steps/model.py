@@ -20,12 +20,13 @@ Kind = Literal[
 """What one step is; ``step`` where nothing tells whether the program trains."""
 
 InnerKind = Literal[
-    "training_step", "micro_batch", "denoising_step", "graph_replay", "layer", "repetition"
+    "training_step", "batch", "micro_batch", "denoising_step", "graph_replay", "layer", "repetition"
 ]
 """What repeats inside one step."""
 
 INNER_PLURAL: Final[dict[str, str]] = {
     "training_step": "training steps",
+    "batch": "batches",
     "micro_batch": "micro-batches",
     "denoising_step": "denoising steps",
     "graph_replay": "graph replays",

@@ -8,6 +8,7 @@ well. A repetition counts as an iteration only if it holds what an iteration mus
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -23,6 +24,8 @@ from stepscope.analysis.steps.model import Steps
 from stepscope.analysis.steps.windows import MIN_STEPS
 from stepscope.trace.frame import BoolArray, IntArray
 
+_SAME_LENGTH: Final = 0.05
+_BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _LAYER_NUMBER = re.compile(
     r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE
 )
@@ -145,7 +148,37 @@ def find_repetition(found: Launches) -> Repetition | None:
     return None
 
 
-def is_iteration(found: Launches, repeated: Repetition, runs: int) -> bool:
+def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None:
+    """The loop around a repetition: every so many of them, the same further launches lie between.
+
+    Twelve layers, the end of the model and its beginning, again twelve layers: each run of equal
+    repetitions with what follows it is an iteration. None where there are no such runs.
+    """
+    anchors = repeated.anchors
+    length = np.diff(anchors)
+    values, counts = np.unique(length, return_counts=True)
+    if not len(values):
+        return None
+    usual = int(values[np.argmax(counts)])
+    longer = np.flatnonzero(length > usual)
+    every = np.unique(np.diff(longer))
+    if len(longer) < MIN_STEPS - 1 or len(every) != 1 or every[0] < 2:
+        return None
+    between = np.flatnonzero(length != usual)
+    if len(between) != len(longer):
+        return None
+    known = np.unique(
+        np.concatenate([found.token[a : a + usual] for a in anchors[:-1][length == usual][:64]])
+    )
+    further = [found.token[anchors[row] : anchors[row + 1]] for row in longer.tolist()]
+    if any(np.isin(tokens, known).all() for tokens in further):
+        return None  # nothing but more of the same
+    begins = anchors[longer + 1]
+    whole = longer[0] + 1 == every[0]  # the first run is complete as well
+    return Repetition(np.append(anchors[:1], begins) if whole else begins, repeated.floor)
+
+
+def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int = 0) -> bool:
     """Whether a repetition holds what an iteration of the program's loop must hold.
 
     Where the optimizer is seen, each repetition must hold one of its runs. Else ranges may say
@@ -159,27 +192,35 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int) -> bool:
         found: the launches.
         repeated: the repetitions.
         runs: how often the optimizer ran; 0 where it is not seen.
+        passes: how often the model ran from one end to the other, at most; 0 where no operator
+            tells.
     """
     anchors, n = repeated.anchors, len(repeated)
-    if runs:
-        return runs >= n - 1
     begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
     host = found.lane.host
-    if _numbered_layers(host, begin_ns):
-        return False
-
-    def in_most(at: IntArray, of: IntArray = anchors) -> bool:
-        return _held(of, at) >= _IN_MOST * (n - 1)
-
     large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
-    if in_most(np.flatnonzero((found.upload & large) | found.several)):
-        return True
-    if in_most(_load_times(host), begin_ns):
-        return True
-    if _tail(found, anchors):
-        return False
-    small = np.flatnonzero(found.upload | found.readback)
-    return in_most(small) or in_most(_wait_times(host), begin_ns) or not _head(found, anchors)
+    batch, small = (found.upload & large) | found.several, found.upload | found.readback
+
+    def holds(mask: BoolArray) -> bool:
+        return _held(anchors, np.flatnonzero(mask)) >= _IN_MOST * (n - 1)
+
+    def sees(times_ns: IntArray) -> bool:
+        return _held(begin_ns, times_ns) >= _IN_MOST * (n - 1)
+
+    rules: tuple[tuple[Callable[[], bool], bool], ...] = (  # the first that holds decides
+        (lambda: runs > 0, runs >= n - 1),
+        (lambda: 0 < 2 * passes < n, False),
+        (lambda: _numbered_layers(host, begin_ns), False),
+        # parts of a graph, which is recorded here, not run
+        (lambda: sees(_call_times(host, _BEGIN_CAPTURE)), False),
+        (lambda: holds(batch), True),
+        (lambda: sees(_load_times(host)), True),
+        (lambda: _tail(found, anchors), False),
+        (lambda: holds(small), True),
+        (lambda: sees(_call_times(host, words.SYNC_CALL)), True),
+        (lambda: not _is_regular(anchors) or _head(found, anchors), False),
+    )
+    return next((verdict for rule, verdict in rules if rule()), True)
 
 
 def _held(anchors: IntArray, at: IntArray) -> int:
@@ -190,11 +231,18 @@ def _held(anchors: IntArray, at: IntArray) -> int:
     return inside + int(bool(len(inner)) and (inner[0] == 0 or inner[-1] == len(anchors)))
 
 
-def _wait_times(host: HostSide) -> IntArray:
-    """When the host begins to wait for the device, ns."""
+def _is_regular(anchors: IntArray) -> bool:
+    """Whether most repetitions hold equally many launches, as iterations of one loop do."""
+    length = np.diff(anchors)
+    usual = float(np.median(length))
+    return float((np.abs(length - usual) <= _SAME_LENGTH * usual).mean()) >= _IN_MOST
+
+
+def _call_times(host: HostSide, pattern: re.Pattern[str]) -> IntArray:
+    """When the host makes the calls of some names, ns."""
     if not len(host.api):
         return np.empty(0, np.int64)
-    times: IntArray = host.api["start_ns"][host.api.matches("name", words.SYNC_CALL)]
+    times: IntArray = host.api["start_ns"][host.api.matches("name", pattern)]
     return times
 
 
