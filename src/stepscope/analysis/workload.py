@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
@@ -40,6 +42,9 @@ _SERVING_KERNEL: Final = re.compile(
     r"|\bxqa_|vllm::|sgl_|tensorrt_llm",
     re.IGNORECASE,
 )
+_FEW: Final = 2
+"""Different sequence numbers from which on autograd records: else all have the same, or none."""
+
 _ENOUGH: Final = 20
 """Operators from which on their names say what the program does."""
 
@@ -70,7 +75,7 @@ def workload(lane: Lane, read: Reader) -> Workload:
         read: gives tables as frames.
     """
     ranges = lane.host.ranges
-    operators = _of(read("operator", "process_id", "name"), lane)
+    operators = _of(read("operator", "process_id", "name", "sequence_number"), lane)
     functions = _of(read("python_function", "process_id", "name"), lane)
     clues: tuple[tuple[Kind, str, Callable[[], bool]], ...] = (
         ("training", "kernels update parameters", lambda: _kernel(lane, words.OPTIMIZER_NAME)),
@@ -89,6 +94,11 @@ def workload(lane: Lane, read: Reader) -> Workload:
         ("inference", "a range says so", lambda: _any(ranges, _SERVING)),
         ("inference", "a Python function says so", lambda: _any(functions, _SERVING)),
         (
+            "training",
+            "operators build the graph of a backward pass",
+            lambda: _numbered(operators) >= _FEW,
+        ),
+        (
             "inference",
             "no operator belongs to a backward pass or an optimizer",
             lambda: len(operators) >= _ENOUGH,
@@ -102,6 +112,14 @@ def workload(lane: Lane, read: Reader) -> Workload:
 
 def _of(frame: Frame, lane: Lane) -> Frame:
     return frame.take(frame["process_id"] == lane.process_id) if len(frame) else frame
+
+
+def _numbered(operators: Frame) -> int:
+    """Different sequence numbers: autograd counts on where it will go back, and only there."""
+    if not len(operators):
+        return 0
+    numbers = np.unique(operators["sequence_number"])
+    return int((numbers >= 0).sum())
 
 
 def _kernel(lane: Lane, pattern: re.Pattern[str]) -> bool:

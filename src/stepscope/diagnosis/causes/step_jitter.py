@@ -10,6 +10,7 @@ from stepscope.analysis.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.result import Location
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
@@ -19,6 +20,14 @@ _NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no 
 _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {lane})"
 
 
+@in_inference(
+    "keep long prompts from holding the others: chunked prefill, or prefill on other GPUs",
+    "take scheduling, sampling and detokenising off the thread that launches (asynchronous "
+    "scheduling), so that a busy CPU does not delay a step",
+    "replay steps as CUDA graphs for all batch sizes that occur; sizes without a graph run slower",
+    "rule out Python's garbage collector (gc.freeze() after warm-up) and other programs on the "
+    "machine",
+)
 def detect(case: Case) -> Detection | None:
     """What odd steps take longer than a normal one, where no more specific cause explains it."""
     e = case.explanation
