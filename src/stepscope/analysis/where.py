@@ -7,18 +7,15 @@ the line of its ``def``, never the line that took the time. Samples of stacks te
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.analysis.owners import inside
+from stepscope.analysis.sampled import SampledLines
 from stepscope.analysis.shapes import marking_steps
 from stepscope.intervals import stab_innermost, union
-from stepscope.intervals.algebra import Intervals
 from stepscope.trace.frame import Frame, IntArray
 
 
@@ -41,16 +38,12 @@ class Where:
 
 
 _SAMPLE = 20_000
-MIN_SAMPLES: Final = 3
-"""Fewer samples say nothing about where most of some time was spent."""
-
 _FRAMEWORK_FUNCTION: Final = re.compile(
     r"^torch/|/torch/(nn|_\w+|autograd|utils|optim|distributed|cuda|amp|ao|fx|jit|functional|profiler"
     r"|overrides|random|serialization|func|export|compiler|library|backends|distributions"
     r"|multiprocessing|nested|accelerator)[/.]|^<built-in|threading\.py|contextlib\.py|^nn\.Module:"
     r"|^<frozen|torchinductor_|^triton/|-packages/triton/|^torch\.|^<string>"
 )
-_LIBRARY_FILE: Final = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<|torchinductor_")
 _TRACED: Final = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)$")
 
 
@@ -84,7 +77,7 @@ class Places:
                 functions.that("name", lambda text: not is_framework_function(text))
             )
         self._functions = functions
-        self._read = read
+        self._sampled = SampledLines(lane, read)
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
         """The places that hold most of the given intervals' time."""
@@ -94,48 +87,9 @@ class Places:
         return Where(
             range=_heaviest([self._ranges], middle, weight),
             operator=_heaviest(self._operators, middle, weight),
-            source=self._line(union(start_ns, end_ns)),
+            source=self._sampled.heaviest(union(start_ns, end_ns)),
             function=function_at(function) if function else None,
         )
-
-    def _line(self, intervals: Intervals) -> str | None:
-        """The line that most samples of the launching threads inside some intervals show."""
-        samples = self._samples
-        seen = samples["stack_id"][inside(intervals, samples["time_ns"])]
-        if len(seen) < MIN_SAMPLES:
-            return None
-        count: Counter[str] = Counter()
-        stacks, times = np.unique(seen, return_counts=True)
-        for stack, number in zip(stacks.tolist(), times.tolist(), strict=True):
-            line = self._line_of.get(stack)
-            if line is not None:
-                count[line] += number
-        best = max(count, key=lambda line: (count[line], line), default=None)
-        return best if best is not None and 3 * count[best] >= len(seen) else None
-
-    @cached_property
-    def _samples(self) -> Frame:
-        """Samples of the launching threads."""
-        samples = self._read("cpu_sample", "process_id", "thread_id", "time_ns", "stack_id")
-        if not len(samples):
-            return samples
-        mine = (samples["process_id"] == self._lane.process_id) & (samples["stack_id"] >= 0)
-        return samples.take(mine & np.isin(samples["thread_id"], self._lane.host.launch_threads))
-
-    @cached_property
-    def _line_of(self) -> dict[int, str]:
-        """Sampled stack -> its innermost line of Python outside libraries."""
-        frames = self._read("stack_frame", "stack_id", "depth", "module", "line")
-        wanted = np.isin(frames["stack_id"], np.unique(self._samples["stack_id"]))
-        wanted &= (frames["line"] > 0) & (frames["module"] >= 0)
-        wanted &= frames.that("module", lambda file: not _LIBRARY_FILE.search(file))
-        frames = frames.take(wanted)
-        order = np.lexsort((frames["depth"], frames["stack_id"]))
-        last = np.append(np.diff(frames["stack_id"][order]) != 0, True)[: len(order)]
-        return {
-            int(frames["stack_id"][row]): f"{frames.text('module', row)}:{frames['line'][row]}"
-            for row in order[last].tolist()
-        }
 
     def _of_thread(self, frame: Frame, thread: int) -> Frame:
         if not len(frame):

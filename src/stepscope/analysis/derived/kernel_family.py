@@ -31,7 +31,8 @@ COLUMNS: Final = {
     "forward_operator": "operator of the forward pass whose gradient it computes",
     "range": "innermost annotation at the launch that marks no step",
     "module": "innermost module of the model",
-    "source": "function of the program that launched it or its forward operator, as file:line",
+    "source": "function of the program that launched it or its forward operator, by the line of "
+    "its def; where only stacks were sampled, the line that the nearest sample shows",
     "blocks": "blocks launched; null where not recorded",
     "moved_bytes": "bytes read and written, recorded or by type and launch; null where not known",
 }
@@ -74,7 +75,7 @@ def _families(device: Device) -> pa.Table:
         "forward_operator": _text(_name_of(who.operators, who.forward), operators),
         "range": _text(range_, ranges),
         "module": _text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
-        "source": _text(who.source, [who.source_text(code) or "" for code in range(len(python))]),
+        "source": _text(who.source, who.source_texts),
         "blocks": pa.array(kernels.blocks, mask=kernels.blocks == 0),
         "moved_bytes": pa.array(kernels.moved_bytes, mask=kernels.moved_bytes == 0),
     }

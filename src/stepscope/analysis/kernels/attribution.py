@@ -16,8 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.lanes import Lane, Reader
+from stepscope.analysis.sampled import SampledLines
 from stepscope.analysis.shapes import marking_steps
-from stepscope.analysis.where import function_at, is_framework_function
+from stepscope.analysis.where import Where, function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
 
@@ -187,8 +188,39 @@ class Attribution:
 
     @cached_property
     def source(self) -> IntArray:
-        """Code of ``python`` names: innermost function outside the framework; -1 for none."""
-        return self._python_name(lambda text: not is_framework_function(text))
+        """Index into ``source_texts``; -1 for none.
+
+        Where functions were traced, the innermost one outside the framework. Else, where stacks
+        were sampled, the line that the sample nearest to the launch shows; for what autograd's
+        thread launches, the line in which the main thread waits for it.
+        """
+        if self._by_function:
+            return self._python_name(lambda text: not is_framework_function(text))
+        at = self._lane.enqueue_begin_ns
+        found = np.full(len(at), -1, np.int64)
+        if not self._sampled.lines:
+            return found
+        for number in np.unique(self.thread).tolist():
+            mine = np.flatnonzero(self.thread == number)
+            found[mine] = self._sampled.nearest(number, at[mine])
+        rest = np.flatnonzero((found < 0) & (self.thread >= 0))
+        found[rest] = self._sampled.nearest(self._lane.host.main_thread, at[rest])
+        return found
+
+    @cached_property
+    def source_texts(self) -> list[str]:
+        """Functions as ``step() train.py:99``, by the line of their ``def``; or sampled lines."""
+        if self._by_function:
+            return [function_at(text) for text in self.python.texts.get("name", [])]
+        return self._sampled.lines
+
+    @cached_property
+    def _by_function(self) -> bool:
+        return len(self.python) > 0
+
+    @cached_property
+    def _sampled(self) -> SampledLines:
+        return SampledLines(self._lane, self._read)
 
     @cached_property
     def module(self) -> IntArray:
@@ -201,11 +233,11 @@ class Attribution:
         return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
 
     def source_text(self, code: int) -> str | None:
-        """The function of a code of ``source``, as ``step() train.py:99``."""
-        return function_at(self.python.texts["name"][code]) if code >= 0 else None
+        """The function or line of a code of ``source``."""
+        return self.source_texts[code] if code >= 0 else None
 
-    def heaviest(self, rows: IntArray) -> tuple[str | None, str | None, str | None]:
-        """Range, operator and Python function that hold most of some operations' time.
+    def heaviest(self, rows: IntArray) -> Where:
+        """Range, operator and Python function or line that hold most of some operations' time.
 
         Args:
             rows: rows of ``lane.ops``.
@@ -220,12 +252,14 @@ class Attribution:
         source = _top(self.source[rows], weight)
         range_ = _top(ranges, weight)
         operator = _top(operators, weight)
-        return (
-            self.ranges.texts["name"][range_] if range_ is not None else None,
-            self.operators.texts["name"][operator].removeprefix(ENGINE)
+        text = self.source_text(source) if source is not None else None
+        return Where(
+            range=self.ranges.texts["name"][range_] if range_ is not None else None,
+            operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
             if operator is not None
             else None,
-            self.source_text(source) if source is not None else None,
+            source=None if self._by_function else text,
+            function=text if self._by_function else None,
         )
 
     @cached_property

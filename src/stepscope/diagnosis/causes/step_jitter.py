@@ -8,7 +8,7 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
 
@@ -190,7 +190,7 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
     rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
     where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-    return Location(where.range, where.operator, where.source, where.function)
+    return located(where)
 
 
 def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
@@ -202,7 +202,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
     at = e.lane.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
-    return Location(where.range, where.operator, where.source, where.function)
+    return located(where)
 
 
 def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:
