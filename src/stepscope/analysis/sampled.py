@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -46,10 +47,18 @@ class SampledLines:
         best = max(count, key=lambda line: (count[line], line), default=None)
         return best if best is not None and 3 * count[best] >= len(seen) else None
 
-    def nearest(self, thread: int, at_ns: IntArray) -> IntArray:
+    def nearest(
+        self, thread: int, at_ns: IntArray, place_of: Callable[[IntArray], IntArray]
+    ) -> IntArray:
         """Index into ``lines`` of the sample of a thread that is nearest to each time; -1 for none.
 
-        A sample speaks for half the time to its neighbours, as long as samples usually are apart.
+        A sample speaks for half the time to its neighbours, as long as samples usually are apart,
+        and for nothing beyond the annotation that it lies in.
+
+        Args:
+            thread: the thread.
+            at_ns: the times.
+            place_of: numbers of the annotations that are open at some times.
         """
         rows = np.flatnonzero(self._samples["thread_id"] == thread)
         none = np.full(len(at_ns), -1, np.int64)
@@ -61,6 +70,7 @@ class SampledLines:
         left = np.maximum(right - 1, 0)
         closer = np.where(np.abs(time[left] - at_ns) <= np.abs(time[right] - at_ns), left, right)
         near = np.abs(time[closer] - at_ns) <= reach
+        near &= place_of(at_ns) == place_of(time)[closer]
         return np.where(near, self._code[rows[closer]], none)
 
     @property

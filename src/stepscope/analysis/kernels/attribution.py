@@ -202,10 +202,19 @@ class Attribution:
             return found
         for number in np.unique(self.thread).tolist():
             mine = np.flatnonzero(self.thread == number)
-            found[mine] = self._sampled.nearest(number, at[mine])
+            found[mine] = self._sampled.nearest(number, at[mine], self._range_at)
         rest = np.flatnonzero((found < 0) & (self.thread >= 0))
-        found[rest] = self._sampled.nearest(self._lane.host.main_thread, at[rest])
+        main = self._lane.host.main_thread
+        found[rest] = self._sampled.nearest(main, at[rest], self._range_at)
         return found
+
+    def _range_at(self, at_ns: IntArray) -> IntArray:
+        """Row of ``ranges`` that is innermost on the main thread at each time; -1 for none."""
+        table = self.ranges
+        if not len(table):
+            return np.full(len(at_ns), -1, np.int64)
+        stack = stack_of(table, np.flatnonzero(table["thread_id"] == self._lane.host.main_thread))
+        return stack.innermost(at_ns)
 
     @cached_property
     def source_texts(self) -> list[str]:
