@@ -40,9 +40,9 @@ _SCALARS: Final = (
     "on the CPU makes .to('cuda') wait"
 )
 _FIND: Final = "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is"
-_TOKENS: Final = (
-    "sample on the GPU and read tokens one step later, from a copy with non_blocking=True: the "
-    "next step needs them on the GPU only"
+_RESULTS: Final = (
+    "read results (tokens, scores) one step later, from a copy with non_blocking=True, and decide "
+    "on the GPU what the next step needs (sampling, masks, lengths)"
 )
 _SHAPED: Final = re.compile(r"nonzero|masked_select|index|unique|repeat_interleave")
 _HALF: Final = 0.5
@@ -206,10 +206,10 @@ def _advice(kind: str, operator: str, *, infers: bool) -> list[str]:
     """What to change, most effective first, for a kind of wait."""
     if kind == UPLOAD:
         return [_SCALARS, _FIND]
+    shaped = [_SHAPES] if _SHAPED.search(operator) else []
     if infers:
-        return [_TOKENS, _SHAPES, _SYNCHRONIZE, _SCALARS, _FIND]
+        return [*shaped, _RESULTS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _SCALARS, _FIND]
     if kind == READ:
-        shaped = [_SHAPES] if _SHAPED.search(operator) else []
         return [*shaped, _KEEP, _NORMS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _FIND]
     return [_SYNCHRONIZE, _KEEP, _NORMS, _SHAPES, _FIND]
 
