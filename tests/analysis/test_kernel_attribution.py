@@ -13,6 +13,7 @@ from tests.support.build import AUTOGRAD, Build
 from stepscope.analysis.explain import Explanation, explain
 from stepscope.analysis.kernels.attribution import plain_range_name, stack_of
 from stepscope.analysis.kernels.view import PHASES
+from stepscope.analysis.where import Where
 from stepscope.trace.frame import Frame
 
 Ints = npt.NDArray[np.int64]
@@ -95,7 +96,7 @@ def test_without_host_tables_there_is_nothing_to_say(tmp_path: Path) -> None:
     e = explained(build, tmp_path)
     who = e.kernels.attribution
     rows = np.arange(30)
-    assert who.heaviest(rows) == (None, None, None)
+    assert who.heaviest(rows) == Where(None, None, None, None)
     for codes in (who.operator, who.outermost, who.forward, who.range, who.source, who.module):
         assert (codes == -1).all()
 

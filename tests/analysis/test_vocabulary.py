@@ -131,3 +131,26 @@ def test_updates_of_parameters(name: str) -> None:
 )  # fmt: skip
 def test_no_updates_of_parameters(name: str) -> None:
     assert not words.OPTIMIZER_NAME.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch/utils/data/dataloader.py(730): __next__", "datasets/iterable_dataset.py(2): __iter__",
+     "transformers/models/clip/image_processing_clip.py(210): preprocess",
+     "transformers/models/whisper/feature_extraction_whisper.py(100): __call__",
+     "transformers/models/llava/processing_llava.py(90): __call__",
+     "transformers/pipelines/video_classification.py(129): preprocess", "train.py(5): get_batch",
+     "/app/data.py(17): collate_fn", "train.py(9): tokenize", "PIL/Image.py(2200): resize"],
+)  # fmt: skip
+def test_functions_of_the_input(name: str) -> None:
+    assert words.INPUT_FUNCTION.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["transformers/models/detr/image_processing_detr.py(9): post_process_object_detection",
+     "transformers/models/bert/tokenization_bert.py(9): batch_decode", "train.py(5): log_batch",
+     "transformers/models/clip/modeling_clip.py(1): forward", "metrics.py(3): update"],
+)  # fmt: skip
+def test_functions_that_are_no_input(name: str) -> None:
+    assert not words.INPUT_FUNCTION.search(name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.diagnosis.test_offload_and_input import shared
 from tests.support.build import MAIN, PID, US, Build
 
 from stepscope.analysis.explain import explain
 from stepscope.analysis.where import Where, function_at, is_framework_function
+from stepscope.session import Session
 
 
 @pytest.mark.parametrize(
@@ -86,3 +90,43 @@ def test_two_samples_are_too_few(tmp_path: Path) -> None:
     build = run()
     sampled(build, [10_000, 30_000], 118, stack=1)
     assert place(build, tmp_path).source is None
+
+
+def test_kernels_belong_to_the_line_of_the_nearest_sample(tmp_path: Path) -> None:
+    """Without traced functions; a sample speaks for what lies nearer to it than to the next."""
+    build = Build()
+    for i in range(10):
+        for k in range(10):
+            at = 1_000.0 * i + 100 * k
+            build.kernel(at + 8, at + (60 if k < 5 else 90), call=(at, at + 4))
+    sampled(build, [1_000.0 * i + 200 for i in range(10)], 11, stack=1)
+    sampled(build, [1_000.0 * i + 700 for i in range(10)], 22, stack=2)
+    trace = build.trace(tmp_path)
+    (e,) = explain(trace.frame, trace.meta)
+    who = e.kernels.attribution
+    lines = [who.source_text(int(code)) for code in who.source[20:30]]
+    file = "train.py"
+    assert lines == [f"{file}:11"] * 5 + [f"{file}:22"] * 5
+    place = who.heaviest(np.arange(100))
+    assert (place.source, place.function) == (f"{file}:22", None)
+
+
+def test_sampled_lines_of_a_real_run(tmp_path: Path) -> None:
+    """29 samples of the main thread in ten steps, all of the program's own file."""
+    packed = shared("h200-2/run_steps10.own.tar.xz", tmp_path)
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "own", filter="data")
+    session = Session([tmp_path / "own" / "B"])
+    rows = session.query(
+        "SELECT source, count(*) AS n FROM kernel_family GROUP BY source"
+    ).to_pylist()
+    named = {row["source"]: row["n"] for row in rows if row["source"]}
+    assert named
+    assert all(source.startswith("train.py:") for source in named)
+    assert sum(named.values()) > 0.75 * sum(row["n"] for row in rows)
+    # a line belongs to one phase: no sample speaks for kernels of another range
+    phases = session.query(
+        "SELECT source, count(DISTINCT phase) AS n FROM kernel_family WHERE source IS NOT NULL "
+        "GROUP BY source"
+    ).to_pylist()
+    assert {row["n"] for row in phases} <= {0, 1}

@@ -142,6 +142,26 @@ def test_unexplained_idle_time_names_where_it_lies(tmp_path: Path) -> None:
     assert "stepscope run --waits" in said
 
 
+@pytest.mark.parametrize("equal", [True, False])
+def test_pauses_of_one_length_are_the_slices_of_another_program(
+    tmp_path: Path, equal: bool
+) -> None:
+    """All is enqueued in time on one stream, and the device pauses here and there."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin, time = at, at + 20
+        for k in range(40):
+            build.kernel(time, time + 100, call=(at + 4 * k, at + 4 * k + 2), name=f"kernel_{k}")
+            time += 101
+            if k in (20 + i, 30 + i % 5):
+                time += 2_440 if equal else 900 + 700 * (i + k % 3)
+        at = time
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    (said,) = [r for r in found.warnings if "that the capture does not hold" in r]
+    assert ("another program" in said) == equal
+
+
 def test_small_copies_of_a_real_run_are_no_bandwidth(tmp_path: Path) -> None:
     found = Session([shared("public/mfu_2gpu_before.sqlite.xz", tmp_path)]).diagnose()
     assert "blocking_copy" not in {f.cause for f in found.findings}

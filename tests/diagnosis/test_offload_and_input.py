@@ -108,6 +108,27 @@ def test_one_flat_buffer_where_the_optimizer_says_so(tmp_path: Path) -> None:
     assert found.verdict == "cpu_offload"
 
 
+def test_an_update_on_the_host_between_two_flat_copies(tmp_path: Path) -> None:
+    """The range holds the update alone; a fused update on the device launches kernels in it."""
+    for on_device in (False, True):
+        build, at = Build(), 0.0
+        for i in range(STEPS):
+            begin = at
+            at = work(build, at)
+            at = journey(build, at, [16 << 20], "DtoH")
+            inner = at
+            if on_device:
+                at = work(build, at, kernels=20, name="adam")
+            at += 20_000
+            build.range(inner, at, "Optimizer.step#AdamW.step")
+            at = journey(build, at, [16 << 20], "HtoD")
+            build.range(begin, at, f"step {i}")
+        folder = tmp_path / str(on_device)
+        folder.mkdir()
+        found = diagnosed(build, folder)
+        assert (found.verdict == "cpu_offload") == (not on_device)
+
+
 def waiting(build: Build, *, upload: int, late: bool = False, kernel: str = "gemm") -> None:
     """A silence of 20 ms in each step, then an upload: at its beginning, or in its middle."""
     at = 0.0

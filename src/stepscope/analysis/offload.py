@@ -191,7 +191,11 @@ def _offloading(lane: Lane, rows: IntArray, step: IntArray, step_begin_ns: IntAr
 
 
 def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
-    """Steps in which a range that says optimizer or offload holds most of the copies."""
+    """Steps in which a range that says optimizer or offload holds most of the copies.
+
+    Or in which such a range, with hardly a kernel launched in it, lies between two of them: an
+    update on the host.
+    """
     ranges = lane.host.ranges
     none = np.zeros(n, bool)
     if not len(ranges):
@@ -201,10 +205,21 @@ def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
     if not len(start):
         return none
     at = lane.enqueue_begin_ns[rows]
+    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
+    kernels = np.searchsorted(launched, end) - np.searchsorted(launched, start)
+    on_host = start[kernels <= KERNELS_BETWEEN]
+    # from a copy down to the next one up; a boundary found in the kernels may lie in between
+    down = lane.ops.equals("copy_kind", "DtoH")[rows]
+    between = np.diff(np.searchsorted(on_host, at)) > 0
+    turns = np.flatnonzero(down[:-1] & ~down[1:] & between)
+    updated = np.zeros(n, bool)
+    updated[step[turns]] = True
+    updated[step[turns + 1]] = True
     which = np.searchsorted(start, at, side="right") - 1
     held = (which >= 0) & (end[np.maximum(which, 0)] > at)
     inside = np.bincount(step[held], minlength=n)
-    return np.asarray(inside >= MIN_SHARE * np.maximum(np.bincount(step, minlength=n), 1), np.bool_)
+    most = inside >= MIN_SHARE * np.maximum(np.bincount(step, minlength=n), 1)
+    return np.asarray(most | updated, np.bool_)
 
 
 def _journeys(lane: Lane, rows: IntArray, n_steps: int) -> IntArray:

@@ -225,4 +225,13 @@ def _is_batch(lane: Lane, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
         np.searchsorted(at, times) for times in (edges[step], enqueued[op], edges[step + 1])
     )
     first = (here - begun <= few) | (closed - here <= few)
+    # A boundary found in the kernels may lie anywhere in the loop: where updates of parameters are
+    # known, the batch comes soon after one. Micro-batches have the same size.
+    updates = np.sort(enqueued[lane.is_kernel & lane.ops.matches("name", words.OPTIMIZER_KERNEL)])
+    latest = np.searchsorted(updates, enqueued[op]) - 1
+    if len(updates):
+        since = here - np.searchsorted(at, updates[np.maximum(latest, 0)])
+        soon = (latest < 0) | (since <= few + 1)
+        amount = total[until] - total[place[op]]
+        first &= soon | np.isin(amount, amount[soon & first & (latest >= 0)])
     return np.asarray(enough & back & first, np.bool_)

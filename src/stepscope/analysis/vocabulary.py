@@ -98,7 +98,9 @@ INPUT_FUNCTION = re.compile(
     r"(?!.*: _?(post_?process|decode|batch_decode|convert_ids|convert_tokens))"
     r"|(^|/)processing_\w+\.py.*: (__call__|preprocess|_process\w*|apply_chat_template)"
     r"|transformers/pipelines/.*: preprocess|(^|/)(decord|torchcodec|albumentations|timm/data)/"
-    r"|(^|/)PIL/Image\.py.*: (open|resize|convert|load|decode)|librosa/|soundfile\.py|nvidia/dali/",
+    r"|(^|/)PIL/Image\.py.*: (open|resize|convert|load|decode)|librosa/|soundfile\.py|nvidia/dali/"
+    r"|: _?(get|next|load|fetch|prepare)_(next_)?((train|val)_)?batch(es)?$|: _?collate\w*$"
+    r"|: _?tokeni[sz]e\w*$",
     re.IGNORECASE,
 )
 """Python functions, as file(line): name, that belong to the input pipeline.

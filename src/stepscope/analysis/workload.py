@@ -46,6 +46,9 @@ _END: Final = re.compile(
     r"^aten::(embedding|_embedding_bag|nll_loss|nll_loss_nd|cross_entropy_loss|argmax|multinomial)"
     r"(?![a-z_])"
 )
+_FEW: Final = 2
+"""Different sequence numbers from which on autograd records: else all have the same, or none."""
+
 _ENOUGH: Final = 20
 """Operators from which on their names say what the program does."""
 
@@ -79,7 +82,7 @@ def workload(lane: Lane, read: Reader) -> Workload:
         read: gives tables as frames.
     """
     ranges = lane.host.ranges
-    operators = _of(read("operator", "process_id", "name"), lane)
+    operators = _of(read("operator", "process_id", "name", "sequence_number"), lane)
     functions = _of(read("python_function", "process_id", "name"), lane)
     clues: tuple[tuple[Kind, str, Callable[[], bool]], ...] = (
         ("training", "kernels update parameters", lambda: _kernel(lane, words.OPTIMIZER_NAME)),
@@ -97,6 +100,11 @@ def workload(lane: Lane, read: Reader) -> Workload:
         ),
         ("inference", "a range says so", lambda: _any(ranges, _SERVING)),
         ("inference", "a Python function says so", lambda: _any(functions, _SERVING)),
+        (
+            "training",
+            "operators build the graph of a backward pass",
+            lambda: _numbered(operators) >= _FEW,
+        ),
         (
             "inference",
             "no operator belongs to a backward pass or an optimizer",
@@ -121,6 +129,14 @@ def _passes(operators: Frame) -> int:
 
 def _of(frame: Frame, lane: Lane) -> Frame:
     return frame.take(frame["process_id"] == lane.process_id) if len(frame) else frame
+
+
+def _numbered(operators: Frame) -> int:
+    """Different sequence numbers: autograd counts on where it will go back, and only there."""
+    if not len(operators):
+        return 0
+    numbers = np.unique(operators["sequence_number"])
+    return int((numbers >= 0).sum())
 
 
 def _kernel(lane: Lane, pattern: re.Pattern[str]) -> bool:

@@ -12,6 +12,7 @@ from stepscope.analysis.explain import Explanation
 from stepscope.analysis.job import Device, JobView
 from stepscope.analysis.kernels.repair import Repair
 from stepscope.analysis.simulation import Change
+from stepscope.analysis.where import Where
 from stepscope.diagnosis.result import Location
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
@@ -99,7 +100,7 @@ class Case:
         segments = self.explanation.gaps.segments
         rows = self.explanation.segments_of(cause)
         where = self.explanation.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-        return Location(where.range, where.operator, where.source, where.function)
+        return located(where)
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,11 @@ def causes() -> dict[str, Cause]:
         cause: Cause = importlib.import_module(f"{package.__name__}.{module.name}").CAUSE
         found[cause.id] = cause
     return found
+
+
+def located(where: Where) -> Location:
+    """A place that analysis found, as a finding names it."""
+    return Location(where.range, where.operator, where.source, where.function)
 
 
 def idle_figure(cause: str) -> Figure:

@@ -7,9 +7,8 @@ from typing import Literal
 from stepscope.analysis.kernels.repair import Repair
 from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Detection, Figure
+from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.tool_cost import doubtful_ns
 
 Bound = Literal["low", "expected", "high"]
@@ -104,7 +103,7 @@ def detection(
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
         f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
     )
-    range_, operator, function = kernels.attribution.heaviest(repair.rows)
+    place = kernels.attribution.heaviest(repair.rows)
     return Detection(
         time_ns=saved,
         direct_ns=min(least, saved),
@@ -113,10 +112,10 @@ def detection(
         says=says,
         do=do,
         figures=[*repair_figures(cause), *(figures or [])],
-        where=Location(range_, operator, None, function),
+        where=located(place),
         texts=texts or {},
         time_sql=time,
-        next_capture=next_capture or (None if function else captures.STACKS),
+        next_capture=next_capture or (None if place.function or place.source else captures.STACKS),
         repair=repair,
         absorbs=absorbs,
     )

@@ -24,6 +24,28 @@ _MOST: Final = 1 / 3
 
 _LONGEST_NAME: Final = 80
 
+SLICES: Final = 4
+"""Pauses from which on it means something that they are equally long."""
+
+SLICE_NS: Final = 500_000
+"""A program that shares the GPU has it for one or a few milliseconds at a time; what is shorter has
+other reasons."""
+
+EQUAL: Final = 0.1
+"""Spread of the middle four fifths of their lengths, over the median, up to which they are."""
+
+_SHARED: Final = (
+    "they are equally long and come between kernels that were enqueued in time, as when another "
+    "program takes its time slices on the same GPU: look with nvidia-smi pmon while it runs"
+)
+
+
+_SAYS: Final = (
+    "the GPU idles {unexplained_ns_per_step} a step ({unexplained_share} of it) for reasons that "
+    "the capture does not hold, in {unexplained_gaps_per_step} pauses a step of up to "
+    "{longest_unexplained_ns}"
+)
+
 
 def unexplained_figures(case: Case) -> list[Figure]:
     """Figures of :func:`unexplained_remark`; none where it has nothing to say."""
@@ -67,12 +89,20 @@ def unexplained_remark(case: Case) -> str:
         )
         if said
     ]
+    anywhere = not _before(case, segments["op"][rows], end - start)
+    if anywhere and _equally_long(end - start):
+        return f"{_SAYS}; {_SHARED}"
     lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
-    return (
-        "the GPU idles {unexplained_ns_per_step} a step ({unexplained_share} of it) for reasons "
-        "that the capture does not hold, in {unexplained_gaps_per_step} pauses a step of up to "
-        f"{{longest_unexplained_ns}}{lies}; to know more: {_capture(case, rows)}"
-    )
+    return f"{_SAYS}{lies}; to know more: {_capture(case, rows)}"
+
+
+def _equally_long(length: IntArray) -> bool:
+    """Whether the pauses that make up most of the time are of one length."""
+    long_ = np.sort(length[length >= EQUAL * length.max()])
+    if len(long_) < SLICES or long_[0] < SLICE_NS or 2 * int(long_.sum()) < int(length.sum()):
+        return False
+    low, middle, high = np.percentile(long_, (10, 50, 90))
+    return bool(high - low <= EQUAL * middle)
 
 
 def _named(name: str) -> str:

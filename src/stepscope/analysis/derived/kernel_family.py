@@ -31,7 +31,8 @@ COLUMNS: Final = {
     "forward_operator": "operator of the forward pass whose gradient it computes",
     "range": "innermost annotation at the launch that marks no step",
     "module": "innermost module of the model",
-    "source": "function of the program that launched it or its forward operator, as file:line",
+    "source": "function of the program that launched it or its forward operator, by the line of "
+    "its def; where only stacks were sampled, the line that the nearest sample shows",
     "blocks": "blocks launched; null where not recorded",
     "moved_bytes": "bytes read and written, recorded or by type and launch; null where not known",
 }

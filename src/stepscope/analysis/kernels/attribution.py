@@ -18,7 +18,7 @@ import numpy as np
 from stepscope.analysis.lanes import Lane, Reader
 from stepscope.analysis.sampled_lines import SampledLines
 from stepscope.analysis.shapes import marking_steps
-from stepscope.analysis.where import function_at, is_framework_function
+from stepscope.analysis.where import Where, function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
 
@@ -232,8 +232,8 @@ class Attribution:
         """What a code of ``source`` stands for, see :attr:`sources`."""
         return self.sources[code] if code >= 0 else None
 
-    def heaviest(self, rows: IntArray) -> tuple[str | None, str | None, str | None]:
-        """Range, operator and Python function that hold most of some operations' time.
+    def heaviest(self, rows: IntArray) -> Where:
+        """Range, operator and Python function or line that hold most of some operations' time.
 
         Args:
             rows: rows of ``lane.ops``.
@@ -248,12 +248,14 @@ class Attribution:
         source = _top(self.source[rows], weight)
         range_ = _top(ranges, weight)
         operator = _top(operators, weight)
-        return (
-            self.ranges.texts["name"][range_] if range_ is not None else None,
-            self.operators.texts["name"][operator].removeprefix(ENGINE)
+        text = self.source_text(source) if source is not None else None
+        return Where(
+            range=self.ranges.texts["name"][range_] if range_ is not None else None,
+            operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
             if operator is not None
             else None,
-            self.source_text(source) if source is not None else None,
+            source=None if len(self.python) > 0 else text,
+            function=text if len(self.python) > 0 else None,
         )
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "blocking_copy"
 _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
@@ -14,6 +15,12 @@ _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
     "copy then overlaps with the step",
     "keep on the device what does not change, and do not wait for copies (block_until_ready)",
     "copy less: smaller types (uint8, bfloat16), converted inside the jitted function",
+)
+@in_inference(
+    "keep on the GPU what the next step needs: the cache of keys and values, sampled tokens, "
+    "positions; raise the memory that the cache may take rather than swap it to the host",
+    "pin the host buffers that inputs and results pass through, and copy with non_blocking=True",
+    "read results one step later, so that the copy overlaps with the next step",
 )
 def detect(case: Case) -> Detection | None:
     """Exposed host-device copies, and the idle time that waiting for them leaves."""

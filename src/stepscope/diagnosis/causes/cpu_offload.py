@@ -7,6 +7,7 @@ from stepscope.analysis.simulation import Free, RemoveOps
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "cpu_offload"
 _OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
@@ -21,6 +22,12 @@ def _a_step(column: str) -> str:
     "'pinned_host' in their sharding, fewer policies that offload in jax.checkpoint",
     "shard the state over the devices of the job instead of sending it to the host",
     "let the copies overlap with compute: offload by layers, not all at once",
+)
+@in_inference(
+    "keep weights, activations and the cache of keys and values on the GPU: quantise them, or "
+    "shard the model over more GPUs (tensor parallelism), before anything goes to the host",
+    "lower the number of requests at once, so that the cache fits and no block is swapped out",
+    "where it must be offloaded: pinned buffers, and copies on a side stream ahead of their use",
 )
 def detect(case: Case) -> Detection | None:
     """Idle time and exposed copies while data goes to the host and comes back."""

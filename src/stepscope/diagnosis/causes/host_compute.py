@@ -7,6 +7,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "host_compute"
 
@@ -17,6 +18,14 @@ _ID = "host_compute"
     "let it overlap: a jitted call returns before the device is done, so enqueue the next "
     "step first and read results afterwards",
     "vectorise it (NumPy, jax.numpy) where it is a Python loop",
+)
+@in_inference(
+    "let the CPU's work overlap with the GPU's: asynchronous scheduling (--async-scheduling of "
+    "vLLM, SGLang's overlap scheduler), so that the next step is enqueued before it",
+    "take sampling, detokenising and logging off the thread that launches: other processes, or the "
+    "GPU",
+    "prepare the next request's input while the GPU works on this one",
+    "vectorise it (NumPy, torch) where it is a Python loop",
 )
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread made no CUDA call for long."""

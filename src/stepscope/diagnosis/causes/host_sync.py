@@ -40,11 +40,12 @@ _SCALARS: Final = (
     "on the CPU makes .to('cuda') wait"
 )
 _FIND: Final = "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is"
-_TOKENS: Final = (
-    "sample on the GPU and read tokens one step later, from a copy with non_blocking=True: the "
-    "next step needs them on the GPU only"
+_RESULTS: Final = (
+    "read results (tokens, scores) one step later, from a copy with non_blocking=True, and decide "
+    "on the GPU what the next step needs (sampling, masks, lengths)"
 )
-_SHAPED: Final = re.compile(r"nonzero|masked_select|index$|unique|repeat_interleave|_local_scalar")
+_SHAPED: Final = re.compile(r"nonzero|masked_select|index|unique|repeat_interleave")
+_HALF: Final = 0.5
 _SAID: Final = {READ: " to read a value", UPLOAD: " to upload a value", PLAIN: ""}
 
 
@@ -79,7 +80,12 @@ def detect(case: Case) -> Detection | None:
             says += ", called by {operator}"
         says += " ({calls_per_step} a step, {waited_ns_per_step} in them)"
         ended = _ended_by(case, waiting, rows)
-        if ended:
+        if _elsewhere(case, waiting, rows):
+            says += (
+                "; for most of that time the GPU runs nothing that the capture holds, so that what "
+                "is waited for began before the capture, or runs in another process"
+            )
+        elif ended:
             texts["until"] = ended
             says += ", mostly until {until} has ended"
         says += "; the queue runs dry, and the GPU idles until new work arrives"
@@ -164,6 +170,14 @@ def _place(case: Case, waiting: Waiting, rows: IntArray) -> Location:
     )
 
 
+def _elsewhere(case: Case, waiting: Waiting, rows: IntArray) -> bool:
+    """Whether the device is idle for most of the waiting, as far as the capture tells."""
+    api, calls = case.explanation.lane.host.api, waiting.call[rows]
+    whole = int((api["end_ns"][calls] - api["start_ns"][calls]).sum())
+    most = whole >= _HALF * case.idle_ns(_ID) * case.explanation.n_steady
+    return most and int(waiting.waited_ns[rows].sum()) < _HALF * whole
+
+
 def _ended_by(case: Case, waiting: Waiting, rows: IntArray) -> str:
     """The operation that most of the waiting was for, by name and stream; empty if unknown."""
     ops = case.explanation.lane.ops
@@ -192,10 +206,10 @@ def _advice(kind: str, operator: str, *, infers: bool) -> list[str]:
     """What to change, most effective first, for a kind of wait."""
     if kind == UPLOAD:
         return [_SCALARS, _FIND]
+    shaped = [_SHAPES] if _SHAPED.search(operator) else []
     if infers:
-        return [_TOKENS, _SHAPES, _SYNCHRONIZE, _SCALARS, _FIND]
+        return [*shaped, _RESULTS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _SCALARS, _FIND]
     if kind == READ:
-        shaped = [_SHAPES] if re.search(r"nonzero|masked_select|unique|index", operator) else []
         return [*shaped, _KEEP, _NORMS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _FIND]
     return [_SYNCHRONIZE, _KEEP, _NORMS, _SHAPES, _FIND]
 

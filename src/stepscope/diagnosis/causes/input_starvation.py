@@ -18,6 +18,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.workloads import in_inference
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
@@ -47,6 +48,14 @@ _WORK = "(sum(wall_ns) - any_value(waited)) / count(*)"
     " the copy overlaps",
     "move decoding and augmentation off the training thread, or prepare the data offline",
 )
+@in_inference(
+    "prepare the next request while the GPU works on this one: in worker processes or threads, "
+    "such as num_workers and batch_size of a transformers pipeline",
+    "preprocess on the GPU: the fast image and video processors of transformers (use_fast=True, "
+    "device='cuda'), torchvision.transforms.v2 on CUDA tensors, torchcodec or DALI for decoding",
+    "preprocess once and keep the result where inputs repeat",
+    "pin the prepared tensors and copy with non_blocking=True, so that the copy overlaps too",
+)
 def detect(case: Case) -> Detection | None:
     """Idle time in which the training thread was getting input."""
     time = case.idle_ns(_ID)
@@ -58,8 +67,12 @@ def detect(case: Case) -> Detection | None:
     pinned = BATCH_PINNED in codes
     why = [EVIDENCE[c] for c in (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_UPLOADED) if c in codes]
     where = case.place(_ID)
-    inside = " in {range}" if where.range else ""
-    says = f"the GPU waits for the next batch{inside}"
+    inside = " in {range}" if where.range else " in {function}" if where.function else ""
+    says = (
+        f"the GPU waits while the CPU prepares its input{inside}"
+        if case.explanation.workload.infers
+        else f"the GPU waits for the next batch{inside}"
+    )
     if why:
         says += f" ({why[0]})"
     loader = _loader(case, pinned)

@@ -6,6 +6,7 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.tool_cost import doubtful_ns, tool_figures, tool_text, unclaimed_ns
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "launch_bound"
 _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
@@ -17,6 +18,14 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
     "of it are dispatched one by one from Python",
     "make several steps in one call: jax.lax.scan over their batches inside the jitted function",
     "give each operation more work: larger batches, jax.vmap instead of Python loops",
+)
+@in_inference(
+    "replay each step as a CUDA graph: vLLM without enforce_eager, SGLang and TensorRT-LLM with "
+    "their CUDA graphs on, torch.compile(model, mode='reduce-overhead')",
+    "work on more requests at once (larger batches, continuous batching): as many launches do more",
+    "make more tokens a step: speculative decoding, several steps between two decisions of the "
+    "scheduler",
+    "merge small kernels: torch.compile, fused normalisation, rotary and activation kernels",
 )
 def detect(case: Case) -> Detection | None:
     """Idle time in short pauses between launches that no wait explains."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "low_precision_unused"
 
@@ -14,6 +15,13 @@ _ID = "low_precision_unused"
     "cores, same types in memory",
     "train in BF16: cast weights and activations inside the loss function, keep the master "
     "weights in FP32",
+)
+@in_inference(
+    "run in 16 bit: model.to(torch.bfloat16), or torch.float16 where the GPU has no BF16; "
+    "torch_dtype in from_pretrained, dtype in vLLM and SGLang",
+    "quantise the weights: FP8 where the GPU has it, else INT8 or INT4 (AWQ, GPTQ)",
+    "torch.set_float32_matmul_precision('high') where single precision must stay and the GPU has "
+    "TF32",
 )
 def detect(case: Case) -> Detection | None:
     """Single-precision products on the general cores of a device with tensor cores."""

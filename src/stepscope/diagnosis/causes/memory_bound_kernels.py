@@ -5,10 +5,16 @@ from __future__ import annotations
 from stepscope.analysis.kernels.chains import WAITING
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "memory_bound_kernels"
 
 
+@in_inference(
+    "move fewer bytes: 16-bit or quantised weights, an FP8 cache of keys and values",
+    "share one pass over the weights among more requests: larger batches, speculative decoding",
+    "torch.compile the model, so that neighbours share one pass over memory",
+)
 def detect(case: Case) -> Detection | None:
     """Memory-bound families dominate, and their known traffic is near the memory's speed."""
     found = case.explanation.inside_kernels.memory

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analysis.kernels.view import FAMILY_NAMES
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
 from stepscope.diagnosis.frameworks import in_jax
-from stepscope.diagnosis.result import Location
 
 _ID = "small_kernels"
 
@@ -57,7 +56,7 @@ def detect(case: Case) -> Detection | None:
                 "WHERE kind = 'kernel' AND {lane} AND {window}",
             ),
         ],
-        where=Location(*kernels.attribution.heaviest(rows)),
+        where=located(kernels.attribution.heaviest(rows)),
     )
 
 

@@ -8,8 +8,9 @@ from stepscope.analysis import vocabulary as words
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
+from stepscope.diagnosis.workloads import in_inference
 
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
@@ -19,6 +20,14 @@ _NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no 
 _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {lane})"
 
 
+@in_inference(
+    "keep long prompts from holding the others: chunked prefill, or prefill on other GPUs",
+    "take scheduling, sampling and detokenising off the thread that launches (asynchronous "
+    "scheduling), so that a busy CPU does not delay a step",
+    "replay steps as CUDA graphs for all batch sizes that occur; sizes without a graph run slower",
+    "rule out Python's garbage collector (gc.freeze() after warm-up) and other programs on the "
+    "machine",
+)
 def detect(case: Case) -> Detection | None:
     """What odd steps take longer than a normal one, where no more specific cause explains it."""
     e = case.explanation
@@ -181,7 +190,7 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
     rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
     where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-    return Location(where.range, where.operator, where.source, where.function)
+    return located(where)
 
 
 def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
@@ -193,7 +202,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
     at = e.lane.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
-    return Location(where.range, where.operator, where.source, where.function)
+    return located(where)
 
 
 def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:

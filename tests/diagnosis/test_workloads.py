@@ -1,0 +1,155 @@
+"""Training is told from inference, and the advice follows."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_offload_and_input import STEPS, shared, work
+from tests.diagnosis.test_time_causes import diagnosed, figures
+from tests.support.build import Build
+
+from stepscope.analysis.explain import Explanation, explain
+from stepscope.diagnosis.causes import launch_bound
+from stepscope.session import Session
+
+
+def built(folder: Path, build: Build) -> Explanation:
+    trace = build.trace(folder)
+    (e,) = explain(trace.frame, trace.meta)
+    return e
+
+
+def one(name: str = "gemm") -> Build:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = work(build, at, name=name)
+        build.range(begin, at, f"step {i}")
+    return build
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("void at::native::FusedAdamMathFunctor", "training"),
+        ("softmax_warp_backward", "training"),
+        ("sm90_xmma_wgrad", "training"),
+        ("paged_attention_v2_kernel", "inference"),
+        ("BatchDecodeWithPagedKVCacheKernel", "inference"),
+        ("reshape_and_cache_flash", "inference"),
+        ("gemm_{lambda()#1}", "unknown"),
+    ],
+)
+def test_kernels_tell(tmp_path: Path, kernel: str, kind: str) -> None:
+    assert built(tmp_path, one(kernel)).workload.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Optimizer.step#AdamW.step", "training"),
+        ("backward", "training"),
+        ("execute_model", "inference"),
+        ("prefill", "inference"),
+        ("decode_step", "inference"),
+        ("execute_32_context_0(sq0)", "inference"),
+        ("decoder_layer", "unknown"),
+        ("generated_samples_logger", "unknown"),
+    ],
+)
+def test_ranges_tell(tmp_path: Path, name: str, kind: str) -> None:
+    build = one()
+    build.range(1, 30, name)
+    assert built(tmp_path, build).workload.kind == kind
+
+
+def test_training_that_samples_stays_training(tmp_path: Path) -> None:
+    build = one("layer_norm_grad_input_kernel")
+    build.range(1, 30, "generate")
+    assert built(tmp_path, build).workload.kind == "training"
+
+
+@pytest.mark.parametrize(("counts", "kind"), [(True, "training"), (False, "inference")])
+def test_a_forward_pass_that_autograd_records_is_training(
+    tmp_path: Path, counts: bool, kind: str
+) -> None:
+    build = one()
+    for i in range(30):
+        more = {"sequence_number": 100 + i // 2} if counts else {}
+        build.operator(2 * i, 2 * i + 1, "aten::mm", **more)
+    assert built(tmp_path, build).workload.kind == kind
+
+
+@pytest.mark.parametrize("infers", [True, False])
+def test_advice_fits(tmp_path: Path, infers: bool) -> None:
+    """Kernels of 5 us, launched every 40: the host is too slow."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for k in range(60):
+            name = "paged_attention" if infers and k % 9 == 0 else "gemm"
+            build.kernel(at + 8, at + 13, call=(at, at + 6), name=name)
+            at += 40
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == launch_bound.CAUSE.id
+    advice = " ".join(found.findings[0].recommendations)
+    assert ("speculative decoding" in advice) == infers
+    assert ("fused optimizers" in advice) == (not infers)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("tb_resnet50_w0.json.gz", "training"),
+        ("deepseek_train.json.gz", "training"),
+        ("param_dlrm.rank0.json.gz", "training"),
+        ("mfu_2gpu_before.sqlite.xz", "training"),
+        ("timesformer.h100.json.gz", "inference"),
+        ("qwen.mi300.json.gz", "inference"),
+        ("bert_small.h100.json.gz", "inference"),
+        ("sglang_decode.json.gz", "inference"),
+        ("vllm_decode.json.gz", "inference"),
+        ("xdit_sd35.json.gz", "inference"),
+    ],
+)
+def test_public_traces(tmp_path: Path, name: str, kind: str) -> None:
+    session = Session([shared(f"public/{name}", tmp_path)])
+    assert {e.workload.kind for _, e in session.explanations} == {kind}
+
+
+def test_compiled_code_that_runs_is_not_compiled() -> None:
+    """Nothing is compiled in this trace, but frames of compiled code hold most of it."""
+    session = Session([shared("public/xdit_sd35.json.gz", Path())])
+    assert "compilation_or_warmup" not in {f.cause for f in session.diagnose().findings}
+    for _, e in session.explanations:
+        assert e.idle_by_cause_ns.get("compilation_or_warmup", 0) < 0.01 * (e.end_ns - e.begin_ns)
+
+
+def test_products_of_amd_are_products_and_lambdas_no_optimizer() -> None:
+    """hipBLASLt takes 16.9 ms of 47 ms of kernels, counted from the trace itself."""
+    session = Session([shared("public/qwen.mi300.json.gz", Path())])
+    rows = session.query(
+        "SELECT family, sum(end_ns - start_ns) / 1e6 AS ms FROM kernel_family GROUP BY family"
+    ).to_pylist()
+    taken = {row["family"]: row["ms"] for row in rows}
+    assert "optimizer" not in taken
+    assert taken["matmul"] == pytest.approx(16.888, abs=0.01)
+
+
+def test_a_loader_that_falls_behind_in_one_step(tmp_path: Path) -> None:
+    """All starvation lies in the last step, whose end nothing marks: the mean counts."""
+    packed = shared("h200-2/v_starved.own.tar.xz", tmp_path)
+    folder = packed if packed.suffix == ".tar" else tmp_path
+    with tarfile.open(folder) as archive:
+        archive.extractall(tmp_path / "own", filter="data")
+    (capture,) = (tmp_path / "own").iterdir()
+    found = Session([capture]).diagnose()
+    assert found.verdict == "input_starvation"
+    first = found.findings[0]
+    gained = first.time_ns_per_step + first.predicted_step_ns
+    assert gained == pytest.approx(figures(first)["step_ns"], rel=0.05)
+    assert first.prediction_low_ns <= 17.5e6 <= first.prediction_high_ns  # measured once repaired
+    assert figures(first)["late_steps"] == 1
