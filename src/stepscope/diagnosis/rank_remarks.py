@@ -14,7 +14,7 @@ from stepscope.trace.units import percent, shown
 _NOTABLE = 0.1
 _MOSTLY = 0.5
 _BY_FAR = 2
-_ABOUT_RANKS = {"straggler", "load_imbalance"}
+_ABOUT_RANKS = {"straggler", "load_imbalance", "pipeline_bubble"}
 
 
 def rank_figures(c: Collectives | None) -> list[Figure]:

@@ -200,6 +200,10 @@ def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
         says = around != kinds.UNKNOWN
         kind[launched[says]] = around[says]
         stated[launched[says]] = True
+    # sends and receives that the program batched: an all-to-all has a range of its own name
+    batched = _enclosing_kinds(ranges, _of_batch, thread, at, kinds.POINT_TO_POINT)
+    both = (batched == kinds.POINT_TO_POINT) & (kind[launched] == kinds.POINT_TO_POINT)
+    stated[launched[both]] = True
     return kind, stated
 
 
@@ -218,18 +222,35 @@ def _of_framework(text: str) -> bool:
                             "symm_mem::"))  # fmt: skip
 
 
+def _of_batch(text: str) -> bool:
+    """Whether a range is PyTorch's ``batch_isend_irecv``, or other calls that it joins."""
+    return text.startswith("nccl:coalesced")
+
+
 def _enclosing_kinds(
-    frame: Frame, states: Callable[[str], bool], thread: IntArray, at_ns: IntArray
+    frame: Frame,
+    states: Callable[[str], bool],
+    thread: IntArray,
+    at_ns: IntArray,
+    states_kind: int | None = None,
 ) -> IntArray:
-    """Kind that the innermost of some ranges around each launch states; ``UNKNOWN`` if none."""
+    """Kind that the innermost of some ranges around each launch states; ``UNKNOWN`` if none.
+
+    Args:
+        frame: the ranges.
+        states: which of them count, by name.
+        thread: thread of each launch.
+        at_ns: when it began.
+        states_kind: what they state; by default what their names say.
+    """
     found = np.full(len(at_ns), kinds.UNKNOWN, np.int64)
     if not len(frame):
         return found
-    by_text = np.array(
-        [kinds.kind_of(t) if states(t) else kinds.UNKNOWN for t in frame.texts["name"]]
-        + [kinds.UNKNOWN],
-        np.int64,
-    )
+    said = [
+        kinds.UNKNOWN if not states(t) else kinds.kind_of(t) if states_kind is None else states_kind
+        for t in frame.texts["name"]
+    ]
+    by_text = np.array([*said, kinds.UNKNOWN], np.int64)
     stated = by_text[frame["name"]]
     useful = stated != kinds.UNKNOWN
     if not useful.any():

@@ -42,7 +42,7 @@ def with_exchanges(job: JobCalls) -> JobCalls:
     """The job with exchanges among all ranks told from sends and receives between neighbours."""
     if len(job.participants) < 2:
         return job
-    rows = [np.flatnonzero(calls.point_to_point & ~calls.stated)[:_COMPARED] for calls in job.calls]
+    rows = [np.flatnonzero(calls.point_to_point)[:_COMPARED] for calls in job.calls]
     devices = [device for device, own in enumerate(rows) if len(own)]
     if len(devices) < 2 or min(len(rows[device]) for device in devices) < _LEAST:
         return job
@@ -61,7 +61,12 @@ def with_exchanges(job: JobCalls) -> JobCalls:
         changed.append(
             replace(
                 calls,
-                kind=np.where(among_all, kinds.CODE["all_to_all"], calls.kind),
+                # who says that it sends and receives does so itself: an all-to-all has its own name
+                kind=np.where(
+                    among_all,
+                    np.where(calls.stated, kinds.CODE["exchange"], kinds.CODE["all_to_all"]),
+                    calls.kind,
+                ),
                 token=np.where(among_all, common, calls.token),
                 # numbers and groups are those of messages between two
                 group=np.where(among_all, -1, calls.group),

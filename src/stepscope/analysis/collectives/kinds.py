@@ -27,10 +27,12 @@ KINDS: Final = (
     "scatter",
     "barrier",
     "send_recv",
+    "exchange",
     "local",
     "unknown",
 )
-"""Every kind of communication; codes are positions in this tuple. ``local`` are a communication
+"""Every kind of communication; codes are positions in this tuple. ``exchange``: the
+program sends and receives on all ranks at once, as in a ring. ``local`` are a communication
 library's kernels that wait for no other rank, such as those that count what goes where."""
 
 CODE: Final = {kind: code for code, kind in enumerate(KINDS)}

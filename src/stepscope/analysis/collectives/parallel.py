@@ -45,7 +45,7 @@ class Guess:
         channel: number of the communicator.
         id: ``data_parallel``, ``sharded_data_parallel``, ``tensor_parallel``,
             ``pipeline_parallel``, ``expert_parallel``, ``sequence_parallel``,
-            ``embedding_parallel``, ``scalars`` or ``unknown``.
+            ``embedding_parallel``, ``context_parallel``, ``scalars`` or ``unknown``.
         says: the evidence, in one sentence.
     """
 
@@ -62,6 +62,7 @@ LABELS: Final = {
     "expert_parallel": "expert parallel",
     "sequence_parallel": "sequence parallel (Ulysses)",
     "embedding_parallel": "embedding tables sharded over ranks (DLRM)",
+    "context_parallel": "context parallel (ring attention or another ring)",
     "scalars": "single numbers (loss, gradient norm)",
     "unknown": "unknown",
 }
@@ -178,8 +179,12 @@ def _reading(
     if point_to_point:
         count = f"{per_step['send_recv']:.1f} sends and receives a step between two ranks"
         return "pipeline_parallel", count
-    if per_step["all_to_all"] >= 1:
-        return "expert_parallel", f"{per_step['all_to_all']:.1f} all-to-alls a step"
+    for name, use, words in (
+        ("exchange", "context_parallel", "sends and receives a step, on all ranks at once"),
+        ("all_to_all", "expert_parallel", "all-to-alls a step"),
+    ):
+        if per_step[name] >= 1:
+            return use, f"{per_step[name]:.1f} {words}"
     if per_step["reduce_scatter"] >= 1 and per_step["all_gather"] >= 1:
         at = first("reduce_scatter")
         counts = (

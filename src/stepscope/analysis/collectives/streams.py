@@ -127,11 +127,13 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
     """Sends and receives of two devices each, the longest streams first.
 
     One stream may hold the messages to several neighbours: what ends together with those of one
-    belongs to it, the rest is looked at again.
+    belongs to it, the rest is looked at again. What finds no other neighbour stays.
     """
     left = [list(own) for own in streams]
     taken: set[tuple[int, int]] = set()
-    found = []
+    found: list[Channel] = []
+    rest_of: dict[tuple[int, int], int] = {}
+    unlinked: dict[int, list[Member]] = {}
     while todo := [
         (len(rows), device, number)
         for device, own in enumerate(left)
@@ -143,18 +145,32 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
         seed = left[device][number]
         links = _links(job, left, taken, device, seed)
         if not links:
+            if (device, number) in rest_of:
+                unlinked.setdefault(rest_of[device, number], []).append((device, seed))
             continue
         _, _, other, candidate = max(links, key=lambda link: (link[0], -link[1]))
         taken.add((other, candidate))
-        mine, theirs = _of_both(job, device, seed, other, left[other][candidate])
-        members: list[Member] = sorted([(device, mine), (other, theirs)], key=lambda m: m[0])
+        whole = ((device, seed), (other, left[other][candidate]))
+        both = _of_both(job, device, seed, other, left[other][candidate])
+        members: list[Member] = sorted(zip((device, other), both, strict=True), key=_device)
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
         found.append(Channel(members, ranks, 2, False, True))
-        for one, whole, part in ((device, seed, mine), (other, left[other][candidate], theirs)):
-            rest = np.setdiff1d(whole, part)
+        for (one, rows), part in zip(whole, both, strict=True):
+            rest = np.setdiff1d(rows, part)
             if len(rest):
+                rest_of[one, len(left[one])] = len(found) - 1
                 left[one].append(rest)
+    for channel, stayed in unlinked.items():
+        members = [
+            (device, np.sort(np.concatenate([rows, *(r for d, r in stayed if d == device)])))
+            for device, rows in found[channel].members
+        ]
+        found[channel] = replace(found[channel], members=members)
     return found
+
+
+def _device(member: Member) -> int:
+    return member[0]
 
 
 def _links(

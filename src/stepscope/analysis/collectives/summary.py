@@ -97,7 +97,8 @@ class GroupUse(msgspec.Struct, frozen=True):
     Attributes:
         group: its ranks.
         likely: data_parallel, sharded_data_parallel, tensor_parallel, pipeline_parallel,
-            expert_parallel, sequence_parallel, embedding_parallel, scalars or unknown.
+            expert_parallel, sequence_parallel, embedding_parallel, context_parallel, scalars or
+            unknown.
         label: the same in words.
         says: the evidence.
     """

@@ -51,6 +51,11 @@ _ADVICE = {
         "TrainPipelineSparseDist)",
         "place the tables so that every rank looks up and sends as much, and send in fp16 or int8",
     ],
+    "context_parallel": [
+        "send the next block before computing with this one, and wait for it only afterwards "
+        "(batch_isend_irecv, then attention, then wait)",
+        "shard over fewer GPUs, inside one NVLink domain",
+    ],
     "sequence_parallel": [
         "overlap the all-to-alls with attention head by head, or use ring attention, whose "
         "messages hide under the attention of the block before",

@@ -15,7 +15,13 @@ _SHARE_SQL = (
     f"WHERE compute_ns >= 0.99 * ({_SLOW})"
 )
 _STAGES_SQL = "SELECT max(stage) + 1 FROM rank_pace"
-_SHARE = f"greatest(({_SHARE_SQL}), 0.001)"
+# Of the stage that computes longest, filling and draining is what all other stages compute for one
+# micro-batch, forward and backward.
+_MICRO_BATCHES = (
+    "SELECT greatest(1, round({} * (sum(compute_ns) - max(compute_ns)) / (SELECT "
+    f"greatest(max(bubble_ns), 1) FROM rank_pace WHERE compute_ns >= 0.99 * ({_SLOW}))))::BIGINT "
+    "FROM (SELECT avg(compute_ns) AS compute_ns FROM rank_pace WHERE stage >= 0 GROUP BY stage)"
+)
 _UNEVEN: float = 1.1
 """Stages that differ by less are balanced: layers cannot be split."""
 
@@ -38,7 +44,7 @@ def detect(case: Case) -> Detection | None:
     ranks = [str(c.participants[d].rank) for d in stages[slow][:8]]
     named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
     says = (
-        "{stages} stages of a pipeline wait for each other inside sends and receives, "
+        "{stages} pipeline stages wait for each other inside sends and receives, "
         "{mean_bubble_ns} a step in the mean"
     )
     do = [
@@ -48,8 +54,8 @@ def detect(case: Case) -> Detection | None:
     ]
     if uneven >= _UNEVEN:
         says += (
-            "; the stage of {slow} computes longest, {slowest_compute_ns} a step against "
-            "{mean_compute_ns} in the mean of all, and the others wait for it"
+            "; {slow} is the slow stage, {slowest_compute_ns} of compute a step against "
+            "{mean_compute_ns} in the mean"
         )
         do.insert(
             0,
@@ -57,9 +63,8 @@ def detect(case: Case) -> Detection | None:
             "embedding, loss and output projection count as layers",
         )
     says += (
-        "; what is left on the stage that computes longest is filling and draining, {bubble_share} "
-        "of the step: with this schedule some {micro_batches_to_halve} micro-batches instead of "
-        "some {micro_batches} would halve it"
+        "; filling and draining takes {bubble_share} of the step, which some "
+        "{micro_batches_to_halve} micro-batches instead of some {micro_batches} would halve"
     )
     return Detection(
         time_ns=time,
@@ -72,17 +77,8 @@ def detect(case: Case) -> Detection | None:
             Figure("stages", "count", _STAGES_SQL),
             Figure("mean_bubble_ns", "ns_per_step", _TIME_SQL),
             Figure("bubble_share", "share", _SHARE_SQL),
-            Figure(
-                "micro_batches",
-                "count",
-                f"SELECT greatest(1, round(max(stage) * (1 / {_SHARE} - 1)))::BIGINT "
-                "FROM rank_pace",
-            ),
-            Figure(
-                "micro_batches_to_halve",
-                "count",
-                f"SELECT round(max(stage) * (2 / {_SHARE} - 1))::BIGINT FROM rank_pace",
-            ),
+            Figure("micro_batches", "count", _MICRO_BATCHES.format(1)),
+            Figure("micro_batches_to_halve", "count", _MICRO_BATCHES.format(2)),
             Figure("slowest_compute_ns", "ns_per_step", _SLOW),
             Figure(
                 "mean_compute_ns",
