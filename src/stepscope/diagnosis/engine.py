@@ -29,6 +29,7 @@ from stepscope.diagnosis.result import (
     Finding,
     InnerSteps,
     LaneAccounting,
+    Location,
     Severity,
     StepOptions,
     StepSummary,
@@ -43,6 +44,7 @@ from stepscope.diagnosis.tool_cost import (
     unclaimed_figures,
     unclaimed_remark,
 )
+from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
@@ -95,6 +97,8 @@ def diagnose(
     reference = max(cases, key=lambda case: case.step_ns)
     explanation = reference.explanation
     findings, hidden = _findings(found, compute)
+    if not findings:
+        findings = _uncovered(cases, compute)
     asked = [*job_figures(reference), *coverage_figures()]
     asked += rank_figures(reference.job.view.collectives)
     asked += overhead_figures(reference)
@@ -178,6 +182,39 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
             )
             hidden[item.cause.title] = evaluated(figure, item.case, compute)
     return findings, hidden
+
+
+def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
+    """A finding instead of "healthy" where communication that nothing explains covers the step."""
+    uncovered = uncovered_communication(cases, ())
+    if uncovered is None:
+        return []
+    case = next(case for case in cases if case.rank == uncovered.rank)
+    evidence = [evaluated(figure, case, compute) for figure in uncovered.figures]
+    step = Figure("step_ns", "ns", STEP_SQL)
+    says = filled(uncovered.says, evidence, {})
+    return [
+        Finding(
+            cause=INSUFFICIENT,
+            severity="medium" if uncovered.share >= _HIGH else "low",
+            share_of_step=0.0,
+            time_ns_per_step=0,
+            predicted_step_ns=round(case.step_ns),
+            prediction_low_ns=round(case.step_ns),
+            prediction_high_ns=round(case.step_ns),
+            ranks=[uncovered.rank],
+            where=Location(),
+            message=says[0].upper() + says[1:],
+            recommendations=[
+                "give the captures of all ranks of the job together, taken at the same time"
+            ],
+            next_capture=None,
+            root_cause=None,
+            replay_error=None,
+            names=[f"rank {uncovered.rank}"],
+            evidence=[evaluated(step, case, compute), *evidence],
+        )
+    ]
 
 
 def _finding(item: Ranked, compute: Compute) -> Finding:

@@ -152,9 +152,12 @@ def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None
     """The loop around a repetition: every so many of them, the same further launches lie between.
 
     Twelve layers, the end of the model and its beginning, again twelve layers: each run of equal
-    repetitions with what follows it is an iteration. None where there are no such runs.
+    repetitions with what follows it is an iteration. None where there are no such runs, or where
+    each repetition takes a batch in, and so is an iteration with more to do every so many times.
     """
     anchors = repeated.anchors
+    if _takes_batch(found, anchors):
+        return None
     length = np.diff(anchors)
     values, counts = np.unique(length, return_counts=True)
     if not len(values):
@@ -167,12 +170,6 @@ def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None
     between = np.flatnonzero(length != usual)
     if len(between) != len(longer):
         return None
-    known = np.unique(
-        np.concatenate([found.token[a : a + usual] for a in anchors[:-1][length == usual][:64]])
-    )
-    further = [found.token[anchors[row] : anchors[row + 1]] for row in longer.tolist()]
-    if any(np.isin(tokens, known).all() for tokens in further):
-        return None  # nothing but more of the same
     begins = anchors[longer + 1]
     whole = longer[0] + 1 == every[0]  # the first run is complete as well
     return Repetition(np.append(anchors[:1], begins) if whole else begins, repeated.floor)
@@ -198,29 +195,37 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     anchors, n = repeated.anchors, len(repeated)
     begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
     host = found.lane.host
-    large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
-    batch, small = (found.upload & large) | found.several, found.upload | found.readback
+    small = np.flatnonzero(found.upload | found.readback)
 
-    def holds(mask: BoolArray) -> bool:
-        return _held(anchors, np.flatnonzero(mask)) >= _IN_MOST * (n - 1)
-
-    def sees(times_ns: IntArray) -> bool:
-        return _held(begin_ns, times_ns) >= _IN_MOST * (n - 1)
+    def sees(calls: re.Pattern[str]) -> bool:
+        return _in_most(begin_ns, _call_times(host, calls))
 
     rules: tuple[tuple[Callable[[], bool], bool], ...] = (  # the first that holds decides
         (lambda: runs > 0, runs >= n - 1),
         (lambda: 0 < 2 * passes < n, False),
         (lambda: _numbered_layers(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
-        (lambda: sees(_call_times(host, _BEGIN_CAPTURE)), False),
-        (lambda: holds(batch), True),
-        (lambda: sees(_load_times(host)), True),
+        (lambda: sees(_BEGIN_CAPTURE), False),
+        (lambda: _takes_batch(found, anchors), True),
         (lambda: _tail(found, anchors), False),
-        (lambda: holds(small), True),
-        (lambda: sees(_call_times(host, words.SYNC_CALL)), True),
+        (lambda: _in_most(anchors, small), True),
+        (lambda: sees(words.SYNC_CALL), True),
         (lambda: not _is_regular(anchors) or _head(found, anchors), False),
     )
     return next((verdict for rule, verdict in rules if rule()), True)
+
+
+def _takes_batch(found: Launches, anchors: IntArray) -> bool:
+    """Whether most repetitions upload more than a scalar, launch a graph, or ask a loader."""
+    large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
+    if _in_most(anchors, np.flatnonzero((found.upload & large) | found.several)):
+        return True
+    begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
+    return _in_most(begin_ns, _load_times(found.lane.host))
+
+
+def _in_most(anchors: IntArray, at: IntArray) -> bool:
+    return _held(anchors, at) >= _IN_MOST * (len(anchors) - 1)
 
 
 def _held(anchors: IntArray, at: IntArray) -> int:
