@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,10 @@ _SAID = (
 )
 _ENCLOSING = ("process_id", "thread_id", "start_ns", "end_ns", "name")
 _GRID = ("id", "grid_x", "block_x")
+
+
+_ENOUGH_ALIKE: Final = 3
+"""So many kernels of a stream that are known to be of one kind say what another one is."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,28 @@ def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
     batched = _enclosing_kinds(ranges, _of_batch, thread, at, kinds.POINT_TO_POINT)
     both = (batched == kinds.POINT_TO_POINT) & (kind[launched] == kinds.POINT_TO_POINT)
     stated[launched[both]] = True
-    return kind, stated
+    return _like_their_stream(lane, op, kind, stated), stated
+
+
+def _like_their_stream(lane: Lane, op: IntArray, kind: IntArray, stated: BoolArray) -> IntArray:
+    """Kinds in which sends and receives of unknown purpose are what all others of them are.
+
+    What was launched before the capture began has no range around it: where the same kernel is
+    always an all-to-all on that stream, it is one there as well.
+    """
+    unknown = ~stated & (kind == kinds.POINT_TO_POINT)
+    if not unknown.any() or not stated.any():
+        return kind
+    pairs = np.stack((lane.ops["name"][op].astype(np.int64), lane.ops["stream"][op]))
+    group = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    known = np.flatnonzero(stated)
+    count = np.bincount(group[known], minlength=int(group.max()) + 1)
+    least, most = np.full(len(count), np.iinfo(np.int64).max), np.full(len(count), -1, np.int64)
+    np.minimum.at(least, group[known], kind[known])
+    np.maximum.at(most, group[known], kind[known])
+    alike = (count >= _ENOUGH_ALIKE) & (least == most)
+    kind = np.where(unknown & alike[group], least[group], kind)
+    return kind
 
 
 def _of_process(frame: Frame, process_id: int) -> Frame:

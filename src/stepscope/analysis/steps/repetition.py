@@ -158,7 +158,9 @@ def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None
     anchors = repeated.anchors
     if _takes_batch(found, anchors):
         return None
-    length = np.diff(anchors)
+    # a checkpoint every few iterations reads tensors back, and is no other part of a model
+    place = np.cumsum(~found.readback)
+    length = np.diff(place[anchors])
     values, counts = np.unique(length, return_counts=True)
     if not len(values):
         return None
