@@ -220,9 +220,9 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
 def _finding(item: Ranked, compute: Compute) -> Finding:
     cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    time_sql = _GAIN_SQL.format(cause=cause.id) if item.is_partial else detection.time_sql
+    time_sql = _GAIN_SQL.format(cause=cause.id) if item.costs_its_gain else detection.time_sql
     figures = [_with_time(figure, cause.id, time_sql) for figure in _OF_EVERY_FINDING]
-    if item.is_partial:
+    if item.costs_its_gain:
         observed = Figure("observed_ns_per_step", "ns", "{time}")
         figures.append(_with_time(observed, cause.id, detection.time_sql))
     figures = [*detection.figures, *(figures if known else figures[:1])]

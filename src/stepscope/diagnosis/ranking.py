@@ -15,8 +15,9 @@ _FOLD_BELOW_SHARE = 0.08
 _WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 _MUCH = 0.2
-_SMALL_PART = 0.5
-"""What gains less than this part of what it takes costs what it gains, not what it takes."""
+_SMALL_PART, _MORE = 0.5, 1.25
+"""What gains less than the one part, or more than the other, of the time that was seen to pass in
+it costs what it gains: a straggler repaired also frees what its lateness kept from overlapping."""
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
@@ -75,6 +76,12 @@ class Ranked:
         """Whether its repair alone gains less than half of the time that it takes."""
         known = self.cause.id != INSUFFICIENT
         return known and self.gain_ns < _SMALL_PART * self.detection.time_ns
+
+    @property
+    def costs_its_gain(self) -> bool:
+        """Whether its cost is the gain of its repair, not the time that was seen to pass in it."""
+        more = self.gain_ns > _MORE * self.detection.time_ns
+        return self.is_partial or (more and self.cause.id != INSUFFICIENT)
 
     @property
     def sure_gain_ns(self) -> float:

@@ -70,7 +70,7 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     cause = f"{causes()[first.cause].title}{on_rank}"
     cost = milliseconds(first.time_ns_per_step)
     step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}"
-    if "observed_ns_per_step" in value:
+    if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
         return (
             f"{cause} takes {milliseconds(value['observed_ns_per_step'])} {step}, of which its "
             f"repair alone gains {cost}."
