@@ -163,10 +163,10 @@ def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOpti
 def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
     """The findings, and the time of each cause whose repair alone gains nothing, by its title.
 
-    Where no repair alone gains anything, what holds most of a large idle time is told.
+    Where no repair alone gains anything, what keeps the device waiting for long is told.
     """
     worth = [item for item in found if item.gains]
-    worth = worth or [item for item in found if item.is_most_of_idle][:1]
+    worth = worth or [item for item in found if item.keeps_device_waiting][:1]
     findings: list[Finding] = []
     for item in worth:
         finding = _finding(item, compute)

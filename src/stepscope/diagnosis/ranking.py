@@ -64,12 +64,10 @@ class Ranked:
         return self.cause.id == INSUFFICIENT or best >= _WORTH * self.case.step_ns
 
     @property
-    def is_most_of_idle(self) -> bool:
-        """Whether it holds most of the device's idle time, and that is much of the step."""
-        e = self.case.explanation
-        idle = e.steady_total("idle_ns") / e.n_steady
-        seen = self.case.idle_ns(self.cause.id)
-        return 2 * seen > idle and seen >= _MUCH * self.case.step_ns
+    def keeps_device_waiting(self) -> bool:
+        """Whether the device waits or copies in it for much of the step, whatever is gained."""
+        outside = self.detection.repair is None and self.cause.of_program
+        return outside and self.detection.time_ns >= _MUCH * self.case.step_ns
 
     @property
     def is_partial(self) -> bool:

@@ -146,6 +146,26 @@ def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:
     return diagnosis.accounting[0]
 
 
+def all_devices(diagnosis: Diagnosis) -> LaneAccounting:
+    """The accounting of all devices of the job together, as if they were one."""
+    lanes = diagnosis.accounting
+    idle: dict[str, int] = {}
+    for lane in lanes:
+        for cause, ns in lane.idle_by_cause_ns.items():
+            idle[cause] = idle.get(cause, 0) + ns
+    return LaneAccounting(
+        rank=-1,
+        device=-1,
+        wall_ns=sum(lane.wall_ns for lane in lanes),
+        compute_ns=sum(lane.compute_ns for lane in lanes),
+        exposed_communication_ns=sum(lane.exposed_communication_ns for lane in lanes),
+        exposed_copy_ns=sum(lane.exposed_copy_ns for lane in lanes),
+        memset_ns=sum(lane.memset_ns for lane in lanes),
+        idle_ns=sum(lane.idle_ns for lane in lanes),
+        idle_by_cause_ns=idle,
+    )
+
+
 def ranks_text(ranks: list[int]) -> str:
     """``rank 0``, ``ranks 0, 1``; eight at most are named."""
     noun = "rank" if len(ranks) == 1 else "ranks"
