@@ -33,6 +33,7 @@ from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps.find import find_steps
 from stepscope.analysis.steps.model import AUTOMATIC, StepChoice, Steps
 from stepscope.analysis.steps.windows import Coverage, coverage, steady_steps
+from stepscope.analysis.unrecorded import Unrecorded, find_unrecorded
 from stepscope.analysis.waiting import Waiting, host_waiting
 from stepscope.analysis.where import Places
 from stepscope.analysis.workload import Workload, workload
@@ -87,6 +88,7 @@ class Explanation:
         workload: whether the program trains or only infers.
         loop: the loop of the steps, as silences of the host are judged by it.
         gil: where launching threads wait for Python's global lock, in the steady window.
+        unrecorded: idle time of which the record holds nothing, in the whole capture.
         loading: first calls that loaded code or initialised something, in the whole capture.
     """
 
@@ -109,6 +111,7 @@ class Explanation:
     loop: Loop
     gil: GilWaits
     loading: FirstCalls
+    unrecorded: Unrecorded
     kernels: Kernels
     _read: Reader
     recording: RecordedCost = NOTHING
@@ -231,12 +234,14 @@ def explain_lane(
     gil = gil_waits(lane, read, steps.begin_ns, begin, end, getting_input)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
     compiling = compile_time(lane, read, timeline.quiet, second, loading, getting_input)
+    unrecorded = find_unrecorded(lane, read, one_step=steps.source == "whole_capture")
     events = apart(
         {  # the first that claims a time owns it
             "checkpoint_stall": stalls.intervals,
             "cpu_offload": offload.intervals,
             "compilation_or_warmup": clip(compiling, begin, end),
             "gil_contention": gil.intervals,
+            "unexplained": clip(unrecorded.intervals, begin, end),
         }
     )
     gaps = explain_gaps(lane, timeline, begin, end, loop=loop, recording=recording, events=events)
@@ -265,6 +270,7 @@ def explain_lane(
         loop=loop,
         gil=gil,
         loading=loading,
+        unrecorded=unrecorded,
     )
 
 

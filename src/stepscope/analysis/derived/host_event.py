@@ -12,6 +12,7 @@ from stepscope.analysis.gil import GIL_EVIDENCE
 from stepscope.analysis.job import JobView
 from stepscope.analysis.loading import FIRST_CALL, FIRST_LAUNCH
 from stepscope.analysis.stalls import STALL_EVIDENCE
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
 from stepscope.trace.frame import IntArray
 
@@ -23,7 +24,8 @@ COLUMNS: Final = {
     "step": "number of the step that the host was in when it began",
     "start_ns": "begin on the host, ns since the origin",
     "end_ns": "end on the host, ns since the origin",
-    "cause": "checkpoint_stall, cpu_offload, compilation_or_warmup or gil_contention",
+    "cause": "checkpoint_stall, cpu_offload, compilation_or_warmup, gil_contention, or unexplained "
+    "where the record holds nothing",
     "evidence": "what tells it; null where calls or names do",
     "reads": "copies from the device to the host in it",
     "read_bytes": "bytes of these copies",
@@ -66,6 +68,8 @@ def event_table(job: JobView) -> pa.Table:
                 )
             elif cause == "gil_contention" and n:
                 evidence = [GIL_EVIDENCE[e.gil.evidence]] * n
+            elif cause == "unexplained" and n:
+                evidence = _not_recorded(e, start)
             elif cause == "compilation_or_warmup" and n:
                 evidence = _first_call(e, start)
             rows = e.segments_of(cause)
@@ -102,6 +106,11 @@ def _first_call(e: Explanation, start: IntArray) -> list[str | None]:
         (FIRST_LAUNCH if launch else FIRST_CALL) if known else None
         for known, launch in zip(held.tolist(), launches.tolist(), strict=True)
     ]
+
+
+def _not_recorded(e: Explanation, start: IntArray) -> list[str | None]:
+    which = np.searchsorted(e.unrecorded.end_ns, start, side="right")
+    return [HOLE if hole else BUSY for hole in e.unrecorded.is_hole[which].tolist()]
 
 
 def _host_step(e: Explanation, at: IntArray) -> IntArray:
