@@ -66,7 +66,8 @@ def find_unrecorded(lane: Lane, read: Reader, *, one_step: bool) -> Unrecorded:
         read: gives tables as frames.
         one_step: whether no repetition was found, so that the whole capture counts as one step.
     """
-    gaps = complement(lane.busy, int(lane.busy[0][0]), int(lane.busy[1][-1]))
+    busy = lane.busy
+    gaps = complement(busy, int(busy[0][0]), int(busy[1][-1])) if len(busy[0]) else EMPTY
     begin, end, waiting = _busy_before(lane, gaps)
     holes = subtract(_holes(lane, read, gaps, one_step=one_step), (begin, end))
     start = np.concatenate((begin, holes[0]))
