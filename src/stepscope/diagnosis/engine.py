@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
@@ -46,6 +47,7 @@ from stepscope.diagnosis.tool_cost import (
 )
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
+from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_remarks
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
@@ -106,6 +108,7 @@ def diagnose(
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
     asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
+    asked += unrecorded_figures(reference)
     unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
@@ -333,12 +336,19 @@ def _remarks(
     if measured := measured_remark(reference):
         remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
-    for template in (own_wait_remark(reference), unexplained_remark(reference)):
+    unrecorded = (
+        unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
+    ) / reference.step_ns
+    for template in (
+        *unrecorded_remarks(reference),
+        own_wait_remark(reference),
+        unexplained_remark(reference),
+    ):
         if template:
             remarks.append(filled(template, about.values(), {}))
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))
-    elif not findings and idle > _NOTABLE:
+    elif not findings and idle - unrecorded > _NOTABLE:
         remarks.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"

@@ -94,7 +94,12 @@ def _without_findings(diagnosis: Diagnosis) -> str:
             "No cause found outside communication, which nothing covers for {share} {step}: it may "
             "move data or wait for another rank.",
         ),
-        (lane.idle_ns, "No single cause found, though the GPU is idle for {share} {step}."),
+        (
+            lane.idle_ns,
+            "No cause found: what the GPU did or waited for is not recorded for {share} {step}."
+            if 2 * lane.idle_by_cause_ns.get("unexplained", 0) > lane.idle_ns
+            else "No single cause found, though the GPU is idle for {share} {step}.",
+        ),
         (
             lane.exposed_copy_ns,
             "No single cause found, though copies that nothing covers take {share} {step}.",
