@@ -86,6 +86,13 @@ class Build:
     def memset(self, start: float, end: float, *, call: tuple[float, float] | None = None) -> None:
         self._op("memset", start, end, call, "[CUDA memset]", 7, 0, MAIN, "cudaMemsetAsync")
 
+    def graph(
+        self, start: float, end: float, *, call: tuple[float, float], number: int = 2
+    ) -> None:
+        """A launch of a CUDA graph that was recorded as a whole."""
+        self._op("graph", start, end, call, f"[CUDA graph {number}]", 7, 0, MAIN,
+                 "cudaGraphLaunch", graph_id=number)  # fmt: skip
+
     def _op(
         self,
         kind: str,

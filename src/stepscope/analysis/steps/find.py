@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane
+from stepscope.analysis.steps.after_start import late_repetition
 from stepscope.analysis.steps.kinds import inner_of, kind_of
 from stepscope.analysis.steps.marks import from_marks
 from stepscope.analysis.steps.model import AUTOMATIC, INNER_PLURAL, StepChoice, Steps
@@ -45,8 +46,8 @@ def find_steps(
 
     In this order: what the user says; ``ProfilerStep#`` annotations; ranges that hold an
     iteration; phases that repeat together; repeating operations, where what repeats is an
-    iteration; the runs of PyTorch's optimizer; a graph that is replayed; else the whole capture as
-    one step.
+    iteration; the runs of PyTorch's optimizer; a graph that is replayed; what repeats after the
+    program's start; else the whole capture as one step.
 
     Args:
         lane: the device whose operations the steps must hold.
@@ -88,7 +89,11 @@ def _found(lane: Lane, enqueued: Launches, does: Workload, window_start_ns: int)
         repeated = outer_repetition(enqueued, repeated) or repeated
     if repeated is not None and is_iteration(enqueued, repeated, runs, does.passes):
         return from_kernels(enqueued, repeated, window_start_ns)
-    return from_optimizer_ranges(lane, window_start_ns) or from_graphs(enqueued, window_start_ns)
+    found = from_optimizer_ranges(lane, window_start_ns) or from_graphs(enqueued, window_start_ns)
+    if found is not None:
+        return found
+    late = late_repetition(enqueued, runs)
+    return None if late is None else from_kernels(enqueued, late, window_start_ns)
 
 
 def _whole(lane: Lane, why: str = "") -> Steps:

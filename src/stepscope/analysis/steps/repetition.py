@@ -38,6 +38,11 @@ _STRANGE: Final = 3
 layers (the last norm, the head, sampling), and no beginning of another iteration."""
 
 
+OFTEN: Final = 8
+"""So many repetitions at least make a loop of what only a later part of a capture holds: among
+many parts of a sequence, one may seem to repeat by chance."""
+
+
 @dataclass(frozen=True)
 class Launches:
     """What the host enqueued, in order: each operation, or all of one launching call as one.
@@ -156,7 +161,7 @@ def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None
     each repetition takes a batch in, and so is an iteration with more to do every so many times.
     """
     anchors = repeated.anchors
-    if _takes_batch(found, anchors):
+    if takes_batch(found, anchors):
         return None
     # a checkpoint every few iterations reads tensors back, and is no other part of a model
     place = np.cumsum(~found.readback)
@@ -208,7 +213,7 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
         (lambda: _numbered_layers(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
         (lambda: sees(_BEGIN_CAPTURE), False),
-        (lambda: _takes_batch(found, anchors), True),
+        (lambda: takes_batch(found, anchors), True),
         (lambda: _tail(found, anchors), False),
         (lambda: _in_most(anchors, small), True),
         (lambda: sees(words.SYNC_CALL), True),
@@ -217,7 +222,7 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     return next((verdict for rule, verdict in rules if rule()), True)
 
 
-def _takes_batch(found: Launches, anchors: IntArray) -> bool:
+def takes_batch(found: Launches, anchors: IntArray) -> bool:
     """Whether most repetitions upload more than a scalar, launch a graph, or ask a loader."""
     large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
     if _in_most(anchors, np.flatnonzero((found.upload & large) | found.several)):
@@ -323,7 +328,11 @@ def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) ->
 
 
 def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
-    """Steps that are one whole graph each: the graph that takes most of the device's time."""
+    """Steps that are one whole graph each: the graph that takes most of the device's time.
+
+    Of a graph that is launched often that is the time from its first launch on: what a program
+    does before it goes into its loop, such as uploading weights, may take longer than the loop.
+    """
     lane = found.lane
     graphs = np.flatnonzero(found.several)
     if len(graphs) < MIN_STEPS:
@@ -336,7 +345,9 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
     total = np.bincount(which, weights=cost[graphs])
     largest = int(np.argmax(total))
     anchors = graphs[which == largest]
-    if len(anchors) < MIN_STEPS or total[largest] < 0.5 * float(cost.sum()):
+    often = len(anchors) >= OFTEN
+    all_of = float(cost[anchors[0] if often else 0 :].sum())
+    if len(anchors) < MIN_STEPS or total[largest] < 0.5 * all_of:
         return None
     begin = _begins(found, Repetition(anchors, 0), window_start_ns)
     message = (
