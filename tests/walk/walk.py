@@ -1,6 +1,6 @@
 """Walks every command that README, guides and findings name, on a GPU, on three unlike programs.
 
-    python tests/walk/walk.py            # some six minutes; exit code 1 where something is wrong
+    python tests/walk/walk.py            # some ten minutes; exit code 1 where something is wrong
     python tests/walk/walk.py --list     # what would be walked, and what not, and why
 
 Prints a line a command, then what is wrong. Every command must end as it should, within its time,
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -165,9 +166,9 @@ def _judge_capture(found: Walked, given: list[str]) -> None:
     if "ncu" in given:
         return
     try:
-        answer = json.loads(found.out[found.out.index('{"schema"') :])
+        answer = answer_in(found.out)
     except ValueError:
-        found.wrong.append("gives no JSON")
+        found.wrong.append(f"gives no JSON: {found.out[-200:]!r}")
         return
     first, last = 0, len(found.times)
     asked = None
@@ -184,12 +185,26 @@ def _judge_capture(found: Walked, given: list[str]) -> None:
         found.notes.append(f"lines {lines}")
 
 
+def answer_in(out: str) -> dict[str, Any]:
+    """The JSON behind what the program printed.
+
+    Raises:
+        ValueError: there is none.
+    """
+    begins = re.search(r'^\{\s*"schema"', out, re.MULTILINE)
+    if begins is None:
+        raise ValueError("no schema")
+    answer: dict[str, Any] = json.loads(out[begins.start() :])
+    return answer
+
+
 def _judge_steps(
     found: Walked, answer: dict[str, Any], asked: int | None, begins: list[int]
 ) -> None:
     steps, median_ns = answer["trace"]["steps"], answer["step_ns"]["median"]
-    lengths = [b - a for a, b in pairwise(begins)]
-    own_ns = statistics.median(lengths if asked else lengths[len(lengths) // 2 :])
+    lengths = [b - a for a, b in pairwise(begins)]  # the first step's begin is not known
+    steady, last = answer["trace"]["steady_steps"]
+    own_ns = statistics.median(lengths[max(0, steady - 1) : max(last, steady + 1)])
     found.notes.append(
         f"{answer['verdict']} {steps} steps {median_ns / 1e6:.2f} ms, own {own_ns / 1e6:.2f} ms"
     )
@@ -204,6 +219,8 @@ def _judge_steps(
 
 # --- what reads captures --------------------------------------------------------------------------
 
+_LACKING = ("holds no capture", "does not exist", "is not JSON")
+"""Refusals that say that an earlier command left nothing to read."""
 _CAPTURES = (".sqlite", ".json.gz", ".nsys-rep")
 
 
@@ -252,6 +269,8 @@ def read_all(commands: Sequence[Command], capture: Path, report: Path | None,
             refused = one.code == 2 and one.err.startswith(("stepscope:", "Usage:"))
             if one.code not in (0, 1) and not refused:
                 one.wrong.append(f"exit code {one.code}: {one.err.strip()[-300:]}")
+            if any(text in one.err for text in _LACKING):
+                one.wrong.append(f"finds nothing: {one.err.strip()[-300:]}")
             if one.code == 2:
                 one.notes.append(one.err.strip().splitlines()[-1][:120])
             found.append(one)
@@ -284,9 +303,10 @@ def walk(minutes: float, programs: Sequence[str] = tuple(STEPS)) -> list[Walked]
             print(one.line(), flush=True)
             found.append(one)
             if one.folder is not None and not one.wrong and one.code == 0:
-                if first[program] is None:
+                reports = list(one.folder.glob("*.ncu-rep"))
+                if first[program] is None and not reports:
                     first[program] = one.folder
-                report = next(iter(one.folder.glob("*.ncu-rep")), report)
+                report = next(iter(reports), report)
         capture = next((path for path in first.values() if path is not None), None)
         if capture is None:
             found.append(Walked(["stepscope"], wrong=["nothing was captured"]))
@@ -300,7 +320,7 @@ def walk(minutes: float, programs: Sequence[str] = tuple(STEPS)) -> list[Walked]
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=8.0, help="begin no capture after these")
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin no capture after these")
     parser.add_argument("--programs", default=",".join(STEPS), help="only these")
     parser.add_argument("--list", action="store_true", help="print the commands, and walk none")
     given = parser.parse_args()

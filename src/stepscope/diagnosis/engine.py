@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from stepscope.analysis.unrecorded import BUSY, HOLE
-from stepscope.diagnosis import vendors
+from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
@@ -255,7 +255,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         where=detection.where,
         message=says,
         recommendations=vendors.advice(detection.do, case),
-        next_capture=vendors.next_capture(detection.next_capture, case),
+        next_capture=vendors.next_capture(
+            frameworks.for_program(detection.next_capture, case), case
+        ),
         root_cause=detection.because,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),

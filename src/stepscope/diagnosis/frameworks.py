@@ -21,6 +21,7 @@ Detect = Callable[[Case], Detection | None]
 _XLA: Final = re.compile(r"^(?:TSL:)?(?:XlaModule|Thunk):#")
 _INSTEAD: Final = {captures.STACKS: captures.SAMPLES}
 """What torch.profiler would record, by the collector."""
+_OF_STEPS: Final = re.compile(r" --steps \d+")
 
 
 def is_jax(lane: Lane) -> bool:
@@ -49,3 +50,18 @@ def in_jax(*advice: str) -> Callable[[Detect], Detect]:
         return detected
 
     return around
+
+
+def for_program(command: str | None, case: Case) -> str | None:
+    """The capture that a cause asks for, as it can be made of the program.
+
+    ``--steps`` and torch.profiler count the steps of an optimizer. Where nothing shows that the
+    program trains, what works without one is offered instead.
+
+    Args:
+        command: as the cause names it, for programs that train.
+        case: the device.
+    """
+    if command is None or case.explanation.workload.kind == "training":
+        return command
+    return _OF_STEPS.sub("", _INSTEAD.get(command, command))
