@@ -122,6 +122,73 @@ def test_compiling_again_and_again(tmp_path: Path) -> None:
     assert figures(found.findings[0])["steps_with_compilation"] == 4
 
 
+def loading(build: Build, *, later: float = 10, idle: bool = True) -> float:
+    """A first call that loads for 40 ms, then launches of ``later`` us; when all is done."""
+    build.api(0, 6_000, "cudaFuncGetAttributes")
+    build.kernel(6_020, 6_100, call=(6_010, 6_015), name="fill")
+    until = 6_100 if idle else 46_300
+    if not idle:
+        build.kernel(6_100, until, call=(6_020, 6_025), name="long")
+    build.kernel(max(46_250, until), max(46_350, until + 100), call=(6_200, 46_200), name="conv")
+    at = max(46_350, until + 100)
+    for k in range(40):
+        call = (at + 10, at + 10 + later)
+        build.kernel(
+            call[1] + 5, call[1] + 300, call=call, name="conv" if k in (7, 19, 30) else f"k{k}"
+        )
+        at = call[1] + 300
+    return at
+
+
+def test_the_first_launch_of_a_kernel_loads_its_code(tmp_path: Path) -> None:
+    build = Build()
+    loading(build)
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "compilation_or_warmup"
+    first = found.findings[0]
+    assert "the first launch of 'conv' took 40.0 ms: its code was loaded then" in first.message
+    assert figures(first)["first_call_ns"] == 40_000_000
+    assert first.recommendations[0].startswith("warm up before measuring")
+    step = figures(first)["step_ns"]
+    assert step - first.predicted_step_ns > 39_000_000
+
+
+@pytest.mark.parametrize(
+    ("later", "idle"),
+    [(8_000, True), (10, False)],
+    ids=["launches are always slow", "the device was busy, and the queue may have been full"],
+)
+def test_a_long_first_launch_alone_is_no_loading(tmp_path: Path, later: float, idle: bool) -> None:
+    build = Build()
+    loading(build, later=later, idle=idle)
+    found = diagnosed(build, tmp_path)
+    assert "compilation_or_warmup" not in {f.cause for f in found.findings}
+
+
+def test_a_first_allocation_in_mid_run_is_no_loading(tmp_path: Path) -> None:
+    build = Build()
+    for begin in silent(build):
+        build.api(begin + 200, begin + 7_900, "cudaMalloc")
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "allocator_churn"
+
+
+def test_a_compiler_on_another_thread_counts_while_the_launching_one_is_silent(
+    tmp_path: Path,
+) -> None:
+    build = Build()
+    for begin in silent(build):
+        build.range(begin + 100, begin + 7_900, "FusionKernelRuntime::compileKernel", thread=777)
+    assert diagnosed(build, tmp_path).verdict == "compilation_or_warmup"
+
+
+def test_loading_that_the_tool_records_is_no_cost_of_the_tool(tmp_path: Path) -> None:
+    build = Build()
+    for begin in silent(build):
+        build.overhead(begin + 100, begin + 7_900, "Lazy Function Loading")
+    assert diagnosed(build, tmp_path).verdict == "compilation_or_warmup"
+
+
 def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
     build, at = Build(), 0.0
     for i in range(STEPS):

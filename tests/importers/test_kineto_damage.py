@@ -148,7 +148,7 @@ def test_json_that_is_no_whole_trace(data: bytes, says: str, tmp_path: Path) -> 
 
 def test_a_bad_value_costs_only_itself(tmp_path: Path) -> None:
     extra = (
-        ', "args": {"External id": "12", "Sequence number": 1.5, "grid": "x", '
+        ', "args": {"External id": "12", "Sequence number": 1.5, "block": "x", '
         '"est. achieved occupancy %": -Infinity, "occ": NaN, "bw": -inf}'
     )
     trace = opened(trace_of(GOOD[0], event("odd", "2.5", extra=extra), *GOOD[2:]), tmp_path)

@@ -414,3 +414,64 @@ def test_names_of_calls_and_copies() -> None:
     assert call_name("cuMemAlloc_v2") == "cuMemAlloc"
     assert copy_name("PtoP") == "[CUDA memcpy Peer-to-Peer]"
     assert copy_name("?") == "[CUDA memcpy Unknown]"
+
+
+def test_the_grid_of_a_triton_operator_is_a_text_and_no_damage(tmp_path: Path) -> None:
+    args = {"External id": 3, "grid": "grid(4096,)", "stream": 0, "kernel_backend": "triton"}
+    kernel = {"correlation": 5, "device": 0, "stream": 7, "grid": [4096, 1, 1], "block": [64, 1, 1]}
+    trace = opened(
+        chrome(
+            [
+                span("cpu_op", "triton_poi_fused_cat_0", 10, 9, args=args),
+                span("cuda_driver", "cuLaunchKernel", 12, 4, args={"correlation": 5}),
+                span("kernel", "triton_poi_fused_cat_0", 20, 5, args=kernel),
+            ]
+        ),
+        tmp_path,
+    )
+    assert trace.meta.problems == []
+    assert trace.frame("operator", "name").text("name", 0) == "triton_poi_fused_cat_0"
+    assert trace.frame("gpu_op", "grid_x")["grid_x"].tolist() == [4096]
+
+
+def test_python_threads_without_an_id_are_no_second_process(tmp_path: Path) -> None:
+    frame = {"Python parent id": None, "Python id": 1}
+    monitor = {"pid": 0, "tid": 0, "args": frame}
+    trace = opened(
+        chrome(
+            [
+                span("cpu_op", "aten::add", 10, 9, args={"External id": 3}),
+                span("python_function", "train.py(3): step", 8, 20, args=frame),
+                span("python_function", "tqdm/_monitor.py(60): run", 1, 50, **monitor),
+            ]
+        ),
+        tmp_path,
+    )
+    assert trace.meta.problems == []
+    assert set(trace.frame("process", "process_id")["process_id"].tolist()) == {7}
+    functions = trace.frame("python_function", "process_id", "thread_id")
+    assert functions["process_id"].tolist() == [7, 7]
+    assert functions["thread_id"].tolist() == [0, 8]
+
+
+def test_work_launched_before_the_recording_is_told_from_lost_calls(tmp_path: Path) -> None:
+    def kernel(ts: float, correlation: int, stream: int = 7) -> dict[str, Any]:
+        args = {"correlation": correlation, "device": 0, "stream": stream}
+        return span("kernel", "gemm", ts, 5, args=args)
+
+    trace = opened(
+        chrome(
+            [
+                span("cuda_runtime", "cudaLaunchKernel", 100, 4, args={"correlation": 5}),
+                kernel(90, 1),  # before the first call
+                kernel(110, 2),  # in the queue ahead of the first launch
+                kernel(120, 5),
+                kernel(130, 3),  # behind it: its call is lost
+                kernel(95, 4, stream=9),
+                kernel(140, 6, stream=9),
+            ]
+        ),
+        tmp_path,
+    )
+    counts = {p.id: p.count for p in trace.meta.problems}
+    assert counts == {"launched_before": 3, "unresolved_correlation": 2}

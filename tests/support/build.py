@@ -161,6 +161,17 @@ class Build:
             name=name,
         )
 
+    def overhead(self, start: float, end: float, name: str, *, thread: int = MAIN) -> None:
+        """One row of ``overhead``: what the capturing tool says of itself."""
+        self._add(
+            "overhead",
+            process_id=PID,
+            thread_id=thread,
+            start_ns=round(start * US),
+            end_ns=round(end * US),
+            name=name,
+        )
+
     def gpu(self, name: str, *, sm_count: int = 132, device: int = 0) -> None:
         """One row of ``device``."""
         self._add("device", process_id=PID, device=device, name=name, sm_count=sm_count)

@@ -3,7 +3,8 @@
 Compilers that run in the program say so in ranges and Python functions. Without those, what they
 leave is a silence of the host that ends with loading a module, or with the first launch of a
 kernel whose name a run-time compiler gave, or that lies inside an operator whose library plans for
-each new shape. A CUDA graph is compiled while it is captured.
+each new shape. A CUDA graph is compiled while it is captured. Compilers also work on threads of
+their own: that counts while the launching threads are silent and not known to do anything else.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 from stepscope.analysis import shapes
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.lanes import Lane, Reader
-from stepscope.intervals import overlap_per_window, union
+from stepscope.analysis.loading import FirstCalls
+from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _MOST: Final = 0.9
 """Share of a silence that an operator must hold; the rest lies before it begins."""
@@ -27,7 +29,14 @@ _BEGIN_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 
 
-def compile_time(lane: Lane, read: Reader, quiet: Intervals, second_step_ns: int) -> Intervals:
+def compile_time(
+    lane: Lane,
+    read: Reader,
+    quiet: Intervals,
+    second_step_ns: int,
+    loading: FirstCalls,
+    input_time: Intervals,
+) -> Intervals:
     """When the launching threads compile or load device code, calls that say so left out.
 
     Args:
@@ -36,22 +45,38 @@ def compile_time(lane: Lane, read: Reader, quiet: Intervals, second_step_ns: int
         quiet: the long silences of the launching threads, a disjoint set, ns.
         second_step_ns: from when on a kernel that was not seen before is new; in the first
             recorded step every kernel is seen for the first time.
+        loading: first calls that loaded code; each stays an interval of its own.
+        input_time: when the launching threads are known to get input.
     """
-    parts = [_named(lane, read), _before_loading(lane, quiet), _captures(lane)]
+    quiet_here = subtract(quiet, input_time)
+    parts = [_named(lane, read, quiet_here), _before_loading(lane, quiet), _captures(lane)]
     parts.append(_before_new_kernels(lane, quiet, second_step_ns))
     parts.append(_planning(lane, read, quiet))
-    return union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    parts.append(lane.host.loading)
+    found = union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    api = lane.host.api
+    calls = union(api["start_ns"][loading.call], api["end_ns"][loading.call])
+    found = subtract(found, calls)
+    start = np.concatenate((found[0], calls[0]))
+    order = np.argsort(start, kind="stable")
+    return start[order], np.concatenate((found[1], calls[1]))[order]
 
 
-def _named(lane: Lane, read: Reader) -> Intervals:
+def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
     host = lane.host
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    ranges = host.ranges
-    if len(ranges):
-        hits = shapes.hits(ranges, "name", words.is_compile_range)
-        hits &= np.isin(ranges["thread_id"], host.launch_threads)
-        starts.append(ranges["start_ns"][hits])
-        ends.append(ranges["end_ns"][hits])
+
+    def add(rows: Frame, hits: BoolArray) -> None:
+        launching = np.isin(rows["thread_id"], host.launch_threads)
+        starts.append(rows["start_ns"][hits & launching])
+        ends.append(rows["end_ns"][hits & launching])
+        beside = hits & ~launching
+        found = intersect(union(rows["start_ns"][beside], rows["end_ns"][beside]), quiet)
+        starts.append(found[0])
+        ends.append(found[1])
+
+    if len(host.ranges):
+        add(host.ranges, shapes.hits(host.ranges, "name", words.is_compile_range))
     for table in ("python_function", "operator"):
         rows = read(table, "process_id", "thread_id", "start_ns", "end_ns", "name")
         if len(rows):
@@ -59,10 +84,7 @@ def _named(lane: Lane, read: Reader) -> Intervals:
                 hits = shapes.hits(rows, "name", words.is_compile_range)
             else:
                 hits = rows.matches("name", words.COMPILE_FUNCTION)
-            hits &= rows["process_id"] == lane.process_id
-            hits &= np.isin(rows["thread_id"], host.launch_threads)
-            starts.append(rows["start_ns"][hits])
-            ends.append(rows["end_ns"][hits])
+            add(rows, hits & (rows["process_id"] == lane.process_id))
     return np.concatenate(starts), np.concatenate(ends)
 
 

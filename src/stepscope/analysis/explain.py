@@ -21,6 +21,7 @@ from stepscope.analysis.kernels.ceilings import Ceilings
 from stepscope.analysis.kernels.findings import Findings
 from stepscope.analysis.kernels.view import Kernels
 from stepscope.analysis.lanes import Lane, Reader, lanes
+from stepscope.analysis.loading import FirstCalls, first_calls
 from stepscope.analysis.measured_cost import MeasuredCost, measured_cost
 from stepscope.analysis.noise import without_noise
 from stepscope.analysis.offload import Offload, find_offload
@@ -32,6 +33,7 @@ from stepscope.analysis.stalls import Stalls, find_stalls
 from stepscope.analysis.steps.find import find_steps
 from stepscope.analysis.steps.model import AUTOMATIC, StepChoice, Steps
 from stepscope.analysis.steps.windows import Coverage, coverage, steady_steps
+from stepscope.analysis.unrecorded import Unrecorded, find_unrecorded
 from stepscope.analysis.waiting import Waiting, host_waiting
 from stepscope.analysis.where import Places
 from stepscope.analysis.workload import Workload, workload
@@ -86,6 +88,8 @@ class Explanation:
         workload: whether the program trains or only infers.
         loop: the loop of the steps, as silences of the host are judged by it.
         gil: where launching threads wait for Python's global lock, in the steady window.
+        unrecorded: idle time of which the record holds nothing, in the whole capture.
+        loading: first calls that loaded code or initialised something, in the whole capture.
     """
 
     lane: Lane
@@ -106,6 +110,8 @@ class Explanation:
     workload: Workload
     loop: Loop
     gil: GilWaits
+    loading: FirstCalls
+    unrecorded: Unrecorded
     kernels: Kernels
     _read: Reader
     recording: RecordedCost = NOTHING
@@ -214,25 +220,28 @@ def explain_lane(
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
-    loading = input_time(lane, read)
+    getting_input = input_time(lane, read)
+    loading = first_calls(lane)
     loop = Loop(steps.label, steps.begin_ns, does.infers)
-    timeline = host_timeline(lane, begin, end, typical, loading)
+    timeline = host_timeline(lane, begin, end, typical, getting_input)
     timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], loop)
     recording = recorded_cost(lane, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
     offload = find_offload(lane, steps.begin_ns, window)
     stalls = find_stalls(
-        lane, read, steps.begin_ns[first : last + 1], window, loading, offload.rows
+        lane, read, steps.begin_ns[first : last + 1], window, getting_input, offload.rows
     )
-    gil = gil_waits(lane, read, steps.begin_ns, begin, end, loading)
+    gil = gil_waits(lane, read, steps.begin_ns, begin, end, getting_input)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
-    compiling = compile_time(lane, read, timeline.quiet, second)
+    compiling = compile_time(lane, read, timeline.quiet, second, loading, getting_input)
+    unrecorded = find_unrecorded(lane, read, one_step=steps.source == "whole_capture")
     events = apart(
         {  # the first that claims a time owns it
             "checkpoint_stall": stalls.intervals,
             "cpu_offload": offload.intervals,
             "compilation_or_warmup": clip(compiling, begin, end),
             "gil_contention": gil.intervals,
+            "unexplained": clip(unrecorded.intervals, begin, end),
         }
     )
     gaps = explain_gaps(lane, timeline, begin, end, loop=loop, recording=recording, events=events)
@@ -260,6 +269,8 @@ def explain_lane(
         workload=does,
         loop=loop,
         gil=gil,
+        loading=loading,
+        unrecorded=unrecorded,
     )
 
 

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.analysis import vocabulary as words
 from stepscope.analysis.communication import is_communication
 from stepscope.analysis.launch import launching_calls
 from stepscope.intervals import union
-from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 GPU_COLUMNS = (
@@ -71,6 +72,7 @@ class HostSide:
         overhead: intervals that the capturing tool says it spent itself.
         launch_threads: threads that enqueued work on a GPU, most operations first.
         thread_names: names of its threads, as far as they have any.
+        loading: when, as the capturing tool says, CUDA loaded device code.
     """
 
     process_id: int
@@ -80,6 +82,7 @@ class HostSide:
     overhead: Frame
     launch_threads: list[int]
     thread_names: tuple[str, ...] = ()
+    loading: Intervals = EMPTY
 
     @cached_property
     def main_thread(self) -> int:
@@ -220,7 +223,7 @@ def lanes(read: Reader) -> list[Lane]:
     api = read("api_call", *API_COLUMNS)
     ranges = read("range", *RANGE_COLUMNS)
     named = read("thread", "process_id", "name")
-    overhead = read("overhead", "process_id", "thread_id", "start_ns", "end_ns")
+    overhead = read("overhead", "process_id", "thread_id", "start_ns", "end_ns", "name")
     described = read("collective", "process_id", "correlation_id")
     described = described.take(described["correlation_id"] > 0)
     is_cuda = api.equals("api", "runtime", "driver")
@@ -242,16 +245,17 @@ def lanes(read: Reader) -> list[Lane]:
         own_call = local[call[mine]]
         linked = own_call[own_call >= 0]
         threads, launches = np.unique(own_api["thread_id"][linked], return_counts=True)
+        spent = overhead.take((overhead["process_id"] == process_id) | (overhead["process_id"] < 0))
+        loads = spent.matches("name", words.LOADING_OVERHEAD)
         host = HostSide(
             process_id=process_id,
             api=own_api,
             os_calls=os_calls_of(process_id),
             ranges=ranges_of(process_id),
-            overhead=overhead.take(
-                (overhead["process_id"] == process_id) | (overhead["process_id"] < 0)
-            ),
+            overhead=spent.take(~loads),
             launch_threads=threads[np.argsort(-launches, kind="stable")].tolist(),
             thread_names=_names(named_of(process_id)),
+            loading=union(spent["start_ns"][loads], spent["end_ns"][loads]),
         )
         for device, rows in rows_by(gpu["device"][mine]).items():
             found.append(

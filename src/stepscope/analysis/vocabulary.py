@@ -34,6 +34,11 @@ MODULE_CALL = re.compile(
 )
 """Host calls that load or compile device code."""
 
+LOADING_OVERHEAD = re.compile(
+    r"(module|function|library)[_ ]loading|lazy[_ ](function|module)", re.IGNORECASE
+)
+"""What CUPTI records among its own overhead and is CUDA's: code that is loaded when first used."""
+
 OWN_DOMAIN = "stepscope"
 """NVTX domain of ``stepscope run``'s hook and of ``import stepscope`` in the program: their steps
 are ``step_0``, ``step_1`` and so on, one after the other on one thread."""
@@ -265,6 +270,8 @@ COMPILE_RANGE = re.compile(
     r"dynamo_timed|compile_inner|_compile\.|call_user_compiler|compile_fx|fx_codegen|GraphLowering"
     r"|Scheduler\.codegen|inductor_compile|triton_?(jit_?)?compile|async_compile\.|autotun"
     r"|CachingAutotuner\.bench|aot_(autograd|dispatch|trace)|^(re)?compil(e|ing|ation)\b"
+    # nvFuser (csrc/runtime, csrc/fusion_segmenter.cpp), NVRTC and the assembler
+    r"|::(re|new)?compile(?!d|r)\w*$|::Compile(Program|Fusion)|nvrtc|hiprtc|ptxas|SegmentCandidateFinder::"
     r"|^(TSL:)?Xla(Compile|Pass\b|Autotun|EmitLlvmIr|CreateGpuExecutable|BufferAssign|OptimizeHlo"
     r"|MemorySched)",
     re.IGNORECASE,

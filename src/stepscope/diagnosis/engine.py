@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
@@ -46,6 +47,7 @@ from stepscope.diagnosis.tool_cost import (
 )
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
+from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_remarks
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
@@ -106,6 +108,7 @@ def diagnose(
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
     asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
+    asked += unrecorded_figures(reference)
     unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
@@ -163,10 +166,10 @@ def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOpti
 def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
     """The findings, and the time of each cause whose repair alone gains nothing, by its title.
 
-    Where no repair alone gains anything, what holds most of a large idle time is told.
+    Where no repair alone gains anything, what keeps the device waiting for long is told.
     """
     worth = [item for item in found if item.gains]
-    worth = worth or [item for item in found if item.is_most_of_idle][:1]
+    worth = worth or [item for item in found if item.keeps_device_waiting][:1]
     findings: list[Finding] = []
     for item in worth:
         finding = _finding(item, compute)
@@ -220,9 +223,9 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
 def _finding(item: Ranked, compute: Compute) -> Finding:
     cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    time_sql = _GAIN_SQL.format(cause=cause.id) if item.is_partial else detection.time_sql
+    time_sql = _GAIN_SQL.format(cause=cause.id) if item.costs_its_gain else detection.time_sql
     figures = [_with_time(figure, cause.id, time_sql) for figure in _OF_EVERY_FINDING]
-    if item.is_partial:
+    if item.costs_its_gain:
         observed = Figure("observed_ns_per_step", "ns", "{time}")
         figures.append(_with_time(observed, cause.id, detection.time_sql))
     figures = [*detection.figures, *(figures if known else figures[:1])]
@@ -335,12 +338,19 @@ def _remarks(
     if measured := measured_remark(reference):
         remarks.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
-    for template in (own_wait_remark(reference), unexplained_remark(reference)):
+    unrecorded = (
+        unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
+    ) / reference.step_ns
+    for template in (
+        *unrecorded_remarks(reference),
+        own_wait_remark(reference),
+        unexplained_remark(reference),
+    ):
         if template:
             remarks.append(filled(template, about.values(), {}))
     if unclaimed:
         remarks.append(filled(unclaimed, about.values(), {}))
-    elif not findings and idle > _NOTABLE:
+    elif not findings and idle - unrecorded > _NOTABLE:
         remarks.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"

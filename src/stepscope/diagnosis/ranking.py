@@ -15,8 +15,9 @@ _FOLD_BELOW_SHARE = 0.08
 _WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 _MUCH = 0.2
-_SMALL_PART = 0.5
-"""What gains less than this part of what it takes costs what it gains, not what it takes."""
+_SMALL_PART, _MORE = 0.5, 1.25
+"""What gains less than the one part, or more than the other, of the time that was seen to pass in
+it costs what it gains: a straggler repaired also frees what its lateness kept from overlapping."""
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
@@ -63,18 +64,22 @@ class Ranked:
         return self.cause.id == INSUFFICIENT or best >= _WORTH * self.case.step_ns
 
     @property
-    def is_most_of_idle(self) -> bool:
-        """Whether it holds most of the device's idle time, and that is much of the step."""
-        e = self.case.explanation
-        idle = e.steady_total("idle_ns") / e.n_steady
-        seen = self.case.idle_ns(self.cause.id)
-        return 2 * seen > idle and seen >= _MUCH * self.case.step_ns
+    def keeps_device_waiting(self) -> bool:
+        """Whether the device waits or copies in it for much of the step, whatever is gained."""
+        outside = self.detection.repair is None and self.cause.of_program
+        return outside and self.detection.time_ns >= _MUCH * self.case.step_ns
 
     @property
     def is_partial(self) -> bool:
         """Whether its repair alone gains less than half of the time that it takes."""
         known = self.cause.id != INSUFFICIENT
         return known and self.gain_ns < _SMALL_PART * self.detection.time_ns
+
+    @property
+    def costs_its_gain(self) -> bool:
+        """Whether its cost is the gain of its repair, not the time that was seen to pass in it."""
+        more = self.gain_ns > _MORE * self.detection.time_ns
+        return self.is_partial or (more and self.cause.id != INSUFFICIENT)
 
     @property
     def sure_gain_ns(self) -> float:

@@ -224,8 +224,8 @@ class Finding(msgspec.Struct, frozen=True):
         cause: public id.
         severity: by the predicted gain; never above that of a finding before it.
         share_of_step: part of the mean steady step that the cause costs. Where its repair alone
-            gains less than half of the time that was seen to pass in it, the cost is that gain,
-            and the evidence holds the time as ``observed_ns_per_step``.
+            gains less than half of the time that was seen to pass in it, or a quarter more, the
+            cost is that gain, and the evidence holds the time as ``observed_ns_per_step``.
         time_ns_per_step: that part, ns.
         predicted_step_ns: mean step once the cause is gone.
         prediction_low_ns: lower bound of the prediction.

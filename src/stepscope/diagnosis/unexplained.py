@@ -8,9 +8,11 @@ import numpy as np
 
 from stepscope.analysis import vocabulary as words
 from stepscope.analysis.kernels.families import classify
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
+from stepscope.diagnosis.unrecorded import unrecorded_ns
 from stepscope.intervals import overlap_per_window, union
 from stepscope.trace.frame import IntArray
 
@@ -49,7 +51,8 @@ _SAYS: Final = (
 
 def unexplained_figures(case: Case) -> list[Figure]:
     """Figures of :func:`unexplained_remark`; none where it has nothing to say."""
-    if case.idle_ns(_ID) < WORTH_A_REMARK * case.step_ns:
+    unrecorded = unrecorded_ns(case, BUSY) + unrecorded_ns(case, HOLE)  # has a remark of its own
+    if case.idle_ns(_ID) - unrecorded < WORTH_A_REMARK * case.step_ns:
         return []
     of_it = f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}"
     time = idle_time_sql(_ID)

@@ -70,7 +70,7 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     cause = f"{causes()[first.cause].title}{on_rank}"
     cost = milliseconds(first.time_ns_per_step)
     step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}"
-    if "observed_ns_per_step" in value:
+    if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
         return (
             f"{cause} takes {milliseconds(value['observed_ns_per_step'])} {step}, of which its "
             f"repair alone gains {cost}."
@@ -94,7 +94,12 @@ def _without_findings(diagnosis: Diagnosis) -> str:
             "No cause found outside communication, which nothing covers for {share} {step}: it may "
             "move data or wait for another rank.",
         ),
-        (lane.idle_ns, "No single cause found, though the GPU is idle for {share} {step}."),
+        (
+            lane.idle_ns,
+            "No cause found: what the GPU did or waited for is not recorded for {share} {step}."
+            if 2 * lane.idle_by_cause_ns.get("unexplained", 0) > lane.idle_ns
+            else "No single cause found, though the GPU is idle for {share} {step}.",
+        ),
         (
             lane.exposed_copy_ns,
             "No single cause found, though copies that nothing covers take {share} {step}.",
@@ -144,6 +149,26 @@ def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:
             if lane.rank == rank:
                 return lane
     return diagnosis.accounting[0]
+
+
+def all_devices(diagnosis: Diagnosis) -> LaneAccounting:
+    """The accounting of all devices of the job together, as if they were one."""
+    lanes = diagnosis.accounting
+    idle: dict[str, int] = {}
+    for lane in lanes:
+        for cause, ns in lane.idle_by_cause_ns.items():
+            idle[cause] = idle.get(cause, 0) + ns
+    return LaneAccounting(
+        rank=-1,
+        device=-1,
+        wall_ns=sum(lane.wall_ns for lane in lanes),
+        compute_ns=sum(lane.compute_ns for lane in lanes),
+        exposed_communication_ns=sum(lane.exposed_communication_ns for lane in lanes),
+        exposed_copy_ns=sum(lane.exposed_copy_ns for lane in lanes),
+        memset_ns=sum(lane.memset_ns for lane in lanes),
+        idle_ns=sum(lane.idle_ns for lane in lanes),
+        idle_by_cause_ns=idle,
+    )
 
 
 def ranks_text(ranks: list[int]) -> str:

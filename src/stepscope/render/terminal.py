@@ -26,7 +26,9 @@ _STYLES = {
 }
 _IDLE_STYLES = ("red", "yellow", "bright_red", "bright_yellow", "bright_magenta")
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "yellow"}
+_BLOCKS = {"exposed communication": "▓", "exposed copy": "▒"}
 _BAR_CELLS = 60
+_MOST_BARS = 16
 _LONG_PATH = 40
 
 
@@ -42,8 +44,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     _print(console, Text(budget.headline(diagnosis), style=style))
     _print(console, Text(_about(diagnosis), style="dim"))
     console.print()
-    first, last = diagnosis.trace.steady_steps
-    for line in _bar(budget.reference_lane(diagnosis), last - first + 1):
+    for line in _bars(diagnosis):
         console.print(line)
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
@@ -84,26 +85,56 @@ def _about(diagnosis: Diagnosis) -> str:
     )
 
 
-def _bar(lane: LaneAccounting, steps: int) -> list[Text]:
-    """The step as one bar, and a line for each of its parts."""
-    bar = Text()
-    legend = []
-    wall, drawn, passed = max(lane.wall_ns, 1), 0, 0
-    idle_styles = iter(_IDLE_STYLES)
+def _bars(diagnosis: Diagnosis) -> list[Text]:
+    """A bar for each device, and a line for each part of the mean step of all of them."""
+    lanes = diagnosis.accounting
+    lane = budget.all_devices(diagnosis)
     shown = budget.parts(lane)
+    idle_styles = iter(_IDLE_STYLES)
+    styles = {part.name: _STYLES.get(part.name) or next(idle_styles, "red") for part in shown}
+    if len(lanes) == 1:
+        bars = [_bar(lane, styles, _BAR_CELLS)]
+    else:
+        names = [f"rank {one.rank}" for one in lanes]
+        if len({one.rank for one in lanes}) < len(lanes):
+            names = [f"rank {one.rank} GPU {one.device}" for one in lanes]
+        room = max(map(len, names))
+        bars = [
+            Text(f"{name:<{room}} ").append_text(_bar(one, styles, _BAR_CELLS - room - 1))
+            for name, one in list(zip(names, lanes, strict=True))[:_MOST_BARS]
+        ]
+        if len(lanes) > _MOST_BARS:
+            bars.append(Text(f"... and {len(lanes) - _MOST_BARS} more", style="dim"))
+    wall = max(lane.wall_ns, 1)
+    first, last = diagnosis.trace.steady_steps
+    step = wall / len(lanes) / (last - first + 1)
     width = max((len(_label(part)) for part in shown), default=0)
+    legend = []
     for part in shown:
+        block = _block(part)
+        line = Text(f"{block} {_label(part):{width}}", style=styles[part.name])
+        time = milliseconds(part.ns / wall * step)
+        legend.append(line.append(f"  {100 * part.ns / wall:5.1f} %  {time:>9}", style="default"))
+    title = "Where a step goes" + (", on all ranks together" if len(lanes) > 1 else "")
+    return [Text(title), *bars, *legend]
+
+
+def _bar(lane: LaneAccounting, styles: dict[str, str], cells: int) -> Text:
+    """One device's steady steps as a bar."""
+    bar = Text()
+    wall, drawn, passed = max(lane.wall_ns, 1), 0, 0
+    for part in budget.parts(lane):
         passed += part.ns
-        cells = round(_BAR_CELLS * passed / wall) - drawn
-        drawn += cells
-        style = _STYLES.get(part.name) or next(idle_styles, "red")
-        block = "░" if part.idle else "█"
-        bar.append(block * cells, style=style)
-        share = 100 * part.ns / wall
-        line = Text(f"{block} {_label(part):{width}}", style=style)
-        time = milliseconds(part.ns / steps)
-        legend.append(line.append(f"  {share:5.1f} %  {time:>9}", style="default"))
-    return [Text("Where a step goes"), bar, *legend]
+        length = round(cells * passed / wall) - drawn
+        drawn += length
+        style = styles.get(part.name, _STYLES["other idle"])
+        bar.append(_block(part) * length, style=style)
+    return bar
+
+
+def _block(part: budget.Part) -> str:
+    """What a part is drawn with, so that bars can be read without colours."""
+    return "░" if part.idle else _BLOCKS.get(part.name, "█")
 
 
 def _label(part: budget.Part) -> str:

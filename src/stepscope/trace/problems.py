@@ -87,6 +87,14 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "capture the CUDA API too (nsys: -t cuda; torch.profiler: ProfilerActivity.CPU)",
     ),
     ProblemKind(
+        "launched_before",
+        "notice",
+        "GPU operations were launched before the recording began, so that their calls are not in"
+        " it",
+        "nothing to do; to have their calls, begin the recording a step earlier or synchronise"
+        " before it",
+    ),
+    ProblemKind(
         "unclosed_range",
         "notice",
         "ranges were still open when the capture ended; their end is the capture's end",

@@ -10,7 +10,9 @@ from stepscope.analysis.derived import DEVICE, DerivedTable, of_device
 from stepscope.analysis.explain import Explanation
 from stepscope.analysis.gil import GIL_EVIDENCE
 from stepscope.analysis.job import JobView
+from stepscope.analysis.loading import FIRST_CALL, FIRST_LAUNCH
 from stepscope.analysis.stalls import STALL_EVIDENCE
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
 from stepscope.trace.frame import IntArray
 
@@ -22,7 +24,8 @@ COLUMNS: Final = {
     "step": "number of the step that the host was in when it began",
     "start_ns": "begin on the host, ns since the origin",
     "end_ns": "end on the host, ns since the origin",
-    "cause": "checkpoint_stall, cpu_offload, compilation_or_warmup or gil_contention",
+    "cause": "checkpoint_stall, cpu_offload, compilation_or_warmup, gil_contention, or unexplained "
+    "where the record holds nothing",
     "evidence": "what tells it; null where calls or names do",
     "reads": "copies from the device to the host in it",
     "read_bytes": "bytes of these copies",
@@ -65,6 +68,10 @@ def event_table(job: JobView) -> pa.Table:
                 )
             elif cause == "gil_contention" and n:
                 evidence = [GIL_EVIDENCE[e.gil.evidence]] * n
+            elif cause == "unexplained" and n:
+                evidence = _not_recorded(e, start)
+            elif cause == "compilation_or_warmup" and n:
+                evidence = _first_call(e, start)
             rows = e.segments_of(cause)
             idle = union(e.gaps.segments["start_ns"][rows], e.gaps.segments["end_ns"][rows])
             columns: dict[str, Any] = {
@@ -83,6 +90,27 @@ def event_table(job: JobView) -> pa.Table:
             }
             parts.append(pa.table(columns))
     return pa.concat_tables(parts)
+
+
+def _first_call(e: Explanation, start: IntArray) -> list[str | None]:
+    """What tells that code was loaded, of the intervals that are first calls."""
+    api, calls = e.lane.host.api, e.loading
+    if not len(calls):
+        return [None] * len(start)
+    order = np.argsort(api["start_ns"][calls.call], kind="stable")
+    begin, end = (api[name][calls.call][order] for name in ("start_ns", "end_ns"))
+    which = np.searchsorted(begin, start, side="right") - 1
+    held = (which >= 0) & (start < end[np.maximum(which, 0)])
+    launches = (calls.op >= 0)[order][np.maximum(which, 0)]
+    return [
+        (FIRST_LAUNCH if launch else FIRST_CALL) if known else None
+        for known, launch in zip(held.tolist(), launches.tolist(), strict=True)
+    ]
+
+
+def _not_recorded(e: Explanation, start: IntArray) -> list[str | None]:
+    which = np.searchsorted(e.unrecorded.end_ns, start, side="right")
+    return [HOLE if hole else BUSY for hole in e.unrecorded.is_hole[which].tolist()]
 
 
 def _host_step(e: Explanation, at: IntArray) -> IntArray:

@@ -65,8 +65,10 @@ def build(
     usual = typical_call_ns(lane)
     single = _own_call(lane, order)
     full, depth = _queue(order, lane, usual, single)
-    # what had to wait for a place in the queue, or for a graph, was handed over at the call's end
-    held = full | np.isin(lane.call[order.ops], waits.call[waits.call >= 0])
+    # what had to wait for a place in the queue, for a graph, or for its code to be loaded, was
+    # handed over at the call's end
+    before = np.concatenate((waits.call[waits.call >= 0], e.loading.call))
+    held = full | np.isin(lane.call[order.ops], before)
     handed = np.maximum(order.begin_ns, lane.enqueue_end_ns[order.ops] - usual)
     called = np.where(held, handed, order.begin_ns)
     late = delays(lane, order, waiting, called)

@@ -11,6 +11,8 @@ from stepscope.analysis.steps.model import Steps
 from stepscope.trace.frame import IntArray
 
 MIN_STEPS = 3
+_ONLY_LAUNCHES = 1.5
+"""A mark whose work takes this many times as long on the device holds its launches only."""
 
 
 def step_windows(lane: Lane, steps: Steps) -> IntArray:
@@ -40,9 +42,9 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
 def _single_window(lane: Lane, steps: Steps) -> IntArray:
     """Begin and end of a single marked step, ns.
 
-    In a loop of such steps the next one could not begin before the host has finished this one, nor
-    before the device has. So the step lasts for the longer of the two: the mark on the host, or
-    the device's work from its first to its last operation.
+    In a loop the mark lasts as long as the step: the device sets the host's pace, too, once its
+    queue is full. A mark that only holds the launches, and returns long before the device is done,
+    says nothing about the step: then the device's work from first to last operation is what lasts.
     """
     begin, end = int(steps.begin_ns[0]), steps.end_ns
     enqueued = lane.enqueue_begin_ns
@@ -51,7 +53,7 @@ def _single_window(lane: Lane, steps: Steps) -> IntArray:
     if own.any():
         first = int(lane.ops["start_ns"][own].min())
         last = int(lane.ops["end_ns"][own].max())
-        if last - first > end - begin:
+        if last - first > _ONLY_LAUNCHES * (end - begin):
             begin, end = first, last
     return np.array([begin, end], np.int64)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from stepscope.diagnosis.evidence import STEP_SQL
+from stepscope.diagnosis.unrecorded import busy_call, unrecorded_figures, unrecorded_ns
 
 _MANY = 20
 _STEPS = 5
@@ -40,13 +43,33 @@ def detect(case: Case) -> Detection | None:
             "attributed to what the host did"
         )
         capture = captures.PLAIN
-    elif case.idle_ns("unexplained") > _TOO_MUCH * case.step_ns:
+    elif (hole := unrecorded_ns(case, HOLE)) > _TOO_MUCH * case.step_ns:
+        reason = (
+            "nothing was recorded for {hole_ns} of {whole_ns}, neither a call nor an operator nor "
+            "a sample of the program, so that nobody can tell what the time passed with"
+        )
+        capture = captures.STACKS
+    elif (busy := unrecorded_ns(case, BUSY)) > (1 - _TOO_MUCH) * case.step_ns:
+        reason = (
+            "{busy_unrecorded_ns} of the {whole_ns} are a wait for work that was launched before "
+            "the recording began"
+        )
+        if any(figure.name == "waiting_call_ns" for figure in unrecorded_figures(case)):
+            reason += f": the host waits {{waiting_call_ns}} in {busy_call(case)}"
+        capture = (
+            "begin to record one step earlier, or synchronise before the recording begins: "
+            "torch.profiler.schedule(wait=..., warmup=1, active=3)"
+        )
+    elif case.idle_ns("unexplained") - hole - busy > _TOO_MUCH * case.step_ns:
         reason = "the device waits for something that the capture does not show"
         capture = captures.WAITS_AND_NODES
     elif said := _hidden_in_communication(case):
         reason, capture = said
     if reason is None:
         return None
+    figures += unrecorded_figures(case)
+    if "{whole_ns}" in reason:
+        figures.append(Figure("whole_ns", "ns", STEP_SQL))
     return Detection(
         time_ns=max(idle, 1.0),
         direct_ns=0.0,

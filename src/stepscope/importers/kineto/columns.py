@@ -110,11 +110,17 @@ def external_ids(args: list[Args]) -> Ints:
     return np.where(found <= 0, MISSING, found)
 
 
-def triples(values: Iterable[tuple[int, int, int] | None], count: int) -> npt.NDArray[np.int64]:
+def _triple(value: tuple[int, int, int] | str | None) -> tuple[int, int, int] | None:
+    return None if isinstance(value, str) else value
+
+
+def triples(
+    values: Iterable[tuple[int, int, int] | str | None], count: int
+) -> npt.NDArray[np.int64]:
     """Three columns of a list of triples; what 64 bits do not hold becomes their limit."""
     none = (MISSING, MISSING, MISSING)
     most = -MISSING - 1
-    flat = (max(min(n, most), MISSING) for v in values for n in v or none)
+    flat = (max(min(n, most), MISSING) for v in values for n in _triple(v) or none)
     return np.fromiter(flat, np.int64, 3 * count).reshape(count, 3)
 
 

@@ -50,7 +50,10 @@ def _key(name: str, default: Any = MISSING) -> Any:
 
 
 class Args(msgspec.Struct, gc=False):
-    """What the ``args`` object of an event may hold; ``Raw`` fields are JSON text."""
+    """What the ``args`` object of an event may hold; ``Raw`` fields are JSON text.
+
+    ``grid`` is a text in operators that are kernels of Triton, as Inductor writes its launch.
+    """
 
     external_id: int | None = _key("External id")
     sequence_number: int | None = _key("Sequence number")
@@ -64,7 +67,7 @@ class Args(msgspec.Struct, gc=False):
     correlation: int | None = _key("correlation")
     registers: int | None = _key("registers per thread")
     shared_bytes: int | None = _key("shared memory")
-    grid: tuple[int, int, int] | None = _key("grid", NO_TRIPLE)
+    grid: tuple[int, int, int] | str | None = _key("grid", NO_TRIPLE)
     block: tuple[int, int, int] | None = _key("block", NO_TRIPLE)
     graph_id: int | None = _key("graph id")
     graph_node_id: int | None = _key("graph node id")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.importers.foreign import of_events
 from stepscope.importers.kineto.absent import absent_tables
@@ -254,14 +255,35 @@ def _count_problems(writer: TraceWriter, events: EventReader, tables: Tables) ->
     count("invalid_text", events.tolerant.invalid_text, scope="operator")
     count("invalid_number", events.tolerant.invalid_number, scope="gpu_op")
     count("bad_value", events.tolerant.bad_value, scope="gpu_op")
-    launched = tables.gpu.columns.peek("correlation")
-    calls = tables.calls.columns.peek("correlation")
-    lacking = int((~np.isin(launched, calls[calls > 0])).sum())
-    count("unresolved_correlation", lacking, scope="gpu_op")
+    lacking, early = _without_calls(tables)
+    count("unresolved_correlation", int((lacking & ~early).sum()), scope="gpu_op")
+    count("launched_before", int((lacking & early).sum()), scope="gpu_op")
     if tables.unread:
         detail = f"events of categories that are not read: {_listed(tables.unread)}"
         total = sum(tables.unread.values())
         count("unread_events", total, scope="range", detail=detail)
+
+
+def _without_calls(tables: Tables) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Operations without a recorded call, and those that were launched before any recorded one.
+
+    A stream runs operations in the order of their launches: what runs ahead of the first one with
+    a call was launched before it. What runs before the first call of all was, on any stream.
+    """
+    gpu, calls = tables.gpu.columns, tables.calls.columns
+    known = calls.peek("correlation")
+    lacking: npt.NDArray[np.bool_] = ~np.isin(gpu.peek("correlation"), known[known > 0])
+    if not lacking.any() or not calls.rows:
+        return lacking, np.zeros(len(lacking), bool)
+    start = gpu.peek("start")
+    place = np.stack([gpu.peek("device"), gpu.peek("stream")], axis=1)
+    stream = np.unique(place, axis=0, return_inverse=True)[1].reshape(-1)
+    first = np.full(int(stream.max()) + 1, int(calls.peek("start").min()))
+    linked = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(linked, stream[~lacking], start[~lacking])
+    known_first = linked < np.iinfo(np.int64).max
+    first[known_first] = np.maximum(first, linked)[known_first]
+    return lacking, start < first[stream]
 
 
 def _listed(categories: Counter[str]) -> str:

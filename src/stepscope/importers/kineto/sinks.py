@@ -203,15 +203,21 @@ class Calls(Spans):
 
 
 class PythonFunctions(Spans):
-    """Python calls (with_stack)."""
+    """Python calls (with_stack).
+
+    Those of threads that ran before the profiler started and did nothing else that it records
+    (tqdm's monitor, queue managers) come with process and thread 0: the profiler knows neither.
+    """
 
     table = "python_function"
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """Name and place in the call tree."""
         parents = [a.python_parent_id for a in args]
+        at = place(events)
         return {
-            **place(events),
+            "pid": np.where((at["pid"] == 0) & (at["tid"] == 0), MISSING, at["pid"]),
+            "tid": at["tid"],
             "name": self.names.codes([event.name for event in events]),
             "python": integers([a.python_id for a in args]),
             "parent": integers([MISSING if p is None else p for p in parents]),

@@ -144,6 +144,8 @@ class Tolerant:
                 numbers = [_integer(v) for v in value] if isinstance(value, list) else []
                 if len(numbers) == len(NO_TRIPLE) and None not in numbers:
                     setattr(args, key, tuple(numbers))
+                elif key == "grid" and isinstance(value, str):
+                    args.grid = value
                 else:
                     self.bad_value += 1
         return args
