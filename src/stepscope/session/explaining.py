@@ -55,10 +55,10 @@ class Explaining(Opening):
         for member in self.job.members:
             of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings, self.choice)
             if not of_rank:
-                raise InputError(
-                    f"{member.trace.path} holds no GPU work; capture with CUDA tracing on "
-                    "(nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the GPU trains"
-                )
+                from stepscope.session.without_gpu import why_without_gpu
+
+                trace = member.trace
+                raise InputError(why_without_gpu(str(trace.path), trace.frame, trace.meta.source))
             if any(e.end_ns <= e.begin_ns for e in of_rank):
                 raise InputError(
                     f"the GPU work in {member.trace.path} takes no time, so its times are "
