@@ -39,7 +39,7 @@ def test_a_capture_is_refused_by_its_metadata(
 
     monkeypatch.setattr("stepscope.trace.trace.Trace.frame", never)
     with pytest.raises(
-        UsageError, match=r"the capture holds 40 rows or more.*20.*--window.*--step"
+        UsageError, match=r"the capture holds 40 rows or more.*20.*--window.*--only-step"
     ):
         page(session)
 

@@ -48,7 +48,7 @@ COMMANDS: dict[str, str] = {
 }
 """Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
 
-_PLAINER = {"→": "->", "·": "-", "█": "#", "░": ".", "…": "..."}
+_PLAINER = {"→": "->", "·": "-", "█": "#", "▓": "=", "▒": "+", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _LONGEST_MESSAGE = 4000
 _SAME_INTERRUPT_S = 0.5
