@@ -117,14 +117,50 @@ void Sink::write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* 
       return;
     }
   }
-  if (!put(target, header, data)) {
+  bool rows_of_file = !ring && is_stream_of_rows(kind);
+  bool written = put(target, header, data);
+  if (!written) {
     tell_failure(errno);
     // No torn block stays: there may be room again later.
     if (ftruncate(target, static_cast<off_t>(size)) == 0) {}
     dropped_++;
+    written = !ring && !rows_of_file && make_room(target, size) && put(target, header, data);
+    if (!written && ftruncate(target, static_cast<off_t>(size)) == 0) {}
+  }
+  if (!written) return;
+  bytes_ += sizeof header + bytes;
+  if (!ring) note_tail(rows_of_file, size, header, data);
+}
+
+// What describes the capture, its end above all, is worth more than the rows before it: the last
+// block of rows goes, and what was written behind it moves up.
+bool Sink::make_room(int descriptor, uint64_t& size) {
+  if (last_rows_ >= size || ftruncate(descriptor, static_cast<off_t>(last_rows_))) return false;
+  size = last_rows_ + tail_bytes_;
+  last_rows_ = UINT64_MAX;
+  for (size_t done = 0; done < tail_bytes_;) {
+    ssize_t more = ::write(descriptor, tail_ + done, tail_bytes_ - done);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) return false;
+    done += static_cast<size_t>(more);
+  }
+  return true;
+}
+
+// Remembers the last block of rows in the file and the small blocks behind it.
+void Sink::note_tail(bool rows, uint64_t at, const BlockHeader& header, const void* data) {
+  if (rows) {
+    last_rows_ = at;
+    tail_bytes_ = 0;
     return;
   }
-  bytes_ += sizeof header + bytes;
+  if (tail_bytes_ + sizeof header + header.bytes > sizeof tail_) {
+    last_rows_ = UINT64_MAX;  // too much stands behind it
+    return;
+  }
+  memcpy(tail_ + tail_bytes_, &header, sizeof header);
+  memcpy(tail_ + tail_bytes_ + sizeof header, data, header.bytes);
+  tail_bytes_ += sizeof header + header.bytes;
 }
 
 bool Sink::put(int descriptor, const BlockHeader& header, const void* data) {
@@ -181,6 +217,7 @@ void Sink::forget() {
   shut(segment_, segment_place_);
   descriptor_ = segment_ = -1;
   bytes_ = dropped_ = segment_since_ = 0;
+  last_rows_ = UINT64_MAX;
   segment_number_ = 0;
   told_ = false;
 }

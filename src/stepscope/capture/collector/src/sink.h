@@ -41,12 +41,17 @@ class Sink {
   static int open_file(const char* path, int flags, Place& place);
   static void shut(int descriptor, const Place& place);
   void tell_failure(int error);
+  bool make_room(int descriptor, uint64_t& size);
+  void note_tail(bool rows, uint64_t at, const BlockHeader& header, const void* data);
   bool put(int descriptor, const BlockHeader& header, const void* data);
   int segment(uint64_t time);
 
   Mutex mutex_;
   int descriptor_ = -1, segment_ = -1;
   uint64_t bytes_ = 0, dropped_ = 0, keep_ns_ = 0, segment_since_ = 0;
+  uint64_t last_rows_ = UINT64_MAX;  // where the file's last block of rows begins, if near its end
+  size_t tail_bytes_ = 0;
+  char tail_[8192];  // the blocks behind it
   uint32_t segment_number_ = 0;
   bool told_ = false;  // why nothing is written
   Place place_, segment_place_;
