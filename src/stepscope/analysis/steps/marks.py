@@ -110,7 +110,7 @@ def from_marks(lane: Lane, optimizer_runs: int) -> Steps | None:
         which = "the range" if len(best.begin) == 1 else "the two ranges"
         verb = "the step is" if len(best.begin) == 1 else "steps are"
         return _steps(best, "single_range", f"{verb} {which} {best.first!r}")
-    return _from_phases(candidates, enqueued)
+    return _from_phases(candidates)
 
 
 def _holds_steps(candidate: Candidate) -> bool:
@@ -184,9 +184,8 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
     return found
 
 
-def _from_phases(candidates: list[Candidate], enqueued_ns: IntArray) -> Steps | None:
+def _from_phases(candidates: list[Candidate]) -> Steps | None:
     """Steps from phases that repeat together (forward, backward, optimizer)."""
-    del enqueued_ns
     phases = [
         c
         for c in candidates
