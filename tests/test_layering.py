@@ -31,7 +31,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
-        "ceilings": {"analysis", "trace.errors"},
+        "ceilings": {"analysis", "trace.errors", "trace.text"},
         "opening": {"importers", "trace", "analysis", ".captures", ".ceilings"},
         "explaining": {"analysis", "trace", ".opening", ".without_gpu"},
         "without_gpu": {"analysis", "trace.units"},
@@ -103,7 +103,7 @@ ARROWS: dict[str, set[str]] = {
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
     "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
-    "server": {"session", "prepared", "runs", "render", "trace.errors"},
+    "server": {"session", "prepared", "runs", "render", "trace.errors", "trace.text"},
     "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {

@@ -21,6 +21,7 @@ from stepscope.analysis.shapes import marking_steps
 from stepscope.analysis.where import Where, function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
 
 OPERATOR_COLUMNS = (
     "id",
@@ -316,7 +317,8 @@ class Attribution:
 
 def plain_range_name(text: str) -> str:
     """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
-    return _AUTOGRAD_RANGE.sub("", text) if " = " in text else text
+    head = text[:LONGEST_JUDGED]
+    return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
 
 
 def _exactly(ascending: IntArray, values: IntArray) -> IntArray:
