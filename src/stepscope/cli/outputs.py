@@ -234,7 +234,8 @@ def write_answers(
     """
     from stepscope.render.report_text import about, pieces
 
-    for number, (path, outcome) in enumerate(answers):
+    # all of them first: a capture or a report that fails must not leave a part printed
+    for number, (path, outcome) in enumerate(list(answers)):
         target = wanted[number % len(wanted)]
         if outcome.table is None:
             if not quiet:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from stepscope.render.compare import columns
-from stepscope.render.text import clean, plural
+from stepscope.render.text import clean, no_formula, plural
 from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def entries_csv(entries: Sequence[Entry]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = list(dict.fromkeys(name for e in entries for name in e.figures))
-    writer.writerow(["id", "added_ns", "name", "revision", "label", *names])
+    writer.writerow(["id", "added_ns", "name", "revision", "label", *map(no_formula, names)])
     for e in entries:
-        texts = [clean(text, 400) for text in (e.name, e.revision, e.label)]
+        texts = [no_formula(clean(text, 400)) for text in (e.name, e.revision, e.label)]
         writer.writerow([e.id, e.added_ns, *texts, *(e.figures.get(n, "") for n in names)])
     return out.getvalue()
 
