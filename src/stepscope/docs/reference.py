@@ -31,6 +31,7 @@ from stepscope.cli import main as command_line
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.colour_page import colours_page
 from stepscope.docs.comparison import comparison_parts
 from stepscope.docs.contracts import CONTRACTS, json_page, json_schema
 from stepscope.docs.kernel_pages import kernels_page
@@ -310,6 +311,7 @@ def environment_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
+    "colours.md": lambda: page(colours_page()),
     "idle-time.md": idle_page,
     "kernels.md": lambda: page(kernels_page()),
     "limiters.md": lambda: page(limiters_page()),
