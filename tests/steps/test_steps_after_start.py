@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.analysis.test_steps import steps_of
+from tests.steps.test_steps import steps_of
 from tests.support.build import Build
 
 START = 600
