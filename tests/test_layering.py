@@ -41,7 +41,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "kernel_reports": {"kernels"},
         "inside_kernels": {"kernels", "analysis", "diagnosis"},
         "diagnosing": {
-            *("analysis", "diagnosis", "compare", "trace.errors"),
+            *("analysis", "diagnosis", "compare", "trace.errors", "trace.given"),
             *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
         "reporting": {"reports", "rules", "analysis", "compare", "trace", ".querying"},
@@ -56,10 +56,10 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
     },
     "runs": {
-        "comparing": {"session", "compare", "trace.one_job"},
+        "comparing": {"session", "compare", "trace"},
         "pair": {"session", "compare", "trace"},
         "gating": {"session", "compare", "trace", ".comparing"},
-        "recorded": {"compare", "trace.errors", ".comparing"},
+        "recorded": {"compare", "trace.errors", "trace.given", ".comparing"},
         "bisecting": {"compare", "render"},
         "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
     },
