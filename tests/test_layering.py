@@ -44,7 +44,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "kernel_reports": {"ncu"},
         "inside_kernels": {"ncu", "jobs", "operators", "diagnosis"},
         "diagnosing": {
-            *("operators", "diagnosis", "compare", "trace.errors"),
+            *("operators", "diagnosis", "compare", "trace.errors", "trace.given"),
             *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
         "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
@@ -59,10 +59,10 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
     },
     "runs": {
-        "comparing": {"session", "compare", "trace.one_job"},
+        "comparing": {"session", "compare", "trace"},
         "pair": {"session", "compare", "trace"},
         "gating": {"session", "compare", "trace", ".comparing"},
-        "recorded": {"compare", "trace.errors", ".comparing"},
+        "recorded": {"compare", "trace.errors", "trace.given", ".comparing"},
         "bisecting": {"compare", "render"},
         "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
     },

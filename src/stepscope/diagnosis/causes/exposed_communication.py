@@ -106,7 +106,6 @@ def detect(case: Case) -> Detection | None:
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
-        time_sql=_TIME_SQL,
         change=OverlapCommunication(),
     )
 
@@ -171,5 +170,6 @@ CAUSE = Cause(
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step
     min_share=0.03,
+    time_sql=_TIME_SQL,
     detect=detect,
 )

@@ -143,5 +143,6 @@ CAUSE = Cause(
     prediction="none",
     reference="docs/how-it-works.md",
     min_share=0.0,
+    takes_time=False,
     detect=detect,
 )

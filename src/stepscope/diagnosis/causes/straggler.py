@@ -75,7 +75,6 @@ def detect(case: Case) -> Detection | None:
         figures=figures,
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
-        time_sql=IMPOSED_SQL,
         change=_change(case, late),
         because=because if because in causes() else None,
         absorbs=_symptoms(c, late),
@@ -162,5 +161,6 @@ CAUSE = Cause(
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
+    time_sql=IMPOSED_SQL,
     detect=detect,
 )
