@@ -277,7 +277,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "stepscope.importers",
         "stepscope.importers.registry",
         "stepscope.trace.frame",
-        "stepscope.analysis.steps",
+        "stepscope.steps",
         "stepscope.intervals",
     ]
     assert [i.target for i in found if allowed(i)] == ["stepscope.trace.frame"]

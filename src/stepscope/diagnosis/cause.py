@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.job import Device, JobView
-from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.simulation import Change
-from stepscope.analysis.where import Where
+from stepscope.activity.where import Where
+from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.repair import Repair
+from stepscope.simulation import Change
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
 
