@@ -32,10 +32,10 @@ TRACE_SUFFIX = ".stepscope"
 
 @cache
 def importers() -> tuple[Importer, ...]:
-    """Every importer: each sub-package of ``importers`` registers one as ``IMPORTER``."""
+    """Every importer: each sub-package but ``common`` registers one as ``IMPORTER``."""
     found = []
     for module in pkgutil.iter_modules(package.__path__):
-        if module.ispkg:
+        if module.ispkg and module.name != "common":
             loaded = importlib.import_module(f"{package.__name__}.{module.name}")
             found.append(loaded.IMPORTER)
     return tuple(found)

@@ -12,12 +12,13 @@ from stepscope.session.kernel_reports import read_report
 from stepscope.session.opening import OpenOptions
 from stepscope.session.querying import Querying
 from stepscope.trace.errors import UsageError
+from stepscope.trace.given import listed
 
 if TYPE_CHECKING:
-    from stepscope.analysis.kernels.examine import Launches
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
+    from stepscope.operators.examine import Launches
 
 
 def stored_options(report: bytes) -> OpenOptions:
@@ -35,12 +36,12 @@ def stored_options(report: bytes) -> OpenOptions:
 class Diagnosing(Querying):
     """The job's diagnosis."""
 
-    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+    def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.
 
         Args:
-            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
-                cause inside them.
+            ncu: Nsight Compute report of the same program, or several: findings about kernels go
+                on to the cause inside them.
 
         Raises:
             InputError: a report cannot be read.
@@ -48,7 +49,7 @@ class Diagnosing(Querying):
         from stepscope.diagnosis.engine import diagnose
         from stepscope.diagnosis.result import StepOptions
 
-        reports = [(str(path), read_report(path)) for path in ncu]
+        reports = [(str(path), read_report(path)) for path in listed(ncu)]
         found = diagnose(
             self._cases,
             self._ranked,

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.timeline.explained import Explained, open_explained, store_explained
-from stepscope.analysis.timeline.stored import Stored, identity, open_stored
+from stepscope.timeline.explained import Explained, open_explained, store_explained
+from stepscope.timeline.stored import Stored, identity, open_stored
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
@@ -22,7 +22,7 @@ from stepscope.trace.store import storage_errors
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.timeline.timeline import Timeline
 
 TRACKS = "timeline.arrays"
 DIAGNOSIS = "diagnosis.arrays"
@@ -92,7 +92,7 @@ class Shelves:
 
     def store(self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]) -> None:
         """Store the tracks of the traces that have none, and the clock of a job that has none."""
-        from stepscope.analysis.timeline.storing import store_tracks
+        from stepscope.timeline.storing import store_tracks
 
         wanted = [m for m, one in zip(self._members, self.stored(), strict=True) if one is None]
         for done, member in enumerate(wanted):
