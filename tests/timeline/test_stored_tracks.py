@@ -25,7 +25,7 @@ from stepscope.timeline.track import Slices, slices
 from stepscope.timeline.writing import write_slices
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
-from stepscope.trace.errors import GivenUpError
+from stepscope.trace.errors import GivenUpError, StorageError
 
 Ints = npt.NDArray[np.int64]
 ids = st.lists(
@@ -354,22 +354,70 @@ def test_a_damaged_file_is_not_read_and_made_anew(tmp_path: Path, harm: str) -> 
     assert path.read_bytes() == data
 
 
-def test_a_flipped_bit_inside_is_found_by_the_check(tmp_path: Path) -> None:
-    session = kept_session(tmp_path / "cache")
-    assert session.timeline_is_whole()
-    assert session.timeline.stored[0] is not None
-    path = session.timeline.stored[0].file.path
+def flipped(path: Path) -> None:
+    """Flip a bit in the middle, in a file of its own: others have the old one mapped."""
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 16
     path.unlink()
     path.write_bytes(bytes(data))
+
+
+def tracks_of(session: Session) -> Path:
+    assert session.timeline.stored[0] is not None
+    return session.timeline.stored[0].file.path
+
+
+def test_a_flipped_bit_in_a_small_file_makes_it_absent(tmp_path: Path) -> None:
+    session = kept_session(tmp_path / "cache")
+    path = tracks_of(session)
+    whole = path.read_bytes()
+    flipped(path)
+    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert again.stored_timeline_is_missing()
+    again.store_timeline(lambda _: None)
+    assert path.read_bytes() == whole
+
+
+def test_a_flipped_bit_in_a_large_file_is_told_to_who_meets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
+    session = kept_session(tmp_path / "cache")
+    path = tracks_of(session)
+    assert session.timeline_is_whole()
+    flipped(path)
     again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
     assert not again.stored_timeline_is_missing()  # both ends are sound
+    with pytest.raises(StorageError, match="damaged and has been removed"):
+        list(map(again.timeline.track, [track.id for track in again.timeline.tracks]))
+    assert not path.exists()
+
+
+def test_a_flipped_bit_in_a_large_file_is_found_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
+    path = tracks_of(kept_session(tmp_path / "cache"))
+    flipped(path)
+    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
     assert not again.timeline_is_whole()
     assert not path.exists()
     assert Session(
         [bundled_capture()], cache=Cache(tmp_path / "cache")
     ).stored_timeline_is_missing()
+
+
+def test_a_flipped_bit_in_a_stored_diagnosis_makes_it_absent(tmp_path: Path) -> None:
+    session = kept_session(tmp_path / "cache")
+    session.store_diagnosis(b"{}")
+    assert session.diagnosed() == b"{}"
+    path = session._shelves.place("diagnosis.arrays")
+    data = path.read_bytes()
+    at = data.index(b"{}")
+    path.unlink()
+    path.write_bytes(data[:at] + b"[}" + data[at + 2 :])
+    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert again.diagnosed() is None
 
 
 def test_files_of_another_version_or_trace_are_not_read(

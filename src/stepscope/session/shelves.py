@@ -149,15 +149,13 @@ class Shelves:
 
     def whole(self) -> bool:
         """Whether all contents are as they were written; removes what is not."""
-        files = [one.file for one in self.stored() if one is not None]
-        explained = self.explained()
-        files += [explained.file] if explained is not None else []
-        for name in (TABLES, STEPS):
+        paths = {one.file.path for one in self.stored() if one is not None}
+        for name in (DIAGNOSIS, TABLES, STEPS):
             with suppress(NotWholeError, StorageError, OSError):
-                files.append(ArrayFile(self.place(name)))
-        damaged = [file for file in files if not file.verify()]
-        for file in damaged:
-            file.path.unlink(missing_ok=True)
+                paths.add(self.place(name))
+        damaged = [path for path in paths if path.exists() and not _matches(path)]
+        for path in damaged:
+            path.unlink(missing_ok=True)
         return not damaged
 
     def explained(self) -> Explained | None:
@@ -179,3 +177,10 @@ class Shelves:
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]
         return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
+
+
+def _matches(path: Path) -> bool:
+    """Whether a file is as it was written."""
+    with suppress(NotWholeError):
+        return ArrayFile(path).verify()
+    return False

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.trace.frame import NULL, AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES, arrow_schema
-from stepscope.trace.store import damaged
+from stepscope.trace.store import damaged, table_path
 from stepscope.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class StoredTable:
     def __init__(self, trace: Trace, table: str) -> None:
         assert table in TABLES
         self._table = table
-        self._path = trace.folder / f"{table}.parquet"
+        self._trace = trace
+        self._path = table_path(trace.folder, table)
         self._stated = trace.rows(table)
         self._footer: pq.FileMetaData | None = None
         self._types: dict[str, pa.DataType] = {}
@@ -144,7 +145,7 @@ class StoredTable:
         return 0 if footer is None else int(footer.num_rows)
 
     def _file_footer(self) -> pq.FileMetaData | None:
-        if self._footer is None and self._path.exists():
+        if self._footer is None and self._trace.file(self._table).exists():
             with self._errors():
                 reader = _reader(self._path, None)
                 found, types = reader.metadata, reader.schema_arrow
