@@ -32,7 +32,9 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
         "ceilings": {"analysis", "trace.errors"},
-        "opening": {"importers", "trace", "analysis", ".captures", ".ceilings"},
+        "opening": {"importers", "trace", "analysis", ".answers", ".captures", ".ceilings"},
+        # What took long to find, kept; it is found behind every question.
+        "answers": {"trace"},
         "explaining": {"analysis", "trace", ".opening", ".without_gpu"},
         "without_gpu": {"analysis", "trace.units"},
         "simulating": {"analysis", "trace.errors", ".explaining"},
@@ -46,7 +48,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "reporting": {"reports", "rules", "analysis", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
-        "shelves": {"analysis", "trace"},
+        "shelves": {"analysis", "trace", ".answers"},
         "timeline": {"analysis", "trace", ".explaining", ".shelves"},
         "viewing": {"analysis", "export", "trace.notes", ".timeline"},
         "__init__": {

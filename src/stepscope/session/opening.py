@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from stepscope.analysis.steps.model import StepChoice
 from stepscope.importers.registry import load
+from stepscope.session.answers import Answers
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
 from stepscope.trace.cache import Cache
@@ -62,6 +63,15 @@ class Opening:
             self.job.remarks.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
+        self._answers = Answers(
+            self.job.members,
+            self._cache,
+            [
+                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
+                *self.job.remarks,
+            ],
+            again=again,
+        )
 
     @property
     def open_options(self) -> OpenOptions:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.timeline.explained import Explained, open_explained, store_explained
 from stepscope.analysis.timeline.stored import Stored, identity, open_stored
+from stepscope.session.answers import code_digest
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
@@ -175,7 +176,7 @@ class Shelves:
     @property
     def identity(self) -> str:
         """What files about the whole job depend on."""
-        told = [*self._paths, self._choice]
+        told = [code_digest(), *self._paths, self._choice]
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]
         return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
