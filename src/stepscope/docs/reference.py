@@ -28,6 +28,7 @@ from stepscope.analysis.derived import derived_tables
 from stepscope.analysis.simulation import costs, program, waits
 from stepscope.analysis.simulation import edit as simulated
 from stepscope.cli import main as command_line
+from stepscope.cli.options import WithActions
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
@@ -192,6 +193,9 @@ def commands_page() -> str:
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
         rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
+        if isinstance(command, WithActions):
+            actions = [(code(action), prose(does)) for action, does in command.actions.items()]
+            parts.append(table(("action", "meaning"), actions))
         parts.append(table(("option", "values", "default", "meaning"), rows))
     return page(parts)
 
