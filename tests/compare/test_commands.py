@@ -122,7 +122,18 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        (gate, ("{0}", "--baseline", "{0}", "--budget", "peak_memory_bytes=1", "--budget", "step_ms=1")),
+        (
+            gate,
+            (
+                "{0}",
+                "--baseline",
+                "{0}",
+                "--budget",
+                "peak_memory_bytes=1",
+                "--budget",
+                "step_ms=1",
+            ),
+        ),
         (compare, ("{0}", "{1}")),
         (compare, ("{0}", "{1}", "{0}")),
     ],

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
-from stepscope.analysis.gaps import CAUSES
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.ranking import INSUFFICIENT
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.gaps.idle import CAUSES
 from stepscope.session import Session
 
 PERIOD = 10_000.0  # us

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.gaps import CAUSES as IDLE_CAUSES
-from stepscope.analysis.job import Device, JobView
-from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.simulation import Change
-from stepscope.analysis.where import Where
+from stepscope.activity.where import Where
+from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
+from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.repair import Repair
+from stepscope.simulation import Change
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
 
@@ -173,7 +173,7 @@ class Cause:
         min_share: share of the step from which it is reported.
         detect: a device's case -> detection, or None.
         time_sql: statement that gives the time it takes, ns a step; None only where idle time is
-            charged to the cause (``CAUSES`` in ``analysis/gaps.py``), which is then its time.
+            charged to the cause (``CAUSES`` in ``gaps/idle.py``), which is then its time.
         takes_time: False for verdicts, which have no time of their own.
         of_program: False when the cause lies in the measurement, not in the program: it then
             never outranks a cause that does.
@@ -227,7 +227,7 @@ def register(known: dict[str, Cause], cause: Cause, file: str) -> None:
     if cause.takes_time and not (cause.time_sql or "").strip() and cause.id not in IDLE_CAUSES:
         raise TypeError(
             f"the cause {cause.id!r} has no time_sql, and no idle time is charged to it "
-            "(CAUSES in analysis/gaps.py), so that it would be ranked with 0.0 ms; give its Cause "
+            "(CAUSES in gaps/idle.py), so that it would be ranked with 0.0 ms; give its Cause "
             "a time_sql, the statement for its time in ns a step"
         )
     known[cause.id] = cause

@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
@@ -48,6 +47,7 @@ from stepscope.diagnosis.tool_cost import (
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
 from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_remarks
+from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 

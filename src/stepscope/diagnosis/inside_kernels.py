@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.tool_cost import doubtful_ns
+from stepscope.kernels.repair import Repair
+from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]
 

@@ -47,9 +47,9 @@ from stepscope.session.viewing import Viewing
 from stepscope.trace.cache import remove_leftovers
 
 if TYPE_CHECKING:
-    from stepscope.analysis.tabular.report import Outcome as Outcome
-    from stepscope.analysis.tabular.report import Report as Report
-    from stepscope.analysis.tabular.report import Request as Request
+    from stepscope.tabular.report import Outcome as Outcome
+    from stepscope.tabular.report import Report as Report
+    from stepscope.tabular.report import Request as Request
 
 __all__ = [
     "OpenOptions",

@@ -15,10 +15,10 @@ from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 
 if TYPE_CHECKING:
-    from stepscope.analysis.kernels.examine import Launches
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
+    from stepscope.operators.examine import Launches
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from stepscope.analysis.steps.model import StepChoice
 from stepscope.importers.registry import load
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
+from stepscope.steps.model import StepChoice
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.given import listed

@@ -12,9 +12,9 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.collectives.summary import Communication
-    from stepscope.analysis.job import JobView
-    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
+    from stepscope.collectives.summary import Communication
+    from stepscope.jobs.view import JobView
+    from stepscope.operators.roofline import OperatorRooflines
     from stepscope.sql.engine import Engine
 
 
@@ -31,7 +31,7 @@ class Querying(Ranking):
         """SQL over the canonical tables, the derived tables and ``prediction``."""
         from functools import partial
 
-        from stepscope.analysis.derived import derived_tables
+        from stepscope.derived import derived_tables
         from stepscope.diagnosis.predictions import prediction_table
         from stepscope.sql.engine import Engine
 
@@ -77,7 +77,7 @@ class Querying(Ranking):
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.analysis.derived.step import TABLE
+        from stepscope.derived.step import TABLE
 
         return TABLE.build(self._view)
 
@@ -87,7 +87,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.collectives.summary import nothing, summary
+        from stepscope.collectives.summary import nothing, summary
 
         found = self._view.collectives
         if found is None:
@@ -100,7 +100,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import KERNELS_VIEW
+        from stepscope.kernels.views import KERNELS_VIEW
 
         return self.query(KERNELS_VIEW)
 
@@ -113,7 +113,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import operators_view
+        from stepscope.kernels.views import operators_view
 
         if not by:
             known = any(trace.rows("operator") for trace in self.job.traces)
@@ -126,6 +126,6 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.operator_roofline import operator_rooflines
+        from stepscope.operators.roofline import operator_rooflines
 
         return operator_rooflines(self._view, self.paths)

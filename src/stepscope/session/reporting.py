@@ -15,9 +15,9 @@ from stepscope.trace.trace import Member
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.tabular.report import Outcome, Report, Request
-    from stepscope.analysis.tabular.source import Scope
     from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.tabular.report import Outcome, Report, Request
+    from stepscope.tabular.source import Scope
 
 
 class Reporting(Querying):
@@ -36,9 +36,9 @@ class Reporting(Querying):
         Raises:
             UsageError: a filter is written wrong.
         """
-        from stepscope.analysis.tabular.report import Outcome, answer
-        from stepscope.analysis.tabular.source import Scope, Source
-        from stepscope.analysis.tabular.window import range_scope, time_scope
+        from stepscope.tabular.report import Outcome, answer
+        from stepscope.tabular.source import Scope, Source
+        from stepscope.tabular.window import range_scope, time_scope
 
         fixed = time_scope(window) if window else Scope()
         for member in self.job.members:
@@ -153,8 +153,8 @@ def stats_requests(names: str | Sequence[str], known: Mapping[str, Report]) -> l
     Raises:
         UsageError: unknown report or argument.
     """
-    from stepscope.analysis.tabular.report import parse
     from stepscope.reports.registry import DEFAULT
+    from stepscope.tabular.report import parse
 
     return [parse(name, known) for name in listed(names) or DEFAULT]
 
@@ -165,8 +165,8 @@ def rule_requests(names: str | Sequence[str]) -> list[Request]:
     Raises:
         UsageError: unknown rule or argument.
     """
-    from stepscope.analysis.tabular.report import parse
     from stepscope.rules.registry import DEFAULT, rules
+    from stepscope.tabular.report import parse
 
     wanted = listed(names) or list(DEFAULT)
     every = [name for item in wanted for name in (rules() if item == "all" else (item,))]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.analysis.collectives.job import Collectives
-from stepscope.analysis.simulation import OverlapCommunication
+from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
     PACE,
@@ -13,6 +12,7 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     position,
 )
+from stepscope.simulation import OverlapCommunication
 
 _ID = "exposed_communication"
 

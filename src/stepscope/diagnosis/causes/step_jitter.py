@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.outliers import PARTS, Outliers
+from stepscope.activity import names as words
+from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location

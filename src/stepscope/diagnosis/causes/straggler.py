@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.collectives.job import Collectives
-from stepscope.analysis.collectives.late import Lateness
-from stepscope.analysis.simulation import Change, DeviceLike, RankLike
+from stepscope.collectives.job import Collectives
+from stepscope.collectives.late import Lateness
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
@@ -17,6 +16,7 @@ from stepscope.diagnosis.collective_figures import (
     surplus_figure,
 )
 from stepscope.diagnosis.result import Location
+from stepscope.simulation import Change, DeviceLike, RankLike
 
 _ID = "straggler"
 _WHY = {
