@@ -85,7 +85,11 @@ class _Commands(click.Group):
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Help is as wide as the terminal, up to what still reads well."""
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="stepscope", message="%(prog)s %(version)s")
 def cli() -> None:
     """Why is my training step slow, and what happens if I fix it?"""
@@ -105,6 +109,8 @@ def main() -> NoReturn:
     except click.exceptions.Exit as error:
         _say_damage(damage)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _show_help(error)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -207,6 +213,17 @@ def _discard_output() -> None:
     """Let nothing be written any more: Python would complain about it at shutdown."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
+    """Answer a command without its arguments with its help, as click does: nothing was asked.
+
+    It goes to standard error, with the exit code of bad input, so that no script takes it for an
+    answer; ``--help`` writes it to standard output and ends with 0.
+    """
+    with contextlib.suppress(OSError):
+        click.echo(error.format_message(), err=True)
+    sys.exit(2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

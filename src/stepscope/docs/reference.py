@@ -15,6 +15,7 @@ import stepscope
 from stepscope.activity import host
 from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
+from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
@@ -186,6 +187,9 @@ def commands_page() -> str:
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
         rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
+        if isinstance(command, WithActions):
+            actions = [(code(action), prose(does)) for action, does in command.actions.items()]
+            parts.append(table(("action", "meaning"), actions))
         parts.append(table(("option", "values", "default", "meaning"), rows))
     return page(parts)
 
