@@ -1,5 +1,5 @@
 /**
- * Colours as `analysis/timeline/colours.py` declares them: each has one meaning in all views. Here
+ * Colours as `timeline/colours.py` declares them: each has one meaning in all views. Here
  * they are only looked up, and listed in the legend.
  */
 
