@@ -31,11 +31,21 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
+<<<<<<< a559ebe3e2864f4f3d3a99a54225e7b0d0822ddb
         "ceilings": {"kernels", "trace.errors"},
         "opening": {"importers", "trace", "steps", ".captures", ".ceilings"},
         "explaining": {"breakdown", "jobs", "kernels", "trace", ".opening", ".without_gpu"},
         "without_gpu": {"activity", "breakdown", "trace.units"},
         "simulating": {"simulation", "trace.errors", ".explaining"},
+=======
+        "ceilings": {"analysis", "trace.errors"},
+        "opening": {"importers", "trace", "analysis", ".answers", ".captures", ".ceilings"},
+        # What took long to find, kept; it is found behind every question.
+        "answers": {"trace"},
+        "explaining": {"analysis", "trace", ".opening", ".without_gpu"},
+        "without_gpu": {"analysis", "trace.units"},
+        "simulating": {"analysis", "trace.errors", ".explaining"},
+>>>>>>> 56f6ef30158cf04f811cf3f3fa3aa4062d55f14b
         "ranking": {"diagnosis", ".simulating"},
         "querying": {
             *("sql", "collectives", "derived", "diagnosis", "jobs", "kernels", "operators"),
@@ -49,9 +59,15 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
+<<<<<<< a559ebe3e2864f4f3d3a99a54225e7b0d0822ddb
         "shelves": {"timeline", "trace"},
         "timeline": {"breakdown", "timeline", "trace", ".explaining", ".shelves"},
         "viewing": {"tabular", "timeline", "export", "trace.notes", ".timeline"},
+=======
+        "shelves": {"analysis", "trace", ".answers"},
+        "timeline": {"analysis", "trace", ".explaining", ".shelves"},
+        "viewing": {"analysis", "export", "trace.notes", ".timeline"},
+>>>>>>> 56f6ef30158cf04f811cf3f3fa3aa4062d55f14b
         "__init__": {
             *("tabular", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
             ".opening",
