@@ -21,13 +21,10 @@ Process* process();
 // The number of this process in its line of forks: what was made before a fork is not ours.
 uint32_t generation();
 
-<<<<<<< 08393315715c371dd1f0cd12910add57d64dfd4d
 // Whether this process's capture ends or has ended: nothing is taken any more.
 bool ended();
-=======
 // Whether recording has ever begun in this process.
 bool ever_recorded();
->>>>>>> 9ed8c864bb5046a566ee4a86a2323ae97c050517
 // Whether NVTX events are recorded now.
 bool nvtx_wanted();
 bool recording();
