@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import StepscopeError
+from stepscope.trace.errors import LimitError, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -98,6 +98,8 @@ def main() -> NoReturn:
         code = _run()
         sys.stdout.flush()
     except StepscopeError as error:
+        if isinstance(error, LimitError) and error.left_running:
+            _end_at_once(error.exit_code, str(error))
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
@@ -136,13 +138,17 @@ def _run() -> object:
 def _end_interrupted() -> NoReturn:
     """End at once and cleanly: no thread, library or second signal may change how."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_at_once(130, "interrupted")
+
+
+def _end_at_once(code: int, message: str) -> NoReturn:
+    """End without waiting for any thread: it may run a statement that heeds no interrupt."""
     if "stepscope.session" in sys.modules:
         from stepscope.session import remove_leftovers
 
         remove_leftovers()
-    with contextlib.suppress(OSError):
-        click.echo("stepscope: interrupted", err=True)
-    os._exit(130)
+    _say(message)
+    os._exit(code)
 
 
 def _prepare_streams() -> None:
@@ -185,10 +191,15 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
+    _say(message)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
+    """One line on the standard error."""
     from stepscope.render.text import clean
 
     # paths and SQL come back in messages: they may hold anything
     line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)
-    sys.exit(code)
