@@ -12,7 +12,7 @@ from stepscope.sql.limits import Limits, from_environment, limited, too_large
 from stepscope.sql.statement import Statement, checked
 from stepscope.trace.errors import LimitError, UsageError
 from stepscope.trace.schema import TABLES, arrow_schema
-from stepscope.trace.store import damaged
+from stepscope.trace.store import damaged, table_path
 
 if TYPE_CHECKING:
     import duckdb
@@ -107,7 +107,7 @@ class Engine:
             "memory_limit": f"{self.limits.memory_bytes >> 20}MiB",
         }
         connection = duckdb.connect(":memory:", config=shut_in)
-        files = [str(file) for _, trace in self._ranks for file in _files(trace).values()]
+        files = [str(file) for _, trace in self._ranks for file in _files(trace)]
         # a pattern is compared as it is written, before it is resolved
         paths = [_quoted(p) for file in files for p in dict.fromkeys((file, _literally(file)))]
         connection.execute("SET python_enable_replacements=false")
@@ -133,8 +133,9 @@ class Engine:
 
         parts = []
         for rank, trace in self._ranks:
-            if (file := _files(trace).get(name)) is None:
+            if not trace.rows(name):
                 continue
+            file = trace.file(name).resolve()  # checked: DuckDB itself notices no damage
             read = f"read_parquet({_quoted(_literally(str(file)))}, hive_partitioning=false)"
             query = f"SELECT {rank}::BIGINT AS rank, * FROM {read}"
             try:
@@ -147,10 +148,9 @@ class Engine:
         return " UNION ALL ".join(parts)
 
 
-def _files(trace: Trace) -> dict[str, Path]:
+def _files(trace: Trace) -> list[Path]:
     """The files of a trace's tables, without those that hold no row."""
-    folder = trace.folder.resolve()
-    return {name: folder / f"{name}.parquet" for name in TABLES if trace.rows(name)}
+    return [table_path(trace.folder, name).resolve() for name in TABLES if trace.rows(name)]
 
 
 def _literally(path: str) -> str:
