@@ -64,6 +64,17 @@ def ceilings(function: F) -> F:
     )(function)
 
 
+def timeout(function: F) -> F:
+    """``--timeout``: how long the statements may take."""
+    return click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="End the SQL after so many seconds. By default what STEPSCOPE_QUERY_TIMEOUT says, "
+        "else 300.",
+    )(function)
+
+
 _TEXT_FORMATS = ("terminal", "text", "column")
 
 

@@ -55,21 +55,31 @@ class Querying(Ranking):
             [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
         )
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
         """Run one SELECT.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take; by default ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
 
         Raises:
             UsageError: the statement is wrong.
+            LimitError: it takes too much time or memory.
         """
-        return self.engine.query(sql)
+        return self.engine.query(sql, timeout_s)
 
-    def figure(self, sql: str) -> float | int:
+    def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; 0 for null.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take, as for :meth:`query`.
 
         Raises:
             UsageError: the statement is wrong, or its answer is not one number.
+            LimitError: it takes too much time or memory.
         """
-        answer = self.query(sql)
+        answer = self.query(sql, timeout_s)
         if answer.num_rows != 1 or answer.num_columns != 1:
             raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
         value = answer.column(0)[0].as_py()
