@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import StepscopeError
+from stepscope.trace.errors import DamageWarning, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -84,7 +85,11 @@ class _Commands(click.Group):
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Help is as wide as the terminal, up to what still reads well."""
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="stepscope", message="%(prog)s %(version)s")
 def cli() -> None:
     """Why is my training step slow, and what happens if I fix it?"""
@@ -94,13 +99,18 @@ def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
     _prepare_streams()
     _answer_interrupts()
+    damage = _collect_damage()
     try:
         code = _run()
         sys.stdout.flush()
+        _say_damage(damage)
     except StepscopeError as error:
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
+        _say_damage(damage)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _show_help(error)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -131,6 +141,27 @@ def _run() -> object:
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
     with cli.make_context("stepscope", sys.argv[1:]) as context:
         return cli.invoke(context)
+
+
+def _collect_damage() -> list[str]:
+    """What of captures is damaged, from now on: who is refused for it need not hear it twice."""
+    damage: list[str] = []
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, DamageWarning):
+            damage.append(str(message))
+        else:
+            usual(message, category, *rest, **more)
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", DamageWarning)
+    return damage
+
+
+def _say_damage(damage: list[str]) -> None:
+    for message in dict.fromkeys(damage):
+        _say(f"warning: {message}")
 
 
 def _end_interrupted() -> NoReturn:
@@ -184,11 +215,26 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
+    """Answer a command without its arguments with its help, as click does: nothing was asked.
+
+    It goes to standard error, with the exit code of bad input, so that no script takes it for an
+    answer; ``--help`` writes it to standard output and ends with 0.
+    """
+    with contextlib.suppress(OSError):
+        click.echo(error.format_message(), err=True)
+    sys.exit(2)
+
+
 def _fail(message: str, code: int) -> NoReturn:
+    _say(message)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
     from stepscope.render.text import clean
 
     # paths and SQL come back in messages: they may hold anything
     line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)
-    sys.exit(code)

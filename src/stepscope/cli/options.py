@@ -89,6 +89,24 @@ def formats(*names: str) -> Callable[[F], F]:
     )
 
 
+class WithActions(click.Command):
+    """A command whose first argument says what to do; its help lists what there is.
+
+    Without any argument it shows that help.
+    """
+
+    def __init__(self, *args: Any, actions: dict[str, str], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.no_args_is_help = True
+        self.actions = actions
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does, and its actions."""
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Actions"):
+            formatter.write_dl(list(self.actions.items()))
+
+
 def import_numpy() -> None:
     """Import numpy without the threads of its BLAS, which start at once and wait busily.
 

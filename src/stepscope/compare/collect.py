@@ -7,12 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stepscope.analysis.collectives.summary import summary
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.gaps import CAUSES
-from stepscope.analysis.job import Device, JobView
-from stepscope.analysis.kernels.attribution import ENGINE, plain_range_name
-from stepscope.analysis.kernels.view import FAMILY_NAMES
+from stepscope.breakdown.explain import Explanation
+from stepscope.collectives.summary import summary
 from stepscope.compare.profile import (
     BUSY_PARTS,
     CollectiveUse,
@@ -23,7 +19,11 @@ from stepscope.compare.profile import (
 )
 from stepscope.compare.statistics import Floats, mean_error
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import overlap_per_window
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.attribution import ENGINE, plain_range_name
+from stepscope.kernels.view import FAMILY_NAMES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepscope.analysis.aligned.steps import DeviceSteps
-from stepscope.analysis.kernels.attribution import ENGINE, plain_range_name
-from stepscope.analysis.timeline.classes import gpu_codes
-from stepscope.analysis.timeline.extract import packed
 from stepscope.compare.profile import Profile
+from stepscope.kernels.attribution import ENGINE, plain_range_name
+from stepscope.timeline.classes import gpu_codes
+from stepscope.timeline.extract import packed
+from stepscope.timeline.stepview.steps import DeviceSteps
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, IntArray
 

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.unrecorded import BUSY, HOLE
+from stepscope.activity import names as words
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import unrecorded_ns
+from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
+from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray
 
 _ID: Final = "unexplained"

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.timeline.classes import CLASSES
-from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Samples
 from stepscope.export.pieces import CHUNK, Arrows, Piece, launches, pieces
+from stepscope.timeline.classes import CLASSES
+from stepscope.timeline.timeline import Timeline
+from stepscope.timeline.track import Samples
 
 REFERENCE = "Trace Event Format (Google); JSON object format"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.launch import launching_calls
-from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Slices, Track
+from stepscope.activity.launch import launching_calls
+from stepscope.timeline.timeline import Timeline
+from stepscope.timeline.track import Slices, Track
 from stepscope.trace.frame import BoolArray, IntArray
 
 _MOST_LANES = 8

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.trace.folders import write_private
 from stepscope.trace.frame import IntArray
 from stepscope.trace.schema import Table, arrow_schema
 
@@ -162,6 +163,7 @@ def _parquet_writer(spec: Table, path: Path) -> pq.ParquetWriter:
 
     delta = [c.name for c in spec.columns if c.name in _DELTA_COLUMNS]
     dictionary = [c.name for c in spec.columns if c.name not in _DELTA_COLUMNS]
+    write_private(path, b"")  # Arrow would leave it to the umask who may read it
     return pq.ParquetWriter(
         path,
         arrow_schema(spec.name),
@@ -169,4 +171,5 @@ def _parquet_writer(spec: Table, path: Path) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=dictionary,
         column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,  # for other readers; Stepscope checks whole files
     )

@@ -7,14 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.waiting import PLAIN, READ, UPLOAD, Waiting
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.own_waits import mostly_of_ddp
 from stepscope.diagnosis.result import Location
+from stepscope.gaps.waiting import PLAIN, READ, UPLOAD, Waiting
+from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray
 
 _ID = "host_sync"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.kernels.view import FAMILY_NAMES
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.kernels.view import FAMILY_NAMES
 
 _ID = "small_kernels"
 

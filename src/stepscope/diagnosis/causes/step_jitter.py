@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.outliers import PARTS, Outliers
+from stepscope.activity import names as words
+from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
@@ -55,10 +55,6 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        time_sql=(
-            "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
-            "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
-        ),
         says="{odd_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
         + _SAYS[kind].format(place=place),
         texts=where.texts() | ({"name": repr(name)} if name else {}),
@@ -232,5 +228,9 @@ CAUSE = Cause(
     prediction="the mean step with the odd steps as long as the normal one",
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,
+    time_sql=(
+        "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
+        "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+    ),
     detect=detect,
 )

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.stretches import TABLE as STRETCHES
+from stepscope.importers.common.stretches import columns, read_header
 from stepscope.importers.foreign import of_events
 from stepscope.importers.kineto.absent import absent_tables
 from stepscope.importers.kineto.collectives import write_collectives
@@ -38,8 +40,6 @@ from stepscope.importers.kineto.sinks import (
 )
 from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.importers.kineto.stream import open_text
-from stepscope.importers.stretches import TABLE as STRETCHES
-from stepscope.importers.stretches import columns, read_header
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.naming import call_name
 from stepscope.importers.kineto.collectives import Said, said
 from stepscope.importers.kineto.columns import (
     Codes,
@@ -31,7 +32,6 @@ from stepscope.importers.kineto.columns import (
 )
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
 from stepscope.importers.kineto.spans import Context, Spans, place
-from stepscope.importers.naming import call_name
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
 CUDA_DEVICE_TYPES = (1, 20)  # c10::DeviceType CUDA and HIP

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
+from stepscope.tabular.attribution import (
     STYLES,
     Names,
     launches,
@@ -17,11 +18,10 @@ from stepscope.analysis.tabular.attribution import (
     ranges_around,
     usable_ranges,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, nullable
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
+from stepscope.tabular.maths import dictionary, group, nullable
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.attribution import (
     BASE,
     MANGLED,
     STYLES,
@@ -15,11 +16,10 @@ from stepscope.analysis.tabular.attribution import (
     ranges_around,
     usable_ranges,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, nullable, statistics, text_ranks
-from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS, RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.maths import dictionary, group, nullable, statistics, text_ranks
+from stepscope.tabular.needs import CUDA_CALLS, KERNELS, RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:

@@ -6,19 +6,19 @@ import re
 
 import numpy as np
 
-from stepscope.analysis.explain import explain
-from stepscope.analysis.tabular.attribution import Names, innermost_ranges, launches, renamed
-from stepscope.analysis.tabular.maths import (
+from stepscope.breakdown.explain import explain
+from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.attribution import Names, innermost_ranges, launches, renamed
+from stepscope.tabular.maths import (
     FloatArray,
     dictionary,
     group,
     round_half_away,
     statistics,
 )
-from stepscope.analysis.tabular.needs import COPIES, CUDA_CALLS
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.needs import COPIES, CUDA_CALLS
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 
 _KB = 1024
