@@ -257,8 +257,7 @@ def _make_folders(options: Options, plan: Plan, version: str) -> Path:
     try:
         (raw if _writes_raw(plan) else output).mkdir(parents=True, exist_ok=True)
         for path, text in plan.files.items():
-            # a folder's name may be no UTF-8
-            path.write_text(text, encoding="utf-8", errors="surrogateescape")
+            path.write_text(text, encoding="utf-8")
         if raw.is_dir():
             control.prepare(raw)
             manifest = {

@@ -39,9 +39,7 @@ def _configuration() -> _Configuration:
     """The collector's configuration; empty where there is none."""
     found: _Configuration = {}
     try:
-        path = os.environ["STEPSCOPE_CAPTURE"]
-        # a folder's name may be no UTF-8
-        with open(path, encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
+        with open(os.environ["STEPSCOPE_CAPTURE"], encoding="utf-8") as lines:  # noqa: PTH123
             for line in lines:
                 key, _, value = line.rstrip("\n").partition("=")
                 found[key] = value
