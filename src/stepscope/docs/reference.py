@@ -20,6 +20,7 @@ from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.colour_page import colours_page
 from stepscope.docs.comparison import comparison_parts
 from stepscope.docs.contracts import CONTRACTS, json_page, json_schema
 from stepscope.docs.kernel_pages import kernels_page
@@ -308,6 +309,7 @@ def environment_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
+    "colours.md": lambda: page(colours_page()),
     "idle-time.md": idle_page,
     "kernels.md": lambda: page(kernels_page()),
     "limiters.md": lambda: page(limiters_page()),

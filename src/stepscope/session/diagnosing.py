@@ -46,11 +46,18 @@ class Diagnosing(Querying):
         Raises:
             InputError: a report cannot be read.
         """
+        from stepscope.diagnosis.result import Diagnosis
+
+        reports = [(str(path), read_report(path)) for path in listed(ncu)]
+        found = self._answers.find("diagnosis", Diagnosis, self._diagnosis)
+        return with_insides(found, self.query, reports) if reports else found
+
+    def _diagnosis(self) -> Diagnosis:
+        """The diagnosis, by a fresh look."""
         from stepscope.diagnosis.engine import diagnose
         from stepscope.diagnosis.result import StepOptions
 
-        reports = [(str(path), read_report(path)) for path in listed(ncu)]
-        found = diagnose(
+        return diagnose(
             self._cases,
             self._ranked,
             cache(self.figure),  # most findings hold the figures of the step, too
@@ -60,7 +67,6 @@ class Diagnosing(Querying):
             problems=self.problems,
             options=StepOptions(self.choice.mark, self.choice.kernel),
         )
-        return with_insides(found, self.query, reports) if reports else found
 
     def verify(self, report: bytes) -> Verification:
         """Recompute every figure of a stored diagnosis from its evidence.
@@ -81,6 +87,11 @@ class Diagnosing(Querying):
         Raises:
             InputError: a trace holds no GPU work.
         """
+        from stepscope.compare.profile import Profile
+
+        return self._answers.find("profile", Profile, self._profile)
+
+    def _profile(self) -> Profile:
         from stepscope.compare.collect import profile_of
 
         return profile_of(self._view, self.diagnose())

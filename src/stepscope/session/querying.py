@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.collectives.summary import Communication
-    from stepscope.jobs.view import JobView
+    from stepscope.derived import DerivedTable
     from stepscope.operators.roofline import OperatorRooflines
     from stepscope.sql.engine import Engine
 
@@ -38,18 +37,18 @@ class Querying(Ranking):
         return Engine(
             [(member.rank, member.trace) for member in self.job.members],
             {
-                **{
-                    name: partial(self._derived, table.build)
-                    for name, table in derived_tables().items()
-                },
-                "prediction": lambda: prediction_table(
-                    [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+                **{name: partial(self._derived, table) for name, table in derived_tables().items()},
+                "prediction": lambda: self._answers.find_table(
+                    "prediction",
+                    lambda: prediction_table(
+                        [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+                    ),
                 ),
             },
         )
 
-    def _derived(self, build: Callable[[JobView], pa.Table]) -> pa.Table:
-        return build(self._view)
+    def _derived(self, table: DerivedTable) -> pa.Table:
+        return self._answers.find_table(table.name, lambda: table.build(self._view))
 
     def query(self, sql: str) -> pa.Table:
         """Run one SELECT.
@@ -79,7 +78,7 @@ class Querying(Ranking):
         """The ``step`` table: one row a step and device."""
         from stepscope.derived.step import TABLE
 
-        return TABLE.build(self._view)
+        return self._derived(TABLE)
 
     def communication(self) -> Communication:
         """Collectives by kind and group, and how each rank arrives at them.
@@ -87,12 +86,15 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.collectives.summary import nothing, summary
+        from stepscope.collectives.summary import Communication, nothing, summary
 
-        found = self._view.collectives
-        if found is None:
-            return nothing(self.paths, len({device.rank for device in self._view.devices}))
-        return summary(found, self.paths)
+        def made() -> Communication:
+            found = self._view.collectives
+            if found is None:
+                return nothing(self.paths, len({device.rank for device in self._view.devices}))
+            return summary(found, self.paths)
+
+        return self._answers.find("communication", Communication, made)
 
     def kernels(self) -> pa.Table:
         """Kernels of the steady steps by family and name, the longest time first.
@@ -126,6 +128,13 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.operators.roofline import operator_rooflines
+        from stepscope.operators.roofline import (
+            OperatorRooflines,
+            operator_rooflines,
+        )
 
-        return operator_rooflines(self._view, self.paths)
+        return self._answers.find(
+            "operator rooflines",
+            OperatorRooflines,
+            lambda: operator_rooflines(self._view, self.paths),
+        )
