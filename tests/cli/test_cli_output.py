@@ -221,7 +221,7 @@ def test_steps(document: Any, command: Stepscope, starved: Path) -> None:
     for name in ("wall", *parts):
         assert sum(row[f"{name}_ns"] for row in steady) == lane[f"{name}_ns"]
     shown = command("steps", starved)
-    assert len(shown.stdout.splitlines()) == len(rows) + 2
+    assert len(shown.stdout.splitlines()) == len(rows) + 4
     assert "rank 0" in shown.stderr
 
 
