@@ -111,8 +111,8 @@ def _trace(
     else:
         from stepscope.render import views
 
-        shown = (views.kernels_text, views.kernels_markdown)
-        options.write_view(session.kernels(), format_, "stepscope.kernels/1", limit, *shown)
+        view = (views.kernels_text, views.kernels_markdown)
+        options.write_view(session.kernels(), format_, "stepscope.kernels/1", limit, *view)
     options.warn_of_problems(session)
 
 
