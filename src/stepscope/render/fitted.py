@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.render.text import clean, plural
@@ -115,8 +115,8 @@ def more_rows(rows: int, limit: int, *, noun: str = "row") -> str:
     return f"{plural(rows - limit, f'more {noun}')} (--limit 0 or --format csv shows all)"
 
 
-def _total(sizes: object) -> int:
-    found = list(sizes)  # type: ignore[call-overload]
+def _total(sizes: Iterable[int]) -> int:
+    found = list(sizes)
     return sum(found) + len(_GAP) * (len(found) - 1)
 
 
