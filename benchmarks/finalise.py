@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.importers.own import layout
+from stepscope.importers.stepscope import layout
 
 _BLOCK_ROWS = 5000
 _CHUNK_ROWS = 1000

@@ -15,10 +15,10 @@ from tests.capture.conftest import Program
 
 from stepscope.capture import rawfiles
 from stepscope.capture.collector.build import SOURCES
-from stepscope.importers.own import layout
-from stepscope.importers.own.ranges import _pushpop
-from stepscope.importers.own.raw import read_raw
 from stepscope.importers.registry import convert, detect
+from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.ranges import _pushpop
+from stepscope.importers.stepscope.raw import read_raw
 from stepscope.trace.errors import InputError
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.trace import Trace

@@ -24,6 +24,8 @@ from tests.cli.command import (
     snapshot,
 )
 
+from stepscope.trace.store import read_meta, write_meta
+
 IMPORT_HOOK = """
 import os, sys, time
 import stepscope.trace.store as store
@@ -257,10 +259,12 @@ def test_rows_that_are_missing_are_noticed(
     shutil.copytree(entry, folder)
     file = folder / "gpu_op.parquet"
     pq.write_table(pq.read_table(file).slice(5), file)
-    for more in (["diagnose", folder], ["query", folder, "SELECT count(*) FROM gpu_op"]):
-        done = stepscope(*more, expect=2)
-        assert "rows" in is_one_line(done.stderr)
-        assert done.stdout == ""
+    for says in ("gpu_op.parquet is damaged", "rows"):
+        for more in (["diagnose", folder], ["query", folder, "SELECT count(*) FROM gpu_op"]):
+            done = stepscope(*more, expect=2)
+            assert says in is_one_line(done.stderr)
+            assert done.stdout == ""
+        write_meta(folder, read_meta(folder))  # as if it had been written so
 
 
 REMOVED_WHILE_READ = """
@@ -283,12 +287,14 @@ main()
 def test_an_entry_deleted_while_it_is_read(
     command: str, stepscope: Stepscope, sqlite_capture: Path
 ) -> None:
+    """It is made anew, and read on."""
     more = ["SELECT count(*) FROM gpu_op"] if command == "query" else []
+    whole = stepscope(command, sqlite_capture, *more)
     done = stepscope.ends(
         stepscope.cache, command, sqlite_capture, *more, program=REMOVED_WHILE_READ
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    is_one_line(done.stderr)
+    assert (done.returncode, done.stdout, done.stderr) == (0, whole.stdout, whole.stderr)
+    assert left_over(stepscope.cache) == [entries(stepscope.cache)[0].name]
 
 
 def test_clear_spares_what_is_being_written(

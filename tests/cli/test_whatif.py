@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import Stepscope, is_one_line
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.simulation.result import CriticalPath, WhatIf
+from stepscope.simulation.result import CriticalPath, WhatIf
 
 SYNC = DATA / "nsys" / "gpt1024_sync_item.sqlite.xz"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.gaps import CAUSES as IDS
 from stepscope.compare.stored import read_baseline, write_baseline
+from stepscope.gaps.idle import CAUSES as IDS
 from stepscope.render import palette
 from stepscope.render.compare_html import compare_html
 from stepscope.runs import Pair

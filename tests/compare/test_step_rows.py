@@ -11,10 +11,10 @@ import pytest
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.timeline.classes import CLASSES
 from stepscope.compare.kernels import rows_of_kernels
 from stepscope.compare.step_rows import NO_ROW
 from stepscope.runs import SIDES, Pair, compare_runs
+from stepscope.timeline.classes import CLASSES
 from stepscope.trace.errors import InputError, UsageError
 
 KEYS = list(CLASSES)

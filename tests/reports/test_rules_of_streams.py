@@ -9,10 +9,10 @@ import pytest
 from tests.support.build import PID, Build
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.tabular.report import Outcome, answer, parse
-from stepscope.analysis.tabular.source import Source
 from stepscope.importers.registry import load
 from stepscope.rules.registry import rules
+from stepscope.tabular.report import Outcome, answer, parse
+from stepscope.tabular.source import Source
 from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 

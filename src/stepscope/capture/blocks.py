@@ -1,4 +1,4 @@
-"""Blocks of a raw file, without what is in them; declared in ``importers/own/layout.py``."""
+"""Blocks of a raw file, without what is in them; declared in ``importers/stepscope/layout.py``."""
 
 from __future__ import annotations
 

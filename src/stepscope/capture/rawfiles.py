@@ -1,6 +1,6 @@
 """Put the raw files of a run in order: rescue what killed processes left, one folder a rank.
 
-Only the JSON blocks are read here; the layout is declared in ``importers/own/layout.py``.
+Only the JSON blocks are read here; the layout is declared in ``importers/stepscope/layout.py``.
 """
 
 from __future__ import annotations

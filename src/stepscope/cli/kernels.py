@@ -97,7 +97,7 @@ def _trace(
         shown = (render.rooflines_text, render.rooflines_markdown, render.rooflines_table)
         _write(found, format_, *shown)
     else:
-        options.write_table(session.kernels(), format_, "stepscope.kernels/1")
+        options.write_table(session.kernels(), format_, "stepscope.ncu/1")
     options.warn_of_problems(session)
 
 

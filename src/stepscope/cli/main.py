@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import StepscopeError
+from stepscope.trace.errors import DamageWarning, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -94,12 +95,15 @@ def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
     _prepare_streams()
     _answer_interrupts()
+    damage = _collect_damage()
     try:
         code = _run()
         sys.stdout.flush()
+        _say_damage(damage)
     except StepscopeError as error:
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
+        _say_damage(damage)
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
@@ -131,6 +135,27 @@ def _run() -> object:
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
     with cli.make_context("stepscope", sys.argv[1:]) as context:
         return cli.invoke(context)
+
+
+def _collect_damage() -> list[str]:
+    """What of captures is damaged, from now on: who is refused for it need not hear it twice."""
+    damage: list[str] = []
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, DamageWarning):
+            damage.append(str(message))
+        else:
+            usual(message, category, *rest, **more)
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", DamageWarning)
+    return damage
+
+
+def _say_damage(damage: list[str]) -> None:
+    for message in dict.fromkeys(damage):
+        _say(f"warning: {message}")
 
 
 def _end_interrupted() -> NoReturn:
@@ -185,10 +210,14 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
+    _say(message)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
     from stepscope.render.text import clean
 
     # paths and SQL come back in messages: they may hold anything
     line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)
-    sys.exit(code)

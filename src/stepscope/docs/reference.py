@@ -12,22 +12,10 @@ from pathlib import Path
 import click
 
 import stepscope
-from stepscope.analysis import (
-    call_cost,
-    enqueueing,
-    gaps,
-    gil,
-    host,
-    noise,
-    outliers,
-    profiler_cost,
-    silence,
-    stalls,
-)
-from stepscope.analysis.derived import derived_tables
-from stepscope.analysis.simulation import costs, program, waits
-from stepscope.analysis.simulation import edit as simulated
+from stepscope.activity import host
+from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
+from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
@@ -48,7 +36,13 @@ from stepscope.docs.markdown import (
 from stepscope.docs.ncu_pages import limiters_page
 from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
+from stepscope.gaps import call_cost, gil, noise, profiler_cost, stalls
+from stepscope.gaps import idle as gaps
+from stepscope.gaps import submit_time as enqueueing
+from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
+from stepscope.simulation import costs, program, waits
+from stepscope.simulation import edit as simulated
 from stepscope.trace.meta import Absent
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
@@ -354,7 +348,7 @@ def _absent(importer: str) -> list[Absent]:
 
         return nsys({}, set())
     if importer == "stepscope":
-        from stepscope.importers.own.absent import absent_tables as own
+        from stepscope.importers.stepscope.absent import absent_tables as own
 
         return own({})
     if importer == "kineto":

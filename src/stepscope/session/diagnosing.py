@@ -12,12 +12,13 @@ from stepscope.session.kernel_reports import read_report
 from stepscope.session.opening import OpenOptions
 from stepscope.session.querying import Querying
 from stepscope.trace.errors import UsageError
+from stepscope.trace.given import listed
 
 if TYPE_CHECKING:
-    from stepscope.analysis.kernels.examine import Launches
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
+    from stepscope.operators.examine import Launches
 
 
 def stored_options(report: bytes) -> OpenOptions:
@@ -35,19 +36,19 @@ def stored_options(report: bytes) -> OpenOptions:
 class Diagnosing(Querying):
     """The job's diagnosis."""
 
-    def diagnose(self, ncu: Sequence[str | Path] = ()) -> Diagnosis:
+    def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.
 
         Args:
-            ncu: Nsight Compute reports of the same program: findings about kernels go on to the
-                cause inside them.
+            ncu: Nsight Compute report of the same program, or several: findings about kernels go
+                on to the cause inside them.
 
         Raises:
             InputError: a report cannot be read.
         """
         from stepscope.diagnosis.result import Diagnosis
 
-        reports = [(str(path), read_report(path)) for path in ncu]
+        reports = [(str(path), read_report(path)) for path in listed(ncu)]
         found = self._answers.find("diagnosis", Diagnosis, self._diagnosis)
         return with_insides(found, self.query, reports) if reports else found
 

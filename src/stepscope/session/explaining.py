@@ -11,9 +11,9 @@ from stepscope.trace.errors import InputError
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.job import Device, JobView
-    from stepscope.analysis.kernels.ceilings import Ceilings
+    from stepscope.breakdown.explain import Explanation
+    from stepscope.jobs.view import Device, JobView
+    from stepscope.kernels.ceilings import Ceilings
 
 
 class Explaining(Opening):
@@ -49,7 +49,7 @@ class Explaining(Opening):
         Raises:
             InputError: a trace holds no GPU work, or none with sound times.
         """
-        from stepscope.analysis.explain import explain
+        from stepscope.breakdown.explain import explain
 
         found: list[tuple[int, Member, Explanation]] = []
         for member in self.job.members:
@@ -101,7 +101,7 @@ class Explaining(Opening):
     @cached_property
     def _view(self) -> JobView:
         """All explained devices."""
-        from stepscope.analysis.job import Device, JobView
+        from stepscope.jobs.view import Device, JobView
 
         return JobView(
             [

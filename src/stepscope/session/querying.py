@@ -11,9 +11,9 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.collectives.summary import Communication
-    from stepscope.analysis.derived import DerivedTable
-    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
+    from stepscope.collectives.summary import Communication
+    from stepscope.derived import DerivedTable
+    from stepscope.operators.roofline import OperatorRooflines
     from stepscope.sql.engine import Engine
 
 
@@ -30,7 +30,7 @@ class Querying(Ranking):
         """SQL over the canonical tables, the derived tables and ``prediction``."""
         from functools import partial
 
-        from stepscope.analysis.derived import derived_tables
+        from stepscope.derived import derived_tables
         from stepscope.diagnosis.predictions import prediction_table
         from stepscope.sql.engine import Engine
 
@@ -76,7 +76,7 @@ class Querying(Ranking):
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.analysis.derived.step import TABLE
+        from stepscope.derived.step import TABLE
 
         return self._derived(TABLE)
 
@@ -86,7 +86,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.collectives.summary import Communication, nothing, summary
+        from stepscope.collectives.summary import Communication, nothing, summary
 
         def made() -> Communication:
             found = self._view.collectives
@@ -102,7 +102,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import KERNELS_VIEW
+        from stepscope.kernels.views import KERNELS_VIEW
 
         return self.query(KERNELS_VIEW)
 
@@ -115,7 +115,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import operators_view
+        from stepscope.kernels.views import operators_view
 
         if not by:
             known = any(trace.rows("operator") for trace in self.job.traces)
@@ -128,10 +128,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.operator_roofline import (
-            OperatorRooflines,
-            operator_rooflines,
-        )
+        from stepscope.operators.roofline import OperatorRooflines, operator_rooflines
 
         return self._answers.find(
             "operator rooflines",

@@ -10,8 +10,8 @@ from stepscope.session.explaining import Explaining
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.analysis.simulation import Change, Simulation
-    from stepscope.analysis.simulation.result import CriticalPath, WhatIf
+    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation.result import CriticalPath, WhatIf
 
 
 class Simulating(Explaining):
@@ -24,7 +24,7 @@ class Simulating(Explaining):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.simulation import Simulation
+        from stepscope.simulation import Simulation
 
         readers = {rank: member.trace.frame for rank, member, _ in self._explained}
         collectives = self._view.collectives
@@ -37,10 +37,10 @@ class Simulating(Explaining):
         Raises:
             UsageError: a change is impossible, or is about nothing in the capture.
         """
-        from stepscope.analysis.simulation.result import WhatIf
+        from stepscope.simulation.result import WhatIf
 
         def made() -> WhatIf:
-            from stepscope.analysis.simulation.summary import what_if
+            from stepscope.simulation.summary import what_if
 
             return what_if(self.simulation, changes, self.paths)
 
@@ -55,10 +55,10 @@ class Simulating(Explaining):
         Raises:
             UsageError: the step is not among the replayed ones.
         """
-        from stepscope.analysis.simulation.result import CriticalPath
+        from stepscope.simulation.result import CriticalPath
 
         def made() -> CriticalPath:
-            from stepscope.analysis.simulation.summary import critical_path
+            from stepscope.simulation.summary import critical_path
 
             readers = [member.trace.frame for _, member, _ in self._explained]
             return critical_path(self.simulation, readers, self.paths, step)
@@ -86,7 +86,7 @@ def changes_of(
     Raises:
         UsageError: one is written wrong.
     """
-    from stepscope.analysis.simulation import (
+    from stepscope.simulation import (
         Free,
         LaunchesFree,
         OverlapCommunication,

@@ -11,9 +11,9 @@ from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.breakdown.explain import Explanation
     from stepscope.session.shelves import Shelves
+    from stepscope.timeline.timeline import Timeline
 
 
 class WithTimeline(Explaining):
@@ -22,7 +22,7 @@ class WithTimeline(Explaining):
     @cached_property
     def timeline(self) -> Timeline:
         """All tracks of the job on one clock: stored ones, else built when first shown."""
-        from stepscope.analysis.timeline.timeline import Timeline
+        from stepscope.timeline.timeline import Timeline
 
         made = Timeline(
             self.job.members,
@@ -119,6 +119,6 @@ class WithTimeline(Explaining):
 
 def timeline_classes() -> list[dict[str, str]]:
     """Classes of what is drawn: key and meaning; the position is the code."""
-    from stepscope.analysis.timeline.classes import CLASSES
+    from stepscope.timeline.classes import CLASSES
 
     return [{"key": key, "says": says} for key, says in CLASSES.items()]

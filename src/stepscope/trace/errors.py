@@ -31,3 +31,7 @@ class StorageError(StepscopeError):
 
 class GivenUpError(Exception):
     """Nobody waits for the answer any more; no error."""
+
+
+class DamageWarning(UserWarning):
+    """A part of an input is damaged, which what does not need that part can go on without."""

@@ -1,4 +1,4 @@
-// The raw file: blocks of fixed-width little-endian rows. docs: importers/own/layout.py, which a
+// The raw file: blocks of fixed-width little-endian rows. docs: importers/stepscope/layout.py, which a
 // test holds against the sizes below.
 #pragma once
 #include <cstdint>

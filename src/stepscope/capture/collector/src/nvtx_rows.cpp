@@ -44,6 +44,9 @@ Thread* thread_of(Process& p) {
 }  // namespace
 
 void append(const void* row) {
+  // A thread may work on while the capture ends. Its texts are no longer taken then, and a row of it
+  // would stand there without its name.
+  if (ended()) return;
   Thread* t = t_thread;
   if (!t || !t->chunk || t->generation != generation() ||
       t->chunk->used + sizeof(NvtxRow) > kChunkCapacity) {

@@ -281,6 +281,11 @@ Process* process() {
 
 bool recording() { return __atomic_load_n(&g_recording, __ATOMIC_ACQUIRE); }
 
+bool ended() {
+  int state = life();
+  return state == kEnding || state == kDead;
+}
+
 bool is_ours() { return t_ours; }
 
 uint32_t generation() { return g_generation; }

@@ -21,6 +21,8 @@ Process* process();
 // The number of this process in its line of forks: what was made before a fork is not ours.
 uint32_t generation();
 
+// Whether this process's capture ends or has ended: nothing is taken any more.
+bool ended();
 // Whether NVTX events are recorded now.
 bool nvtx_wanted();
 bool recording();

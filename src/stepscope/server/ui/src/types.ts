@@ -84,7 +84,7 @@ export interface Details extends Place {
   links?: { says: string; forward: boolean; ends: Place[]; more: number }[];
 }
 
-/** A table of `analysis/timeline/tables.py`. */
+/** A table of `timeline/tables.py`. */
 export interface TableAnswer {
   by: string;
   begin: number;
@@ -128,7 +128,7 @@ export interface Instances {
   depth: number[];
 }
 
-/** A tree of `analysis/timeline/stacks.py`; parents stand before their children. */
+/** A tree of `timeline/stacks.py`; parents stand before their children. */
 export interface FlameAnswer {
   kind: string;
   kinds: string[];
