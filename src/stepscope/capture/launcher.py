@@ -23,6 +23,7 @@ from stepscope.capture.beside import Beside
 from stepscope.capture.dumps import Dumps
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.options import Options
+from stepscope.capture.private import close_results, only_owner, umask_of_user
 from stepscope.capture.process_tree import VARIABLE, members
 
 MANIFEST = "capture.json"
@@ -108,6 +109,14 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     say(f"recording with the back-end {why}")
     for note in plan.notes:
         say(note)
+    with contextlib.suppress(OSError):  # said below, where the folder itself is made
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_owner():
+        return _record(options, version, say, backend, plan)
+
+
+def _record(options: Options, version: str, say: Say, backend: Backend, plan: Plan) -> Outcome:
+    """Make a capture whose back-end is ready."""
     raw = _make_folders(options, plan, version)
     ours = backend.name == "collector"
     beside = Beside(raw, _configuration(raw), options) if ours else None
@@ -133,6 +142,7 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     else:
         outcome.results = sorted(options.output.glob(plan.results))
         outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
+        close_results([path for path in options.output.rglob("*") if path.is_file()])
         if not outcome.results:
             outcome.remarks.append(_no_result(options, plan))
     return outcome
@@ -160,9 +170,10 @@ def order(folder: Path) -> Outcome:
         raise CaptureError(
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
-    failures = rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
-    _order_raw(raw, None, outcome)
+    with only_owner():
+        failures = rawfiles.rescue(raw, pool)
+        outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
+        _order_raw(raw, None, outcome)
     return outcome
 
 
@@ -230,7 +241,9 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
     with _signals(instead) as receivers:
         try:
             # what this process was given (a shell's <(...), a job server's pipe) is the program's
-            child = subprocess.Popen(plan.command, env=environment, close_fds=False)
+            child = subprocess.Popen(
+                plan.command, env=environment, close_fds=False, umask=umask_of_user()
+            )
         except OSError as error:
             raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
         receivers.append(child)
