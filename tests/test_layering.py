@@ -32,13 +32,15 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
         "ceilings": {"kernels", "trace.errors"},
-        "opening": {"importers", "trace", "steps", ".captures", ".ceilings"},
+        "opening": {"importers", "trace", "steps", ".answers", ".captures", ".ceilings"},
+        # What took long to find, kept; it is found behind every question.
+        "answers": {"trace"},
         "explaining": {"breakdown", "jobs", "kernels", "trace", ".opening", ".without_gpu"},
         "without_gpu": {"activity", "breakdown", "trace.units"},
         "simulating": {"simulation", "trace.errors", ".explaining"},
         "ranking": {"diagnosis", ".simulating"},
         "querying": {
-            *("sql", "collectives", "derived", "diagnosis", "jobs", "kernels", "operators"),
+            *("sql", "collectives", "derived", "diagnosis", "kernels", "operators"),
             *("trace.errors", ".ranking"),
         },
         "kernel_reports": {"ncu"},
@@ -49,7 +51,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
-        "shelves": {"timeline", "trace"},
+        "shelves": {"timeline", "trace", ".answers"},
         "timeline": {"breakdown", "timeline", "trace", ".explaining", ".shelves"},
         "viewing": {"tabular", "timeline", "export", "trace.notes", ".timeline"},
         "__init__": {
@@ -118,7 +120,7 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {
         *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
-        "trace",
+        *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace"},
     "session": needed_by_parts("session"),
@@ -135,7 +137,7 @@ ARROWS: dict[str, set[str]] = {
     "docs": {
         *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),
         *("breakdown", "operators", "simulation", "derived", "diagnosis", "compare", "render"),
-        *("session", "cli", "activity", "data"),
+        *("session", "cli", "activity", "data", "timeline.classes", "timeline.colours"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from stepscope.importers.registry import load
+from stepscope.session.answers import Answers
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
 from stepscope.steps.model import StepChoice
@@ -66,6 +67,15 @@ class Opening:
             self.job.remarks.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
+        self._answers = Answers(
+            self.job.members,
+            self._cache,
+            [
+                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
+                *self.job.remarks,
+            ],
+            again=again,
+        )
 
     @property
     def open_options(self) -> OpenOptions:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.session.answers import code_digest
 from stepscope.timeline.explained import Explained, open_explained, store_explained
 from stepscope.timeline.stored import Stored, identity, open_stored
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
@@ -173,7 +174,7 @@ class Shelves:
     @property
     def identity(self) -> str:
         """What files about the whole job depend on."""
-        told = [*self._paths, self._choice]
+        told = [code_digest(), *self._paths, self._choice]
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]
         return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()

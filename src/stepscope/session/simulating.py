@@ -37,9 +37,14 @@ class Simulating(Explaining):
         Raises:
             UsageError: a change is impossible, or is about nothing in the capture.
         """
-        from stepscope.simulation.summary import what_if
+        from stepscope.simulation.result import WhatIf
 
-        return what_if(self.simulation, changes, self.paths)
+        def made() -> WhatIf:
+            from stepscope.simulation.summary import what_if
+
+            return what_if(self.simulation, changes, self.paths)
+
+        return self._answers.find(f"what if {list(changes)!r}", WhatIf, made)
 
     def critical_path(self, step: int | None = None) -> CriticalPath:
         """What decided how long the steps took.
@@ -50,10 +55,15 @@ class Simulating(Explaining):
         Raises:
             UsageError: the step is not among the replayed ones.
         """
-        from stepscope.simulation.summary import critical_path
+        from stepscope.simulation.result import CriticalPath
 
-        readers = [member.trace.frame for _, member, _ in self._explained]
-        return critical_path(self.simulation, readers, self.paths, step)
+        def made() -> CriticalPath:
+            from stepscope.simulation.summary import critical_path
+
+            readers = [member.trace.frame for _, member, _ in self._explained]
+            return critical_path(self.simulation, readers, self.paths, step)
+
+        return self._answers.find(f"critical path {step}", CriticalPath, made)
 
 
 def changes_of(
