@@ -57,11 +57,16 @@ def _configuration() -> _Configuration:
     return found
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 def note(name: str, text: str) -> None:
     """Leave a note for the launcher beside the configuration."""
     try:
         folder = os.path.dirname(os.environ["STEPSCOPE_CAPTURE"])  # noqa: PTH120
-        with open(f"{folder}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+        with open(f"{folder}/{name}", "w", encoding="ascii", opener=_private) as file:
             file.write(text)
     except (OSError, KeyError):
         pass  # the program has become another user, say: the launcher then knows less
