@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.cli.command import Stepscope, is_one_line
 
+from stepscope.session import bundled_capture
 from stepscope.trace.errors import GivenUpError, LimitError, UsageError
 from stepscope.trace.regex import regex
 
@@ -60,3 +62,24 @@ def test_a_large_expression_ends_in_time() -> None:
         regex(slow).search(["void_kernel_name" * 120] * 1_000_000, timeout_s=0.1)
     with pytest.raises(GivenUpError):
         regex("a").search(NAMES, given_up=lambda: True)
+
+
+SLOW = "([a-z_]+)+([a-z]+)+$X"
+"""On a kernel's name, Python's engine tries for longer than anyone waits."""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["steps", "--step", SLOW], "names no range"),
+        (["steps", "--step-kernel", SLOW], "finds no kernel"),
+        (["whatif", "--scale-kernel", f"{SLOW}=0.5"], "no kernel in the replayed steps matches"),
+        (["steps", "--step", "(?!a)"], "has no look-ahead"),
+        (["steps", "--step-kernel", "(?!a)"], "has no look-ahead"),
+        (["whatif", "--scale-kernel", "(?!a)=0.5"], "has no look-ahead"),
+    ],
+)
+def test_every_option_that_takes_one(words: list[str], says: str, reader: Stepscope) -> None:
+    done = reader(*words, bundled_capture(), expect=2)
+    assert done.stdout == ""
+    assert says in is_one_line(done.stderr)
