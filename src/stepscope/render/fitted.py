@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.render.text import clean, plural
@@ -29,17 +29,19 @@ class Column:
         cells: its cells, safe to print.
         weight: what is left out first where the terminal is narrow: the smallest.
         least: characters to which a name may be cut; None for what is shown whole (numbers).
+        tail: whether a name's end says more than its beginning, as that of a path.
     """
 
     title: str
     cells: Sequence[str]
     weight: int = ALWAYS
     least: int | None = None
+    tail: bool = False
 
     @property
     def natural(self) -> int:
         """Characters that it needs to be shown whole."""
-        return max(map(len, [self.title, *self.cells]))
+        return max(len(text) for text in (self.title, *self.cells))
 
     @property
     def smallest(self) -> int:
@@ -115,8 +117,8 @@ def more_rows(rows: int, limit: int, *, noun: str = "row") -> str:
     return f"{plural(rows - limit, f'more {noun}')} (--limit 0 or --format csv shows all)"
 
 
-def _total(sizes: object) -> int:
-    found = list(sizes)  # type: ignore[call-overload]
+def _total(sizes: Iterable[int]) -> int:
+    found = list(sizes)
     return sum(found) + len(_GAP) * (len(found) - 1)
 
 
@@ -137,4 +139,6 @@ def _sizes(columns: Sequence[Column], width: int | None) -> list[int]:
 def _cell(text: str, column: Column, size: int) -> str:
     if column.least is None:
         return text.rjust(size)
-    return (text if len(text) <= size else text[: size - 1] + "…").ljust(size)
+    if len(text) > size:
+        text = "…" + text[1 - size :] if column.tail else text[: size - 1] + "…"
+    return text.ljust(size)
