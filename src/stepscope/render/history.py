@@ -62,7 +62,7 @@ def plot_text(p: Plot, width: int | None = None) -> str:
     lines += wrapped(_last(p), width) if _last(p) else []
     for e, value in zip(p.entries, values, strict=True):
         if e.id in marks:
-            lines.append(f"  -- {mark_says(marks[e.id], p.figure)}")
+            lines += wrapped(f"-- {mark_says(marks[e.id], p.figure)}", width, indent=2, hang=5)
         bar = "#" * max(round(_BAR * value / top), 1)
         lines.append(
             f"  {e.id:>5} {clean(e.revision, _REVISION):<{_REVISION}} {value:>12.6g} {bar}"
