@@ -39,7 +39,8 @@ def opening(function: F) -> F:
             "--step-kernel",
             default="",
             metavar="REGEX",
-            help="A step begins at each kernel whose name this finds.",
+            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead, "
+            "no back-references).",
         ),
         click.option(
             "--step",
@@ -61,6 +62,17 @@ def ceilings(function: F) -> F:
         type=click.Path(readable=False),
         help="Reckon with these measured ceilings (from stepscope ceilings -o), not with the data "
         "sheet's.",
+    )(function)
+
+
+def timeout(function: F) -> F:
+    """``--timeout``: how long the statements may take."""
+    return click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="End the SQL after so many seconds. By default what STEPSCOPE_QUERY_TIMEOUT says, "
+        "else 300.",
     )(function)
 
 
