@@ -46,7 +46,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "kernel_reports": {"ncu"},
         "inside_kernels": {"ncu", "jobs", "operators", "diagnosis"},
         "diagnosing": {
-            *("operators", "diagnosis", "compare", "trace.errors", "trace.given"),
+            *("operators", "diagnosis", "compare", "trace"),
             *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
         "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
@@ -131,7 +131,7 @@ ARROWS: dict[str, set[str]] = {
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
-    "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
+    "cli": {"session", "runs", "recording", "render", "trace.errors", "trace.progress", "server"},
     "server": {"session", "prepared", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {

@@ -141,7 +141,9 @@ def _run() -> object:
     if "_STEPSCOPE_COMPLETE" in os.environ:
         return cli.main(prog_name="stepscope", standalone_mode=False)
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
-    with cli.make_context("stepscope", sys.argv[1:]) as context:
+    from stepscope.cli.progress import shown
+
+    with cli.make_context("stepscope", sys.argv[1:]) as context, shown():
         return cli.invoke(context)
 
 

@@ -39,8 +39,8 @@ def opening(function: F) -> F:
             "--step-kernel",
             default="",
             metavar="REGEX",
-            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead "
-            "and no back-references).",
+            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead, "
+            "no back-references).",
         ),
         click.option(
             "--step",
