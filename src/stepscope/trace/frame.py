@@ -13,6 +13,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.trace.regex import Regex
+
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
@@ -87,6 +89,10 @@ class Frame:
     def matches(self, column: str, pattern: re.Pattern[str]) -> BoolArray:
         """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
         return self.that(column, lambda text: pattern.search(text) is not None)
+
+    def found(self, column: str, pattern: Regex) -> BoolArray:
+        """Mask of the rows in whose text a user's expression is found."""
+        return np.append(pattern.search(self.texts[column]), False).take(self.columns[column])
 
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
