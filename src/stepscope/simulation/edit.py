@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity.device import Lane
 from stepscope.gaps.idle import CROWDED_NS
+from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.changes import (
     FuseOps,
     RemoveOps,
@@ -316,7 +317,7 @@ def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) ->
 def previous_items(program: Program) -> IntArray:
     """Predecessor of each operation on its stream; that of the first lies in the run before."""
     previous = np.full(len(program), -1, np.int64)
-    for number in np.unique(program.stream[program.stream >= 0]).tolist():
+    for number in distinct_values(program.stream[program.stream >= 0]).tolist():
         items = np.flatnonzero(program.stream == number)
         previous[items[1:]] = items[:-1]
         previous[items[0]] = items[-1] - len(program)
@@ -366,7 +367,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     """Certain operations are scaled, removed or fused; how many there are."""
     if change.rank is not None and change.rank != subject.rank:
         return subject, 0
-    items = subject.of_ops(np.isin(subject.lane.ops["id"], np.array(change.ops, np.int64)))
+    items = subject.of_ops(among(subject.lane.ops["id"], np.array(change.ops, np.int64)))
     count = int(items.sum())
     if isinstance(change, ScaleOps):
         return _scaled(subject, items, change.factor)
@@ -374,7 +375,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
         return _without_items(subject, items, everything=False), count
     step = np.cumsum(subject.program.kind == MARK)
     rows = np.flatnonzero(items)
-    _, first = np.unique(step[rows], return_index=True)
+    _, first = with_first(step[rows])
     kept = rows[first]
     rest = items.copy()
     rest[kept] = False

@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity import shapes
 from stepscope.activity.device import Lane
+from stepscope.intervals.distinct import with_counts
 from stepscope.steps.after_start import late_repetition
 from stepscope.steps.kinds import inner_of, kind_of
 from stepscope.steps.marks import from_marks
@@ -148,7 +149,7 @@ def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
     first = hit & ~np.concatenate(([False], hit[:-1]))
     if not first.any():
         names = lane.ops.texts["name"]
-        codes, counts = np.unique(lane.ops["name"][lane.is_kernel], return_counts=True)
+        codes, counts = with_counts(lane.ops["name"][lane.is_kernel])
         often = [names[int(code)] for code in codes[np.argsort(counts)]]
         raise UsageError(
             f"--step-kernel {choice.kernel!r} finds no kernel of device {lane.device}; "

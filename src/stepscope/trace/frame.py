@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import distinct_values
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -66,7 +68,7 @@ class Frame:
         codes, texts = self.columns[column], self.texts[column]
         known = codes[codes >= 0]
         if 8 * len(known) < len(texts):
-            used = np.unique(known)
+            used = distinct_values(known)
         else:
             used = np.flatnonzero(np.bincount(known, minlength=len(texts)))
         if len(used) == len(texts):
@@ -112,7 +114,7 @@ def distinct(values: AnyArray) -> AnyArray:
     """Sorted distinct values; at once when there is only one, as with most process ids."""
     if len(values) and values.min() == values.max():
         return values[:1]
-    return np.unique(values)
+    return distinct_values(values)
 
 
 def from_arrow(table: pa.Table) -> Frame:
