@@ -205,7 +205,7 @@ def test_a_filter_that_hides_what_is_selected_goes_from_the_box_too(page: Any, j
     page.keyboard.type("sgemm")
     shown.press("Enter")
     assert box.input_value() == ""
-    assert "filter=" not in page.url
+    page.wait_for_function("!location.hash.includes('filter=')")
     assert page.locator(".lane", has_text="Stream 7").count() == RANKS
 
 
@@ -282,6 +282,16 @@ def test_a_gap_says_what_ended_it_and_arrows_run_forward(page: Any, single: Serv
     assert "Launch of what ended it" in panel
     shown.press("e")
     assert "sgemm" in page.locator("section[aria-label=Selection] p.name").first.inner_text()
+
+
+def test_names_stand_beside_the_middle_of_their_row(page: Any, single: Served) -> None:
+    opened(page, single)
+    for name in ("Busy", "Stream 7", "CUDA API"):
+        lane = boxes(page, name)[0]
+        title = page.locator(".lane .title", has_text=name).first.bounding_box()
+        row = lane["height"] - 3  # as high as it is drawn, and the gap to the next track
+        assert row > 20  # grown, because there is room
+        assert abs(title["y"] + title["height"] / 2 - (lane["y"] + row / 2)) <= 1.5
 
 
 def test_one_panel_after_the_other_by_keyboard(page: Any, single: Served) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 from tests.support.tiles import decode
 
 from stepscope.session import Session, bundled_capture
+from stepscope.timeline.extract import extract
 from stepscope.trace.errors import UsageError
 
 
@@ -283,6 +286,18 @@ def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path
     assert arrays["last"].tolist() == [1.0, 4.0]
     assert arrays["before"].tolist() == [5.0]
     assert arrays["limits"].tolist() == [1.0, 9.0]
+
+
+def test_a_window_by_itself_holds_the_sample_before_it(tmp_path: Path) -> None:
+    b = Build()
+    b.kernel(10, 90, call=(1, 2))
+    for time, value in ((0, 5.0), (20, 6.0), (80, 7.0), (85, 8.0)):
+        b._add("metric_sample", time_ns=time * 1000, device=0, metric="power_watt", value=value)
+    timeline = Session([b.trace(tmp_path).folder]).timeline
+    found = extract(timeline, 50_000, 82_000)["tracks"]
+    (samples,) = [track for track in found.values() if "value" in track]
+    values = np.frombuffer(base64.b64decode(samples["value"]), "<f8")
+    assert values.tolist() == [6.0, 7.0]
 
 
 def test_calls_of_a_range_are_cut_and_counted(session: Session) -> None:

@@ -46,7 +46,7 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
       const name = clean(tracks.stray(lane) ? abroad(lane) : lane.title, 90);
       const entry = element(
         "div",
-        { class: "lane", "data-track": lane.info.id },
+        { class: lane.info.kind === "counter" ? "lane counter" : "lane", "data-track": lane.info.id },
         element(
           "button",
           {
@@ -75,6 +75,8 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
       made.push(entry);
     }
   }
+  // names stand beside the middle of their first row, as labels stand in it
+  parent.style.setProperty("--row", `${tracks.rowPx}px`);
   parent.style.height = `${Math.max(tracks.height, GROUP_PX)}px`;
   fill(parent, ...made);
   if (stood !== undefined)
