@@ -35,8 +35,7 @@ def collector() -> Library | None:
     if "STEPSCOPE_CAPTURE" not in os.environ:
         return None
     try:
-        path = os.environ["STEPSCOPE_CAPTURE"]
-        with open(path, encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
+        with open(os.environ["STEPSCOPE_CAPTURE"], encoding="utf-8") as lines:  # noqa: PTH123
             said = dict(line.rstrip("\n").partition("=")[::2] for line in lines)
         return Library(said["library"])
     except (OSError, KeyError, AttributeError):

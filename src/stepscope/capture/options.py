@@ -36,14 +36,18 @@ def refuse_unwritable(name: str, text: str, most: int) -> None:
         most: bytes that it may have.
 
     Raises:
-        CaptureError: it holds a control character, such as a newline, or is too long.
+        CaptureError: it holds a control character, such as a newline, is no UTF-8, or too long.
     """
     if found := re.search(r"[\x00-\x1f\x7f]", text):
         raise CaptureError(
             f"{name} holds the control character {found[0]!a}, which cannot be written to the "
             "recorder's configuration; give it without"
         )
-    if len(text.encode("utf-8", "surrogateescape")) > most:
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise CaptureError(f"{name} is no UTF-8, so its files cannot be read; rename it") from error
+    if length > most:
         raise CaptureError(f"{name} has more than {most:,} bytes; give a shorter one")
 
 

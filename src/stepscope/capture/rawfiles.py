@@ -54,6 +54,7 @@ class Recorded:
         begun: how often recording began.
         reached_limit: whether recording ended by its time or size.
         seen: how often ranges were opened before recording began, by name and domain.
+        unlisted: how often others were, whose names are too many.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Recorded:
     begun: int = 0
     reached_limit: bool = False
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unlisted: int = 0
 
 
 def cut_short(found: list[Recorded]) -> list[Recorded]:
@@ -201,6 +203,7 @@ def _examine(path: Path) -> Recorded:
                 one.remarks.append(str(said.get("text", "")))
             case "seen":  # each tells all up to then
                 one.seen = _seen_in(said.get("ranges"))
+                one.unlisted = int(said.get("more", 0))
             case "end":
                 one.finished = True
                 environment |= said.get("environment", {})

@@ -181,6 +181,8 @@ def _opened(found: Sequence[Recorded], verb: str) -> str:
     shown = [_kind(domain, names) for (_, domain), names in ranked[:_MOST_NAMES]]
     more = len(ranked) - len(shown)
     listed = ", ".join([*shown, f"{more} more"] if more else shown)
+    if unlisted := sum(one.unlisted for one in found):
+        listed += f", and others {_times(unlisted, 'time')}"
     advice = f"; {verb} one of them with --range" if verb else ""
     return f"; it opened the ranges {listed}{advice}"
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import DamageWarning, StepscopeError
+from stepscope.trace.errors import DamageWarning, LimitError, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -105,6 +105,8 @@ def main() -> NoReturn:
         sys.stdout.flush()
         _say_damage(damage)
     except StepscopeError as error:
+        if isinstance(error, LimitError) and error.left_running:
+            _end_at_once(error.exit_code, str(error))
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
         _say_damage(damage)
@@ -167,13 +169,17 @@ def _say_damage(damage: list[str]) -> None:
 def _end_interrupted() -> NoReturn:
     """End at once and cleanly: no thread, library or second signal may change how."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_at_once(130, "interrupted")
+
+
+def _end_at_once(code: int, message: str) -> NoReturn:
+    """End without waiting for any thread: it may run a statement that heeds no interrupt."""
     if "stepscope.session" in sys.modules:
         from stepscope.session import remove_leftovers
 
         remove_leftovers()
-    with contextlib.suppress(OSError):
-        click.echo("stepscope: interrupted", err=True)
-    os._exit(130)
+    _say(message)
+    os._exit(code)
 
 
 def _prepare_streams() -> None:
@@ -232,6 +238,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _say(message: str) -> None:
+    """One line on the standard error."""
     from stepscope.render.text import clean
 
     # paths and SQL come back in messages: they may hold anything

@@ -69,6 +69,13 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
+    "STEPSCOPE_QUERY_TIMEOUT": (
+        "seconds that SQL may take, of `query`, `verify`, own reports and evidence; 300"
+    ),
+    "STEPSCOPE_QUERY_MEMORY": (
+        "memory that SQL may take, such as `4GB`; by default half of what the machine or container "
+        "has. Nothing is spilled to disk"
+    ),
     "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
     "STEPSCOPE_CUBLASLT": (
         "the `libcublasLt` that `stepscope ceilings` shall use; that of PyTorch's packages or of "
