@@ -324,9 +324,7 @@ def test_the_template_passes_its_variables_untouched(tmp_path: Path) -> None:
 
 def test_both_judge_real_captures(tmp_path: Path) -> None:
     """As a CI system runs them, on a healthy capture and on one that starves."""
-    good, bad = (
-        unpack(DATA / "nsys" / f"{n}.sqlite.xz", tmp_path) for n in ("cnn_small", "cnn_disk")
-    )
+    good, bad = (unpack(DATA / "nsys" / f"{n}.sqlite.xz") for n in ("cnn_small", "cnn_disk"))
     environment = program(tmp_path, f'exec {shlex.quote(sys.executable)} -m stepscope "$@"')
     environment["PYTHONPATH"] = str(ROOT / "src")
     shells = {"bash": action_script(), "sh": template_script()}

@@ -18,10 +18,9 @@ from tests.support.captures import DATA, unpack
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("runs")
+def paths() -> list[Path]:
     names = ("gpt1024_sync_item", "gpt1024_healthy")
-    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz", folder) for name in names]
+    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz") for name in names]
 
 
 @pytest.fixture(scope="module")

@@ -256,7 +256,7 @@ def test_every_pixel_says_what_sql_says() -> None:
 
 def test_ranks_stand_on_one_clock(tmp_path: Path) -> None:
     packed = sorted((DATA.parent / "ranks").glob("*.xz"))
-    captures = [unpack(path, tmp_path) for path in packed]
+    captures = [unpack(path) for path in packed]
     session = Session(captures)
     offsets = session.timeline.offsets_ns
     assert len(offsets) == len(session.job.members) > 1
