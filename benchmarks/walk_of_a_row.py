@@ -1,6 +1,6 @@
 """How much of the package a question goes through: modules loaded, modules at work, frames deep.
 
-Structure, not speed: who reads the code to follow a kernel from the capture to an answer reads about
+Structure, not speed: who follows a kernel from the capture to an answer reads about
 so many modules. Each question is asked in a process of its own, of the bundled capture, imported
 before.
 
@@ -46,7 +46,8 @@ sys.setprofile(follow)
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     main()
 sys.setprofile(None)
-loaded = [name for name in sys.modules if name.startswith("stepscope") and name not in loaded_before]
+ours = {name for name in sys.modules if name.startswith("stepscope")}
+loaded = ours - loaded_before
 print(json.dumps({"loaded": len(loaded), "at_work": len(working), "frames": depths[0]}))
 """
 

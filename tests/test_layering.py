@@ -120,7 +120,7 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {
         *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
-        "trace",
+        *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
     "session": needed_by_parts("session"),
@@ -137,7 +137,7 @@ ARROWS: dict[str, set[str]] = {
     "docs": {
         *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),
         *("breakdown", "operators", "simulation", "derived", "diagnosis", "compare", "render"),
-        *("session", "cli", "activity", "data"),
+        *("session", "cli", "activity", "data", "timeline.classes", "timeline.colours"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),

@@ -207,7 +207,7 @@ def test_inside_ranges_of_a_name(program: Program) -> None:
     assert kernels_in(program.trace(script, range="step")) == 6 + 100 + 1000
     assert kernels_in(program.trace(script, range="step@library")) == 100
     outcome = program.record(script, range="nowhere")
-    assert any("never entered the range nowhere" in text for text in outcome.remarks)
+    assert any("the range nowhere was never opened" in text for text in outcome.remarks)
 
 
 def test_workers_record_within_their_parents_window(program: Program) -> None:

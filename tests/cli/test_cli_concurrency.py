@@ -387,9 +387,18 @@ def test_an_interrupt_in_the_middle(
     assert list(stepscope.cache.glob("tmp-*")) == []
 
 
-def test_an_interrupt_during_a_query(stepscope: Stepscope, sqlite_capture: Path) -> None:
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b",
+        # one piece of work, in which DuckDB does not look for an interrupt
+        "SELECT levenshtein(repeat('a', 10000000), repeat('b', 10000000))",
+    ],
+)
+def test_an_interrupt_during_a_query(
+    endless: str, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
     stepscope("info", sqlite_capture)
-    endless = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
     process = subprocess.Popen(
         python("query", str(sqlite_capture), endless),
         env=stepscope.environment(),

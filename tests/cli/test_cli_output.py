@@ -221,7 +221,7 @@ def test_steps(document: Any, command: Stepscope, starved: Path) -> None:
     for name in ("wall", *parts):
         assert sum(row[f"{name}_ns"] for row in steady) == lane[f"{name}_ns"]
     shown = command("steps", starved)
-    assert len(shown.stdout.splitlines()) == len(rows) + 2
+    assert len(shown.stdout.splitlines()) == len(rows) + 4
     assert "rank 0" in shown.stderr
 
 
@@ -404,7 +404,13 @@ def test_help_and_version(command: Stepscope) -> None:
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
         (["steps", "x", "--format", "html"], "'html' is not one of"),
-        (["query", "x"], "Missing argument"),
+        (["query"], "the capture is missing, as in stepscope query CAPTURE"),
+        (["query", "SELECT 1"], "the capture is missing"),
+        (
+            ["query", "x"],
+            "the SQL is missing; after the capture write a statement, as in stepscope",
+        ),
+        (["query", "x", "."], 'query x . "SELECT name, count(*) FROM gpu_op'),
         (["--verbose"], "--verbose"),
         (["\x1b[31mred"], "no command"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,10 @@ def test_a_wrong_comparison_is_one_sentence(arguments: list[str]) -> None:
 
 def test_a_gate_writes_what_it_is_asked_for(captures: tuple[str, str], tmp_path: Path) -> None:
     good, bad = captures
-    assert run(gate, good, "--save-baseline", "base.json")[0] == 0
+    code, text = run(gate, good, "--save-baseline", "base.json")
+    assert code == 0
+    assert text.startswith("Saved 1 capture to base.json; the step takes 10.0")
+    assert text.endswith(" No checks were requested.\n")
     assert run(gate, good, "--baseline", "base.json")[0] == 0
     code, text = run(
         gate, bad, "--baseline", "base.json", "--budget", "step_ms=20", "--junit", "j.xml",
@@ -97,6 +101,51 @@ def test_a_gate_writes_what_it_is_asked_for(captures: tuple[str, str], tmp_path:
         run(gate, good)
     with pytest.raises(InputError):
         run(gate, good, "--config", "none.toml")
+
+
+def test_a_gate_says_what_it_saved(captures: tuple[str, str]) -> None:
+    run(gate, captures[0], "--save-baseline", "base.json")
+    both = (captures[0], "--save-baseline", "base.json", "--budget", "step_ms=1000")
+    text = run(gate, *both)[1]
+    assert text.startswith("Passed: 1 of 1 checks")
+    assert "- Saved 1 capture to base.json, which now holds 2\n" in text
+    saved = json.loads(run(gate, *both, "-f", "json")[1])["saved"]
+    assert saved == {"path": "base.json", "added": 1, "runs": 3}
+    assert json.loads(run(gate, captures[0], "--budget", "step_ms=9", "-f", "json")[1])[
+        "saved"
+    ] is None  # fmt: skip
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (
+            gate,
+            (
+                "{0}",
+                "--baseline",
+                "{0}",
+                "--budget",
+                "peak_memory_bytes=1",
+                "--budget",
+                "step_ms=1",
+            ),
+        ),
+        (compare, ("{0}", "{1}")),
+        (compare, ("{0}", "{1}", "{0}")),
+    ],
+)
+def test_no_command_advises_options_that_it_lacks(
+    command: str, arguments: tuple[str, ...], captures: tuple[str, str]
+) -> None:
+    text = run(command, *(word.format(*captures) for word in arguments))[1]
+    offered = OPTION.findall(run(command, "--help")[1])
+    advised = set(OPTION.findall(re.sub(r"`?(nsys|ncu|stepscope run|torchrun) [^;)]*", "", text)))
+    assert advised, "the text names how to measure the noise between runs"
+    assert advised <= set(offered)
 
 
 def test_a_history_is_kept(

@@ -23,7 +23,7 @@ from stepscope.ncu.reading import read_report
 PACKED = Path(__file__).parents[1] / "data" / "ncu" / "h200"
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("ncu_report") is None,
-    reason="needs the ncu-report package: pip install 'stepscope[ncu]'",
+    reason="needs the ncu-report package: pip install ncu-report",
 )
 FORMS = [
     pytest.param("cuda_full.ncu-rep", 450, marks=needs_package),

@@ -199,7 +199,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 @pytest.fixture(scope="module")
 def real(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("ncu_report") is None:
-        pytest.skip("needs the ncu-report package: pip install 'stepscope[ncu]'")
+        pytest.skip("needs the ncu-report package: pip install ncu-report")
     packed = shared_data / "ncu" / "kernels.ncu-rep.xz"
     path = tmp_path_factory.mktemp("real") / "kernels.ncu-rep"
     path.write_bytes(lzma.decompress(packed.read_bytes()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, pixels
+from tests.server.browser import browsing, pixels, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.support.build import Build
@@ -51,8 +51,7 @@ class Compared:
         self.settle()
 
     def settle(self) -> None:
-        self.page.wait_for_timeout(350)
-        self.page.wait_for_selector("html[data-idle=true]", state="attached")
+        settle(self.page)
 
     def press(self, key: str) -> None:
         self.page.keyboard.press(key)
@@ -62,7 +61,7 @@ class Compared:
         return str(self.page.locator(f"section[aria-label={label}]").inner_text())
 
     def link(self) -> dict[str, str]:
-        self.page.wait_for_timeout(400)
+        settle(self.page)
         return dict(re.findall(r"[#&](\w+)=([^&]*)", self.page.url))
 
     def shot(self) -> bytes:
@@ -300,7 +299,7 @@ def test_hostile_names_are_only_text(tmp_path: Path, page: Any) -> None:
         canvas = page.locator("canvas.pairrows").bounding_box()
         for x in range(200, 900, 90):
             page.mouse.move(canvas["x"] + x, canvas["y"] + canvas["height"] * 0.6)
-            page.wait_for_timeout(30)
+            settle(page)
             is_harmless(page)
 
 

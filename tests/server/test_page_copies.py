@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.browser import Shown, browsing
+from tests.server.browser import Shown, browsing, settle
 from tests.server.served import Served, serving
 from tests.support.build import Build
 
@@ -60,7 +60,7 @@ def test_a_table_is_copied_with_the_command_that_computes_it(
         header, rows = lines[0], lines[1:]
         assert len(rows) > 5
         page.get_by_role("button", name="Copy the command").click()
-        page.wait_for_timeout(100)
+        settle(page)
         found = answer(session, pasted(page)).to_pylist()
         assert len(found) == len(rows)
         names = header[: header.index("count")]
@@ -160,6 +160,6 @@ def test_a_counter_says_its_value_and_unit_under_the_pointer(browser: Any, tmp_p
         ):
             for at_us, value in ((50, "no sample yet"), (300, early), (800, late)):
                 page.mouse.move(shown.x(at_us * 1000), shown.lane(title) + 10)
-                page.wait_for_timeout(50)
+                settle(page)
                 assert page.locator(".stage .tip").first.inner_text() == f"{title}: {value}"
         assert page.errors == []

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import DamageWarning, StepscopeError
+from stepscope.trace.errors import DamageWarning, LimitError, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -85,7 +85,11 @@ class _Commands(click.Group):
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Help is as wide as the terminal, up to what still reads well."""
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="stepscope", message="%(prog)s %(version)s")
 def cli() -> None:
     """Why is my training step slow, and what happens if I fix it?"""
@@ -101,10 +105,14 @@ def main() -> NoReturn:
         sys.stdout.flush()
         _say_damage(damage)
     except StepscopeError as error:
+        if isinstance(error, LimitError) and error.left_running:
+            _end_at_once(error.exit_code, str(error))
         _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
         _say_damage(damage)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _show_help(error)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -161,13 +169,17 @@ def _say_damage(damage: list[str]) -> None:
 def _end_interrupted() -> NoReturn:
     """End at once and cleanly: no thread, library or second signal may change how."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_at_once(130, "interrupted")
+
+
+def _end_at_once(code: int, message: str) -> NoReturn:
+    """End without waiting for any thread: it may run a statement that heeds no interrupt."""
     if "stepscope.session" in sys.modules:
         from stepscope.session import remove_leftovers
 
         remove_leftovers()
-    with contextlib.suppress(OSError):
-        click.echo("stepscope: interrupted", err=True)
-    os._exit(130)
+    _say(message)
+    os._exit(code)
 
 
 def _prepare_streams() -> None:
@@ -209,12 +221,24 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
+    """Answer a command without its arguments with its help, as click does: nothing was asked.
+
+    It goes to standard error, with the exit code of bad input, so that no script takes it for an
+    answer; ``--help`` writes it to standard output and ends with 0.
+    """
+    with contextlib.suppress(OSError):
+        click.echo(error.format_message(), err=True)
+    sys.exit(2)
+
+
 def _fail(message: str, code: int) -> NoReturn:
     _say(message)
     sys.exit(code)
 
 
 def _say(message: str) -> None:
+    """One line on the standard error."""
     from stepscope.render.text import clean
 
     # paths and SQL come back in messages: they may hold anything

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from stepscope.jobs.view import Device, JobView
-from stepscope.trace.frame import IntArray
-
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stepscope.jobs.view import Device, JobView
+    from stepscope.trace.frame import IntArray
 
 
 DEVICE: Final = {
@@ -32,6 +30,8 @@ DEVICE: Final = {
 
 def of_device(device: Device, rows: int) -> dict[str, IntArray]:
     """The columns of ``DEVICE`` for some rows of one device."""
+    import numpy as np
+
     lane = device.explanation.lane
     told = {"rank": device.rank, "process_id": lane.process_id, "device": lane.device}
     return {name: np.full(rows, value, np.int64) for name, value in told.items()}
@@ -55,10 +55,18 @@ class DerivedTable:
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """The names of all derived tables, each that of its module; nothing is imported for them."""
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def derived_table(name: str) -> DerivedTable:
+    """One derived table. What computes it is imported only now: few questions need all of them."""
+    table: DerivedTable = importlib.import_module(f"{__name__}.{name}").TABLE
+    assert table.name == name
+    return table
+
+
 def derived_tables() -> dict[str, DerivedTable]:
     """Every derived table by name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        table: DerivedTable = importlib.import_module(f"{__name__}.{module.name}").TABLE
-        found[table.name] = table
-    return found
+    return {name: derived_table(name) for name in names()}

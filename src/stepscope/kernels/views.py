@@ -19,7 +19,9 @@ SELECT family, kernel, math, count(*) AS calls,
        median(end_ns - start_ns)::BIGINT AS median_ns,
        sum(moved_bytes)::BIGINT AS bytes,
        round(sum(moved_bytes) * 1e9 / sum(end_ns - start_ns) FILTER (moved_bytes IS NOT NULL)
-           )::BIGINT AS bytes_per_s
+           )::BIGINT AS bytes_per_s,
+       round(avg(end_ns - start_ns))::BIGINT AS mean_ns,
+       min(end_ns - start_ns)::BIGINT AS min_ns, max(end_ns - start_ns)::BIGINT AS max_ns
 FROM kernel_family WHERE steady
 GROUP BY ALL ORDER BY time_ns DESC, kernel
 """

@@ -40,7 +40,7 @@ def read_rep(path: Path, wanted: Wanted | None) -> Report:
     except ImportError as error:
         raise InputError(
             f"{path} can be read only with NVIDIA's ncu-report package, which is not installed: "
-            "pip install 'stepscope[ncu]', or give what ncu --import REPORT.ncu-rep --csv "
+            "pip install ncu-report, or give what ncu --import REPORT.ncu-rep --csv "
             "--page raw prints"
         ) from error
     broken = unfinished(path)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stepscope.compare.history import Entry, Mark
 
+_REPEATS = "history add with several captures of each revision"
+
 
 def history_bisect(
     place: str | Path,
@@ -51,7 +53,7 @@ def history_bisect(
             for end in (found.previous, found.entry)
         ]
     said = [mark_says(found, figure) + ".", *_next(found, skip)]
-    return "\n".join(said) + "\n\n" + compare_text(compare(*sides))
+    return "\n".join(said) + "\n\n" + compare_text(compare(*sides, repeats=_REPEATS))
 
 
 def _alike(entries: Sequence[Entry], end: Entry) -> list[Entry]:

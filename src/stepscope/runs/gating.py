@@ -47,9 +47,11 @@ def gate_runs(
     """
     from dataclasses import replace
 
+    from msgspec import structs
+
     from stepscope import __version__
     from stepscope.compare.budgets import Rules, read_rules, with_limits
-    from stepscope.compare.gate import NOTHING_ASKED, gate
+    from stepscope.compare.gate import NOTHING_ASKED, Saved, gate
     from stepscope.compare.stored import add_to_baseline
 
     usual = Path("stepscope.toml")
@@ -70,7 +72,9 @@ def gate_runs(
     asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
     result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
     if save_baseline:
-        add_to_baseline(Path(save_baseline), runs, __version__)
+        held = add_to_baseline(Path(save_baseline), runs, __version__)
+        place = str(save_baseline).encode("utf-8", "replace").decode()
+        result = structs.replace(result, saved=Saved(place, len(runs), held))
     return result
 
 

@@ -11,7 +11,7 @@ from stepscope.session.inside_kernels import launches_to_examine, with_insides
 from stepscope.session.kernel_reports import read_report
 from stepscope.session.opening import OpenOptions
 from stepscope.session.querying import Querying
-from stepscope.trace.errors import UsageError
+from stepscope.trace.errors import LimitError, UsageError
 from stepscope.trace.given import listed
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
     from stepscope.operators.examine import Launches
+
+_SHORTEST_S = 1e-3
+"""What is left for a statement when the time is up: too little, which is then said."""
 
 
 def stored_options(report: bytes) -> OpenOptions:
@@ -68,18 +71,39 @@ class Diagnosing(Querying):
             options=StepOptions(self.choice.mark, self.choice.kernel),
         )
 
-    def verify(self, report: bytes) -> Verification:
+    def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:
         """Recompute every figure of a stored diagnosis from its evidence.
 
         Args:
-            report: what ``diagnose --format json`` wrote.
+            report: what ``diagnose --format json`` wrote; its statements may be anybody's.
+            timeout_s: seconds that all its statements may take together; by default
+                ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
 
         Raises:
-            UsageError: it is no diagnosis.
+            InputError: it is no diagnosis.
+            LimitError: its statements take too much time or memory.
         """
         from stepscope.diagnosis.verify import verify
 
-        return verify(report, cache(self.figure))
+        engine = self.engine
+        allowed_s = engine.limits.within(timeout_s).timeout_s
+        before_s = engine.spent_s
+
+        def compute(sql: str) -> float | int:
+            left_s = allowed_s - (engine.spent_s - before_s)
+            try:
+                return self.figure(sql, max(left_s, _SHORTEST_S))
+            except LimitError as error:
+                if engine.spent_s - before_s < allowed_s:
+                    raise
+                told = LimitError(
+                    f"verifying was ended: the report's statements took more than {allowed_s:g} s; "
+                    "look at them, or allow more with --timeout"
+                )
+                told.left_running = error.left_running
+                raise told from error
+
+        return verify(report, cache(compute))
 
     def profile(self) -> Profile:
         """What is kept of the run: enough to compare it with others.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.collectives.summary import Communication
-    from stepscope.derived import DerivedTable
     from stepscope.operators.roofline import OperatorRooflines
     from stepscope.sql.engine import Engine
 
@@ -30,41 +29,57 @@ class Querying(Ranking):
         """SQL over the canonical tables, the derived tables and ``prediction``."""
         from functools import partial
 
-        from stepscope.derived import derived_tables
-        from stepscope.diagnosis.predictions import prediction_table
+        from stepscope.derived import names
         from stepscope.sql.engine import Engine
 
         return Engine(
             [(member.rank, member.trace) for member in self.job.members],
             {
-                **{name: partial(self._derived, table) for name, table in derived_tables().items()},
-                "prediction": lambda: self._answers.find_table(
-                    "prediction",
-                    lambda: prediction_table(
-                        [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
-                    ),
-                ),
+                **{name: partial(self._derived, name) for name in names()},
+                "prediction": lambda: self._answers.find_table("prediction", self._predictions),
             },
         )
 
-    def _derived(self, table: DerivedTable) -> pa.Table:
-        return self._answers.find_table(table.name, lambda: table.build(self._view))
+    def _derived(self, name: str) -> pa.Table:
+        def build() -> pa.Table:
+            from stepscope.derived import derived_table
 
-    def query(self, sql: str) -> pa.Table:
+            return derived_table(name).build(self._view)
+
+        return self._answers.find_table(name, build)
+
+    def _predictions(self) -> pa.Table:
+        from stepscope.diagnosis.predictions import prediction_table
+
+        return prediction_table(
+            [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+        )
+
+    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
         """Run one SELECT.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take; by default ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
 
         Raises:
             UsageError: the statement is wrong.
+            LimitError: it takes too much time or memory.
         """
-        return self.engine.query(sql)
+        return self.engine.query(sql, timeout_s)
 
-    def figure(self, sql: str) -> float | int:
+    def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; 0 for null.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take, as for :meth:`query`.
 
         Raises:
             UsageError: the statement is wrong, or its answer is not one number.
+            LimitError: it takes too much time or memory.
         """
-        answer = self.query(sql)
+        answer = self.query(sql, timeout_s)
         if answer.num_rows != 1 or answer.num_columns != 1:
             raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
         value = answer.column(0)[0].as_py()
@@ -76,9 +91,7 @@ class Querying(Ranking):
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.derived.step import TABLE
-
-        return self._derived(TABLE)
+        return self._derived("step")
 
     def communication(self) -> Communication:
         """Collectives by kind and group, and how each rank arrives at them.

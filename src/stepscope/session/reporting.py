@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.session.querying import Querying, is_number
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
+from stepscope.trace.job import BY_ORDER
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 class Reporting(Querying):
     """What reports and rules say of the job."""
+
+    @property
+    def stated_ranks(self) -> list[tuple[Path, int | None]]:
+        """(capture, its rank where it or its name tells one), in order of rank."""
+        return [
+            (m.trace.path, None if m.rank_source == BY_ORDER else m.rank) for m in self.job.members
+        ]
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""

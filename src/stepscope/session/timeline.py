@@ -117,8 +117,8 @@ class WithTimeline(Explaining):
         self._shelves.store_explained(self.timeline, answer)
 
 
-def timeline_classes() -> list[dict[str, str]]:
-    """Classes of what is drawn: key and meaning; the position is the code."""
-    from stepscope.timeline.classes import CLASSES
+def timeline_classes() -> dict[str, object]:
+    """Classes of what is drawn, the position is the code; and what their colours mean."""
+    from stepscope.timeline import colours
 
-    return [{"key": key, "says": says} for key, says in CLASSES.items()]
+    return {"classes": colours.drawn_classes(), "legend": colours.legend()}

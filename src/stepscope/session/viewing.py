@@ -74,7 +74,7 @@ class Viewing(WithTimeline):
         return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
 
     def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
-        """The worst instances of a cause on the timeline, the worst first.
+        """Instances of a cause on the timeline: the typical one, then the largest first.
 
         Raises:
             InputError: a trace holds no GPU work.

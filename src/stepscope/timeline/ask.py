@@ -59,7 +59,7 @@ class Asker:
                 "total": total,
             },
             "arrows": self._arrows(found, int(rows.id[row])),
-            "links": self._operators.ends(found, int(rows.id[row])),
+            "links": self._links_of(found, int(rows.id[row])),
         }
 
     def _slices(self, track: int, row: int) -> tuple[Track, Slices]:
@@ -242,7 +242,7 @@ class Asker:
         return np.flatnonzero(call == at[0]) if len(at) else np.empty(0, np.int64)
 
     def _arrows(self, track: Track, id_: int) -> dict[str, Any]:
-        """Launching call of an operation, or the operations that a call enqueued."""
+        """Launching call of an operation, operations that a call enqueued, or what ended a gap."""
         ends: list[dict[str, Any]] = []
         more = 0
         if track.table == "gpu_op" and track.stream >= 0:
@@ -252,14 +252,23 @@ class Asker:
             more = max(0, len(launched) - MOST_ARROWS)
             ends = self._located(track.member, "gpu_op", launched[:MOST_ARROWS].tolist())
         elif track.table == "idle_gap":
-            gap = self.timeline.gap(track, id_)
-            ends = self._located(track.member, "gpu_op", [gap.op])
-            ends += self._located(track.member, "api_call", [gap.call])
+            ends = self._located(track.member, "gpu_op", [self.timeline.gap(track, id_).op])
+        says = {"api_call": "Launched", "idle_gap": "Ended by"}.get(track.table, "Launched by")
         return {
-            "forward": track.table == "api_call",
+            "says": says,
+            "forward": track.table in ("api_call", "idle_gap"),
             "ends": ends,
             "more": more,
         }
+
+    def _links_of(self, track: Track, id_: int) -> list[dict[str, Any]]:
+        """Other operators of an operator; of a gap, the call that launched what ended it."""
+        if track.table != "idle_gap":
+            return self._operators.ends(track, id_)
+        call = self.timeline.gap(track, id_).call
+        ends = self._located(track.member, "api_call", [call])
+        says = "Launch of what ended it"
+        return [{"says": says, "forward": False, "ends": ends, "more": 0}] if ends else []
 
     def _located(self, member: int, table: str, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Where rows of a table are drawn."""

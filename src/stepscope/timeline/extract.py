@@ -80,11 +80,13 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
         track = timeline.track(number)
         content = track.content
         if isinstance(content, Samples):
-            inside = (content.time >= begin) & (content.time < end)
-            total += int(inside.sum())
+            # the last sample before the window holds until the first one inside
+            first = max(0, int(np.searchsorted(content.time, begin, side="left")) - 1)
+            shown = slice(first, int(np.searchsorted(content.time, end, side="left")))
+            total += shown.stop - shown.start
             tracks[number] = {
-                "time": packed(content.time[inside], "f8"),
-                "value": packed(content.value[inside], "f8"),
+                "time": packed(content.time[shown], "f8"),
+                "value": packed(content.value[shown], "f8"),
             }
             continue
         inside = (content.start < end) & ((content.end > begin) | (content.start >= begin))

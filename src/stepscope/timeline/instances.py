@@ -1,23 +1,31 @@
-"""Where in a timeline a cause is seen: its worst instances, and what the host did in them."""
+"""Where in a timeline a cause is seen: its instances, and what is responsible for each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import JobView
+from stepscope.timeline import classes
 from stepscope.timeline.ask import Asker
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Track
 from stepscope.trace.frame import IntArray
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MOST = 20
 _RESPONSIBLE = 1
+_STATES = ("thread_state", "sched")
+_MOST_WAITING = 3
+"""Kernels of other ranks that are shown with a late one."""
 _BEFORE = 4
 """How many lengths of a gap before it are searched for what made the host late."""
 _COMMUNICATION = ("exposed_communication", "straggler", "load_imbalance")
@@ -34,6 +42,8 @@ class Spans:
         cost: what each costs, ns; the largest is the worst.
         thread: thread that was late; -1 where none was.
         what: in words.
+        op: ``gpu_op.id`` of the operation itself, on its device; -1 where there is none.
+        instance: number of a collective that others wait in; -1 where it is none.
     """
 
     device: int
@@ -42,12 +52,18 @@ class Spans:
     cost: IntArray
     thread: IntArray
     what: str
+    op: IntArray | None = None
+    instance: IntArray | None = None
 
 
 def instances(
     asker: Asker, view: JobView, cause: str, ranks: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """The worst instances of a cause, the worst first.
+    """Instances of a cause: the typical one, then the largest, the largest first.
+
+    Typical is the one in which half of the cause's whole time is reached when they are counted from
+    the largest on: the median by time. The median by number would be one of many slivers where few
+    long gaps cost everything.
 
     Args:
         asker: of the timeline in which they are looked up.
@@ -55,51 +71,163 @@ def instances(
         cause: public id.
         ranks: ranks that show it.
     """
-    timeline = asker.timeline
     of_cause = [
         spans
         for number, device in enumerate(view.devices)
         if not ranks or device.rank in ranks
         for spans in _spans(view, number, cause)
     ]
-    found: list[dict[str, Any]] = []
-    for spans in of_cause:
-        device = view.devices[spans.device]
-        member = next(i for i, m in enumerate(timeline.members) if m.rank == device.trace_rank)
-        offset = timeline.offsets_ns[member]
+    if not of_cause:
+        return []
+    cost = np.concatenate([spans.cost for spans in of_cause])
+    part = np.repeat(np.arange(len(of_cause)), [len(spans.cost) for spans in of_cause])
+    row = np.concatenate([np.arange(len(spans.cost)) for spans in of_cause])
+    order = np.argsort(-cost, kind="stable")
+    if not len(order):
+        return []
+    reached = np.cumsum(np.maximum(cost[order], 0))
+    typical = int(np.searchsorted(reached, reached[-1] / 2, side="left"))
+    places = [typical, *(place for place in range(min(MOST, len(order))) if place != typical)]
+    finder = _Finder(asker, view)
+    return [
+        {
+            **finder.instance(of_cause[part[order[place]]], int(row[order[place]])),
+            "number": place + 1,
+            "of": len(order),
+            "typical": place == typical,
+        }
+        for place in places[:MOST]
+    ]
+
+
+class _Finder:
+    """Looks instances up in the timeline."""
+
+    def __init__(self, asker: Asker, view: JobView) -> None:
+        self.asker = asker
+        self.view = view
+        self.timeline: Timeline = asker.timeline
+
+    def instance(self, spans: Spans, row: int) -> dict[str, Any]:
+        """One instance: where it is, what is responsible, and what waits for it."""
+        device = self.view.devices[spans.device]
+        member = self._member(device.trace_rank)
+        offset = self.timeline.offsets_ns[member]
         lane = device.explanation.lane
-        tracks = [
+        begin, end = int(spans.begin[row]) + offset, int(spans.end[row]) + offset
+        thread = int(spans.thread[row])
+        own = [
             t
-            for t in timeline.tracks
+            for t in self.timeline.tracks
             if t.member == member and t.process_id in (lane.process_id, -1)
         ]
-        for row in np.argsort(-spans.cost, kind="stable")[:MOST].tolist():
-            begin, end = int(spans.begin[row]) + offset, int(spans.end[row]) + offset
-            found.append(
-                {
-                    "begin": begin,
-                    "end": end,
-                    "cost": int(spans.cost[row]),
-                    "rank": device.rank,
-                    "what": spans.what,
-                    "tracks": [
-                        t.id
-                        for t in tracks
-                        if t.device == lane.device and t.table in ("idle_gap", "gpu_op")
-                    ],
-                    "thread": int(spans.thread[row]),
-                    "_tracks": [t for t in tracks if 0 <= t.thread_id == spans.thread[row]],
-                }
-            )
-    found.sort(key=lambda item: -item["cost"])
-    for item in found[:MOST]:
-        begin, end = item["begin"], item["end"]
-        item["responsible"] = _responsible(asker, item["_tracks"], begin, end)
-        if not item["responsible"]:
-            # nothing fills the gap: what took the host's lead acted before it
-            earlier = begin - _BEFORE * (end - begin)
-            item["responsible"] = _responsible(asker, item["_tracks"], earlier, end)
-    return [{k: v for k, v in item.items() if k != "_tracks"} for item in found[:MOST]]
+        on_device = [
+            t for t in own if t.device == lane.device and t.table in ("idle_gap", "gpu_op")
+        ]
+        threads = [t for t in own if 0 <= t.thread_id == thread]
+        telling = [t for t in threads if t.table not in _STATES]
+        waiting: list[dict[str, Any]] = []
+        responsible: list[dict[str, Any]] = []
+        if spans.op is not None:
+            responsible = self._operation(on_device, int(spans.op[row]))
+        if spans.instance is not None:
+            waiting = self._waiting(int(spans.instance[row]), spans.device)
+            responsible = self._kept_busy(on_device, begin, end)
+        # where nothing fills the gap, what took the host's lead acted before it; that a thread
+        # slept says least
+        earlier = begin - _BEFORE * (end - begin)
+        for tracks, since in ((telling, begin), (telling, earlier), (threads, begin)):
+            responsible = responsible or _responsible(self.asker, tracks, since, end)
+        return {
+            "begin": begin,
+            "end": end,
+            "cost": int(spans.cost[row]),
+            "rank": device.rank,
+            "what": spans.what,
+            "tracks": [t.id for t in on_device],
+            "thread": thread,
+            "responsible": responsible,
+            "waiting": waiting,
+        }
+
+    @cached_property
+    def _waits(self) -> pa.Table:
+        from stepscope.derived.collective_wait import TABLE
+
+        return TABLE.build(self.view)
+
+    def _member(self, trace_rank: int) -> int:
+        return next(i for i, m in enumerate(self.timeline.members) if m.rank == trace_rank)
+
+    def _operation(self, tracks: Sequence[Track], op: int) -> list[dict[str, Any]]:
+        """Where one operation of a device is drawn."""
+        for track in tracks:
+            if track.table != "gpu_op" or track.stream < 0:
+                continue
+            slices = self.timeline.track(track.id).slices
+            row = slices.row_of(op)
+            if row >= 0:
+                length = int(slices.end[row] - slices.start[row])
+                return [{**self.asker.place(track, row), "overlap": length}]
+        return []
+
+    def _kept_busy(self, tracks: Sequence[Track], begin: int, end: int) -> list[dict[str, Any]]:
+        """What ran on the late device while others waited: the longest, communication left out.
+
+        Nothing where the device was idle for most of the time: then the host was late.
+        """
+        found: list[tuple[int, Track, int]] = []
+        busy = 0
+        for track in tracks:
+            if track.table != "gpu_op" or track.stream < 0:
+                continue
+            slices = self.timeline.track(track.id).slices
+            near = slices.between(begin, end)
+            near = near[slices.code[near] != classes.CODE["kernel_communication"]]
+            if not len(near):
+                continue
+            overlap = np.minimum(slices.end[near], end) - np.maximum(slices.start[near], begin)
+            busy += int(np.maximum(overlap, 0).sum())
+            best = int(np.argmax(overlap))
+            found.append((int(overlap[best]), track, int(near[best])))
+        if not found or busy * 2 < end - begin:
+            return []
+        overlap, track, row = max(found, key=lambda item: item[0])
+        return [{**self.asker.place(track, row), "overlap": overlap}] if overlap > 0 else []
+
+    def _waiting(self, instance: int, late: int) -> list[dict[str, Any]]:
+        """The kernels of a collective on the other devices, those that wait longest first."""
+        table = self._waits
+        rows = np.flatnonzero(_column(table, "instance") == instance)
+        waited = _column(table, "exposed_waiting_ns")[rows]
+        found = []
+        for row in rows[np.argsort(-waited, kind="stable")].tolist():
+            rank, device = int(_column(table, "rank")[row]), int(_column(table, "device")[row])
+            process = int(_column(table, "process_id")[row])
+            for number, other in enumerate(self.view.devices):
+                lane = other.explanation.lane
+                if number == late or (other.rank, lane.process_id, lane.device) != (
+                    rank, process, device,
+                ):  # fmt: skip
+                    continue
+                member = self._member(other.trace_rank)
+                tracks = [
+                    t
+                    for t in self.timeline.tracks
+                    if (t.member, t.process_id, t.device) == (member, process, device)
+                ]
+                op = int(_column(table, "gpu_op_id")[row])
+                found += [
+                    {key: value for key, value in place.items() if key != "overlap"}
+                    for place in self._operation(tracks, op)
+                ]
+            if len(found) == _MOST_WAITING:
+                break
+        return found
+
+
+def _column(rows: pa.Table, name: str) -> IntArray:
+    return np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64)
 
 
 def _spans(view: JobView, number: int, cause: str) -> list[Spans]:
@@ -116,7 +244,8 @@ def _spans(view: JobView, number: int, cause: str) -> list[Spans]:
         ops, rows = e.lane.ops, repair.rows
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         none = np.full(len(rows), -1)
-        return [Spans(number, start, end, end - start - repair.new_ns, none, "kernel")]
+        ids = np.asarray(ops["id"][rows], np.int64)
+        return [Spans(number, start, end, end - start - repair.new_ns, none, "kernel", ids)]
     if cause in _COMMUNICATION:
         found = _collectives(view, number, cause)
         if len(found.begin):
@@ -138,7 +267,7 @@ def _collectives(view: JobView, number: int, cause: str) -> Spans:
     rows = TABLE.build(view)
 
     def column(name: str) -> IntArray:
-        return np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64)
+        return _column(rows, name)
 
     own = (column("rank") == view.devices[number].rank) & (column("device") == e.lane.device)
     own &= column("step") >= 0
@@ -147,7 +276,8 @@ def _collectives(view: JobView, number: int, cause: str) -> Spans:
     if cause == "exposed_communication":
         cost = (column("exposed_waiting_ns") + column("exposed_transfer_ns"))[own]
         none = np.full(len(cost), -1)
-        return Spans(number, start[own], end[own], cost, none, "collective")
+        ops = column("gpu_op_id")[own]
+        return Spans(number, start[own], end[own], cost, none, "collective", ops)
     # how long others were exposed in each operation, added up
     instance = column("instance")
     waited = np.zeros(int(instance.max(initial=-1)) + 1, np.int64)
@@ -161,6 +291,7 @@ def _collectives(view: JobView, number: int, cause: str) -> Spans:
         cost,
         np.full(len(cost), main),
         "others wait",
+        instance=instance[late],
     )
 
 

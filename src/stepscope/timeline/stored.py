@@ -30,7 +30,7 @@ from stepscope.trace.arrays import ArrayFile
 from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import Trace
 
-REVISION = 2
+REVISION = 3
 """Of the file's content; raised whenever the same trace gives other arrays."""
 _CLASSES = 256
 """More than there are: a class takes one byte."""

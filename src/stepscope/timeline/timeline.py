@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.timeline import classes
+from stepscope.timeline import colours
 from stepscope.timeline.explained import Explained as ExplainedTracks
 from stepscope.timeline.explained import Gap, gap_facts, idle_of, steps_of
 from stepscope.timeline.source import Source
@@ -190,7 +190,9 @@ class Timeline:
         return {
             "begin": self.begin_ns,
             "end": self.end_ns,
-            "classes": [{"key": key, "says": says} for key, says in classes.CLASSES.items()],
+            "classes": colours.drawn_classes(),
+            "legend": colours.legend(),
+            "causes": colours.cause_colours(),
             "members": [
                 {
                     "rank": member.rank,

@@ -26,6 +26,9 @@ _TORCH_PROFILER = "torch.autograd.profiler"
 _PROTON = "triton.profiler.profile"
 _LOADER = "torch.utils.data.dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
+_LOADED = "hook-loaded.txt"
+STEPS_MADE = "steps-made.{}.txt"
+"""Names of notes to the launcher: capture/hooknotes.py."""
 program_marks_steps = False
 """Set by ``stepscope.step()`` in the program: two series of steps would cross."""
 _LONG_COLLECTION_NS = 100_000
@@ -43,6 +46,16 @@ def _configuration() -> _Configuration:
     except (OSError, KeyError):
         return {}
     return found
+
+
+def note(name: str, text: str) -> None:
+    """Leave a note for the launcher beside the configuration."""
+    try:
+        folder = os.path.dirname(os.environ["STEPSCOPE_CAPTURE"])  # noqa: PTH120
+        with open(f"{folder}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+            file.write(text)
+    except (OSError, KeyError):
+        pass  # the program has become another user, say: the launcher then knows less
 
 
 class _Collector:
@@ -288,6 +301,8 @@ def _install() -> None:
     if float(configuration.get("sample_hz") or 0) > 0:
         _sample_stacks(configuration)
     watch = _Watch()
+    if int(configuration.get("steps") or 0) > 0 or float(configuration.get("slow_step") or 0) > 0:
+        note(_LOADED, "")
     if int(configuration.get("steps") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
     elif float(configuration.get("slow_step") or 0) > 0:

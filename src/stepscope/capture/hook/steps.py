@@ -222,6 +222,8 @@ class _Steps:
             return
         self._made += 1
         recorded = self._made - self._warmup
+        if recorded <= self._steps:
+            self.note()
         if recorded <= 0 or recorded > self._steps:
             self._time(recorded)
         else:
@@ -236,6 +238,11 @@ class _Steps:
                 import signal
 
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def note(self) -> None:
+        """Tell the launcher how many steps there were, which a killed process cannot any more."""
+        hook = sys.modules["_stepscope_hook"]
+        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._made))
 
     def _time(self, recorded: int) -> None:
         """A step ended that was not recorded."""
@@ -336,6 +343,7 @@ def count_steps(configuration: _Configuration, module: Any) -> None:
         module: ``torch.optim.optimizer``.
     """
     steps = _Steps(configuration)
+    steps.note()
     try:
         module.register_optimizer_step_pre_hook(steps.before)
         module.register_optimizer_step_post_hook(steps.after)

@@ -39,7 +39,7 @@ def _read(path: Path, writer: TraceWriter) -> Meta:
 IMPORTER = Importer(
     name="stepscope",
     title="Stepscope capture",
-    revision=4,
+    revision=5,
     sniff=_sniff,
     read=_read,
 )

@@ -15,6 +15,7 @@ import numpy as np
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink
+from stepscope.trace.frame import IntArray
 from stepscope.trace.meta import Meta
 
 LAUNCHER_FILE = "capture.json"
@@ -34,6 +35,10 @@ class Window:
 
     start_ns: int
     end_ns: int
+
+
+Intervals = tuple[IntArray, IntArray]
+"""Begins and ends of disjoint intervals, ascending, in monotonic ns."""
 
 
 def launcher_says(folder: Path) -> dict[str, Any]:
@@ -94,18 +99,73 @@ def window_of(raws: Sequence[Raw]) -> Window:
     Processes that used a GPU decide; workers record all the time. What a ring has dropped lies
     before it.
     """
-    deciding = [raw for raw in raws if raw.one("cupti")] or list(raws)
-    begins, ends = [], []
-    for raw in deciding:
+    deciding = _deciding(raws)
+    begins, ends = _switched(deciding)
+    first = min((int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws), default=0)
+    kept = max(raw.whole_since_ns for raw in deciding)
+    end = max(ends, default=max(map(end_of, raws)))
+    if not any(raw.one("cupti") for raw in raws):
+        # few events fill no block for a long time, so a ring drops them late, or never
+        kept = max([kept, *(end - ring for raw in raws if (ring := _ring_ns(raw)))])
+    return Window(min(max(min(begins, default=first), kept), end), end)
+
+
+def recorded_in(raws: Sequence[Raw], window: Window) -> Intervals | None:
+    """When ranges of a process without a GPU were recorded; None: whenever there are any.
+
+    The collector keeps all that such a process tells: it may be a worker, which does not see what
+    begins and ends the recording of its parent.
+    """
+    deciding = _deciding(raws)
+    begins, ends = _switched(deciding)
+    if not any(raw.one("cupti") for raw in raws):
+        if not any(_waits(raw) or _ring_ns(raw) for raw in raws):
+            return None  # from the program's start, or by the clock: the collector does it
+    elif not begins or len(begins) != len(ends):  # a damaged file
+        return np.array([window.start_ns]), np.array([window.end_ns])
+    return _united(begins, ends, window)
+
+
+def _deciding(raws: Sequence[Raw]) -> list[Raw]:
+    """The processes whose begins and ends of recording count: those with a GPU, where any has."""
+    return [raw for raw in raws if raw.one("cupti")] or list(raws)
+
+
+def _switched(raws: Sequence[Raw]) -> tuple[list[int], list[int]]:
+    """Monotonic times at which recording began, and at which it ended, of each in turn."""
+    begins: list[int] = []
+    ends: list[int] = []
+    for raw in raws:
         states = raw.of(layout.STATE)
         begins += states["time"][states["recording"] == 1].tolist()
         ends += states["time"][states["recording"] == 0].tolist()
         if len(states) and states["recording"][-1] == 1:
             ends.append(end_of(raw))
-    first = min((int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws), default=0)
-    kept = max(raw.whole_since_ns for raw in deciding)
-    end = max(ends, default=max(map(end_of, raws)))
-    return Window(min(max(min(begins, default=first), kept), end), end)
+    return begins, ends
+
+
+def _united(begins: list[int], ends: list[int], window: Window) -> Intervals:
+    """Intervals of several processes as one series, within a window."""
+    found: list[list[int]] = []
+    for switched_on, switched_off in sorted(zip(begins, ends, strict=False)):
+        begin, end = max(switched_on, window.start_ns), min(switched_off, window.end_ns)
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        elif begin <= end:
+            found.append([begin, end])
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _waits(raw: Raw) -> bool:
+    """Whether recording waits for something to begin it: a range, a call, a word from outside."""
+    return bool(raw.one("process").get("when", "process") != "process")
+
+
+def _ring_ns(raw: Raw) -> int:
+    """How long a ring keeps what is recorded, ns; 0: there is none."""
+    stated = raw.one("process").get("ring_ns", 0)
+    return stated if isinstance(stated, int) and stated > 0 else 0
 
 
 def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | None]:

@@ -16,9 +16,10 @@ tells whole from torn.
 Times are nanoseconds of the machine's monotonic clock (``CLOCK_MONOTONIC``); rows of kind ``clock``
 pair it with the wall clock. Correlation ids count from 1 within a process.
 
-JSON objects carry ``type``: ``process`` (who: pid, parent, host, command, environment), ``cupti``
-(version, path), ``devices``, ``threads`` (names), ``remark`` (severity, text), ``end`` (how the
-process ended, counts of what was dropped).
+JSON objects carry ``type``: ``process`` (who: pid, parent, host, command, environment; what
+begins recording: ``when``; ``ring_ns``), ``cupti`` (version, path), ``devices``, ``threads``
+(names), ``remark`` (severity, text), ``seen`` (name, domain and count of the ranges that were
+opened before recording began), ``end`` (how the process ended, counts of what was dropped).
 """
 
 from __future__ import annotations

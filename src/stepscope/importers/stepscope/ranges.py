@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.importers.common.operators import TABLE as OPERATORS
 from stepscope.importers.common.operators import operators_in
 from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.about import Intervals
 from stepscope.importers.stepscope.payload import payload_texts
 from stepscope.importers.stepscope.raw import PART_ROWS, Chunk, Raw
 from stepscope.importers.stepscope.sink import Sink, constant, dictionary, texts
@@ -50,7 +51,7 @@ def read_ranges(
     raw: Raw,
     process: int,
     ends_ns: Sequence[int],
-    within: tuple[int, int] | None = None,
+    within: Intervals | None = None,
 ) -> dict[int, str]:
     """Fill ``range`` with the ranges of one process, some at a time.
 
@@ -60,7 +61,7 @@ def read_ranges(
         process: process id.
         ends_ns: monotonic times at which recording ended, ascending. A range without an end is
             closed at the first of them after its beginning: what came later was not recorded.
-        within: monotonic times; ranges wholly outside are left out.
+        within: monotonic times; ranges wholly outside are left out. None: all are kept.
 
     Returns:
         The names that the program gave to its threads.
@@ -105,7 +106,7 @@ def _read_part(
     events: tuple[AnyArray, IntArray],
     before: _Open,
     recorded_until: IntArray | None,
-    within: tuple[int, int] | None,
+    within: Intervals | None,
 ) -> _Open:
     """Write the ranges that are whole; at the last part, told when recording ended, all others."""
     rows, thread = events
@@ -134,7 +135,7 @@ def _read_part(
     if recorded_until is not None:
         end = np.where(closed, end, _cut_off(begin, recorded_until))
     if within is not None:
-        kept = (end >= within[0]) & (begin <= within[1])
+        kept = _overlap(begin, end, within)
         first, last, kind = first[kept], last[kept], kind[kept]
         closed, begin, end = closed[kept], begin[kept], end[kept]
     sink.writer.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
@@ -152,6 +153,13 @@ def _read_part(
             if row in payloads
         },
     )
+
+
+def _overlap(begin: IntArray, end: IntArray, within: Intervals) -> BoolArray:
+    """Whether each time span has a moment in common with one of some disjoint intervals."""
+    starts, stops = within
+    place = np.searchsorted(starts, end, side="right") - 1
+    return (place >= 0) & (np.append(stops, 0)[place] >= begin)
 
 
 def _cut_off(begin: IntArray, ends: IntArray) -> IntArray:
@@ -183,7 +191,7 @@ def _read_waits(
     thread: IntArray,
     process: int,
     pairs: tuple[IntArray, IntArray],
-    within: tuple[int, int] | None,
+    within: Intervals | None,
 ) -> BoolArray:
     """Fill ``api_call`` and ``gil`` with the waits among the ranges; returns which those are."""
     opens, closes = pairs
@@ -195,7 +203,8 @@ def _read_waits(
         told |= mine
         first, last = opens[mine & (closes >= 0)], closes[mine & (closes >= 0)]
         if within is not None:
-            kept = (rows["time"][last] >= within[0]) & (rows["time"][first] <= within[1])
+            begun, ended = (rows["time"][at].astype(np.int64) for at in (first, last))
+            kept = _overlap(begun, ended, within)
             first, last = first[kept], last[kept]
         if not len(first):
             continue

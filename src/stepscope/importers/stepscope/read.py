@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from stepscope.importers.stepscope.about import (
     ends_of,
     launcher_says,
@@ -12,6 +14,7 @@ from stepscope.importers.stepscope.about import (
     process_of,
     read_diagnostics,
     read_things,
+    recorded_in,
     window_of,
 )
 from stepscope.importers.stepscope.absent import absent_tables
@@ -65,7 +68,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     processes = members_of(folder, raws)
     names_of_threads: dict[tuple[int, int], str] = {}
     count_profilers(sink, folder, raws, processes)
-    with_gpu = any(raw.one("cupti") for raw in raws)
+    inside = recorded_in(raws, window)
     for raw in raws:
         process = process_of(raw)
         known = called(raw)
@@ -75,10 +78,9 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         read_syncs(sink, raw, process)
         read_overhead(sink, raw, process)
         read_memory(sink, raw, process)
-        # a worker without a GPU does not know when its parent records
-        within = (window.start_ns, window.end_ns) if with_gpu else None
-        if raw.one("cupti"):  # ... nor does its parent before it uses the GPU
-            within = (window.start_ns, _NEVER)
+        within = inside
+        if raw.one("cupti"):  # it records within, once it uses the GPU
+            within = np.array([window.start_ns]), np.array([_NEVER])
         named = read_ranges(sink, raw, process, ends_of(raw, window), within)
         names_of_threads |= {(process, thread): name for thread, name in named.items()}
         read_streams(sink, raw, process)

@@ -1,6 +1,6 @@
 /** The step view: all steps side by side. Holds its state, answers pointer and keys. */
 
-import { Colours } from "./colours";
+import { Colours, type DrawnClass } from "./colours";
 import { element, fill } from "./dom";
 import { clean, time } from "./format";
 import { wrong } from "./frame";
@@ -64,7 +64,7 @@ export class StepsView {
 
   constructor(
     private readonly source: StepSource,
-    classes: { key: string; says: string }[],
+    classes: DrawnClass[],
     private readonly actions: StepActions,
   ) {
     this.colours = new Colours(classes);
