@@ -82,12 +82,12 @@ def needed_by_parts(facade: str) -> set[str]:
 
 
 ARROWS: dict[str, set[str]] = {
-    "trace": set(),
+    "trace": {"intervals"},
     "intervals": set(),
     "capture": set(),
     "annotate": set(),
     "data": set(),
-    "importers": {"trace"},
+    "importers": {"trace", "intervals"},
     "sql": {"trace"},
     # What devices and threads did, as columns: everything below is built on it.
     "activity": {"trace", "intervals"},
@@ -98,7 +98,7 @@ ARROWS: dict[str, set[str]] = {
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
-    "operators": {"jobs", "breakdown", "kernels", "activity", "trace"},
+    "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
     "tabular": {"gaps", "trace", "intervals"},
@@ -107,7 +107,7 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "intervals"),
     },
     "reports": {"tabular", "sql", "trace", "intervals"},
-    "rules": {"breakdown", "gaps", "activity", "tabular", "trace"},
+    "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
         *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
@@ -122,7 +122,7 @@ ARROWS: dict[str, set[str]] = {
         *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
         *("trace", "timeline.colours"),
     },
-    "export": {"timeline", "activity", "trace"},
+    "export": {"timeline", "activity", "trace", "intervals"},
     "session": needed_by_parts("session"),
     # The facade for what looks at several runs.
     "runs": needed_by_parts("runs"),
@@ -298,7 +298,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "from . import frame\n"
         "def f():\n"
         "    from stepscope.breakdown import explain\n"
-        "LAZY = {'x': 'stepscope.intervals'}\n"
+        "LAZY = {'x': 'stepscope.gaps'}\n"
     )
     found = list(imports_of("stepscope.trace.sample", source))
     assert [i.target for i in sorted(found, key=lambda i: i.line)] == [
@@ -307,7 +307,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "stepscope.importers.registry",
         "stepscope.trace.frame",
         "stepscope.breakdown.explain",
-        "stepscope.intervals",
+        "stepscope.gaps",
     ]
     assert [i.target for i in found if allowed(i)] == ["stepscope.trace.frame"]
 

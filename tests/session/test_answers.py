@@ -337,15 +337,15 @@ def test_other_code_gives_other_answers(tmp_path: Path, monkeypatch: pytest.Monk
         set_back(file, stat)
         assert digest() != here, room
         file.write_bytes(content)
-    moved = copy / "analysis" / "gaps.py"
-    moved.rename(copy / "analysis" / "gaps2.py")
+    moved = copy / "gaps" / "idle.py"
+    moved.rename(copy / "gaps" / "idle2.py")
     assert digest() != here
-    moved.with_name("gaps2.py").rename(moved)
+    moved.with_name("idle2.py").rename(moved)
     (copy / "cli" / "main.py").write_text("")  # how an answer is shown does not count
     assert digest() == here
     monkeypatch.setattr(answers, "_libraries", lambda: ["numpy-99.dist-info"])
     assert digest() != here
-    shutil.rmtree(copy / "analysis")  # code that cannot be read is known to nobody
+    shutil.rmtree(copy / "gaps")  # code that cannot be read is known to nobody
     assert digest() != digest()
 
 

@@ -174,19 +174,51 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
     session = Session([bundled_capture()])
     idle = number(session, "Idle, by cause")
     instances = session.instances("input_starvation", [])
-    worst = instances[0]
+    # the typical one first: the larger ones together take less than half, with it half or more
+    costs = sorted((one["cost"] for one in instances), reverse=True)
+    typical, worst = instances[:2]
+    assert [one["typical"] for one in instances[:3]] == [True, False, False]
+    assert typical["cost"] == costs[typical["number"] - 1]
+    assert (worst["number"], worst["cost"]) == (1, costs[0])
     slices = session.timeline.track(idle).slices
     cause = [session.timeline.names.texts[n] == "input starvation" for n in slices.name]
-    longest = max((slices.end - slices.start)[cause])
+    lengths = (slices.end - slices.start)[cause]
+    longest = max(lengths)
+    longer = lengths[lengths > typical["cost"]].sum()
+    assert longer < lengths.sum() / 2 <= longer + typical["cost"]
+    assert typical["of"] == len(lengths)
     assert worst["end"] - worst["begin"] == worst["cost"] == longest
     assert [place["name"] for place in worst["responsible"]] == ["dataload"]
     (row,) = [i for i in range(len(slices)) if slices.start[i] == worst["begin"] and cause[i]]
     found = session.asker.row(idle, row)
     assert dict(found["facts"])["launching_call"]
-    assert {session.timeline.tracks[e["track"]].table for e in found["arrows"]["ends"]} == {
-        "gpu_op",
-        "api_call",
-    }
+    tables = session.timeline.tracks
+    assert (found["arrows"]["says"], found["arrows"]["forward"]) == ("Ended by", True)
+    (ended,) = found["arrows"]["ends"]
+    assert tables[ended["track"]].table == "gpu_op"
+    assert ended["start"] >= worst["end"]  # the rest of the gap has another cause
+    (link,) = found["links"]
+    (call,) = link["ends"]
+    assert tables[call["track"]].table == "api_call"
+    assert worst["begin"] < call["start"] < ended["start"]
+
+
+def test_a_late_rank_is_shown_with_what_kept_it_busy_and_who_waits(tmp_path: Path) -> None:
+    packed = sorted((DATA.parent / "ranks").glob("*.xz"))
+    session = Session([unpack(path, tmp_path) for path in packed])
+    tracks = session.timeline.tracks
+    found = session.instances("load_imbalance", [1])
+    for instance in found:
+        (busy,) = instance["responsible"]
+        (waits,) = instance["waiting"]
+        assert (tracks[busy["track"]].rank, tracks[waits["track"]].rank) == (1, 0)
+        assert tracks[busy["track"]].stream >= 0
+        assert not busy["name"].startswith("nccl")
+        assert waits["name"].startswith("nccl")
+        assert waits["start"] <= instance["begin"] + 1_000
+        assert waits["end"] >= instance["end"]
+        assert busy["start"] < instance["end"]
+        assert busy["end"] > instance["begin"]
 
 
 def test_every_pixel_says_what_sql_says() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 Owned = tuple[int, Intervals]
@@ -46,7 +47,7 @@ def charge_owned(columns: dict[str, IntArray], owned: Sequence[Owned]) -> dict[s
     for cause, (begin, end) in owned:
         if not len(begin) or not len(columns["start_ns"]):
             continue
-        edges = np.unique(np.concatenate((begin, end)))
+        edges = distinct_values(np.concatenate((begin, end)))
         columns = cut(columns, edges)
         held = inside((begin, end), columns["start_ns"])
         columns["cause"] = np.where(held, cause, columns["cause"])

@@ -14,6 +14,7 @@ from stepscope.activity.communication import is_communication
 from stepscope.activity.launch import launching_calls
 from stepscope.intervals import union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among, with_counts, with_first
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 GPU_COLUMNS = (
@@ -130,7 +131,7 @@ class Lane:
     def _is_described(self) -> BoolArray:
         if not len(self.described):
             return np.zeros(len(self.ops), bool)
-        return np.isin(self.ops["correlation_id"], self.described)
+        return among(self.ops["correlation_id"], self.described)
 
     @cached_property
     def is_compute(self) -> BoolArray:
@@ -244,7 +245,7 @@ def lanes(read: Reader) -> list[Lane]:
         own_api = _rows(cuda, calls_of_process.get(process_id, _NONE))
         own_call = local[call[mine]]
         linked = own_call[own_call >= 0]
-        threads, launches = np.unique(own_api["thread_id"][linked], return_counts=True)
+        threads, launches = with_counts(own_api["thread_id"][linked])
         spent = overhead.take((overhead["process_id"] == process_id) | (overhead["process_id"] < 0))
         loads = spent.matches("name", words.LOADING_OVERHEAD)
         host = HostSide(
@@ -281,7 +282,7 @@ def rows_by(values: IntArray) -> dict[int, IntArray]:
     if values.min() == values.max():
         return {int(values[0]): np.arange(len(values))}
     order = np.argsort(values, kind="stable")
-    found, first = np.unique(values[order], return_index=True)
+    found, first = with_first(values[order])
     return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
 

@@ -17,6 +17,7 @@ from stepscope.activity import names as words
 from stepscope.activity.device import HostSide, Lane
 from stepscope.intervals import complement, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, IntArray
 
 SMALL_COPY_BYTES = 1 << 16
@@ -134,7 +135,7 @@ def host_timeline(
     """
     host = lane.host
     api = host.api
-    mine = np.isin(api["thread_id"], host.launch_threads) if len(api) else np.empty(0, bool)
+    mine = among(api["thread_id"], host.launch_threads) if len(api) else np.empty(0, bool)
     blocking = blocking_calls(lane)
     is_sync = np.zeros(len(api), bool)
     is_copy = np.zeros(len(api), bool)
@@ -172,7 +173,7 @@ def _overhead(host: HostSide) -> Intervals:
     rows = host.overhead
     if not len(rows):
         return EMPTY
-    known = np.isin(rows["thread_id"], [*host.launch_threads, -1, 0])
+    known = among(rows["thread_id"], [*host.launch_threads, -1, 0])
     return union(rows["start_ns"][known], rows["end_ns"][known])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray, distinct
 
 
@@ -24,7 +25,7 @@ def launching_calls(gpu: Frame, api: Frame) -> IntArray:
     calls = np.flatnonzero(api["correlation_id"] > 0)
     if not len(calls) or not len(gpu):
         return np.full(len(gpu), -1, np.int64)
-    processes = np.unique(
+    processes = distinct_values(
         np.concatenate((distinct(gpu["process_id"]), distinct(api["process_id"])))
     )
     span = int(max(gpu["correlation_id"].max(), api["correlation_id"].max())) + 1

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import Frame, IntArray
 
 _RECORDER: Final = re.compile(r"stepscope/capture/hook/|^<|/sitecustomize\.py$")
@@ -126,11 +127,9 @@ class SampledLines:
         row_of = _own_frames(frames)
         places = [row_of.get(stack, -1) for stack in samples["stack_id"].tolist()]
         rows = np.array(places, np.int64)
-        named, code = np.unique(
-            np.stack([frames["module"][rows], frames["line"][rows], frames["function"][rows]]),
-            axis=1,
-            return_inverse=True,
-        )
+        columns = [frames[name][rows] for name in ("module", "line", "function")]
+        first, code = distinct_rows(columns)
+        named = np.stack([column[first] for column in columns])
         modules = frames.texts["module"]
         short = _short_names({modules[int(m)] for m in named[0] if m >= 0})
         lines = [

@@ -16,6 +16,7 @@ from stepscope.activity.device import Lane
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 MIN_STEPS = 5
@@ -78,8 +79,8 @@ class Outliers:
         """Which of the parts a more specific cause accounts for."""
         part = self.parts["part"]
         causes = [self.names.index(cause) for cause in SPECIFIC if cause in self.names]
-        idle = (part == PARTS.index("idle")) & np.isin(self.parts["name"], causes)
-        return np.asarray(idle | np.isin(part, [PARTS.index("copy"), PARTS.index("communication")]))
+        idle = (part == PARTS.index("idle")) & among(self.parts["name"], causes)
+        return np.asarray(idle | among(part, [PARTS.index("copy"), PARTS.index("communication")]))
 
     def excess_ns(self, part: str, name: str | None = None) -> int:
         """Excess of all odd steps in one part, or under one name in it; savings count."""
@@ -132,7 +133,7 @@ def find_outliers(lane: Lane, gaps: Gaps, bounds_ns: IntArray, first: int, last:
     table = {k: np.concatenate([piece[k] for piece in pieces]) for k in pieces[0]}
     width = len(names)
     key = table["part"] * width + table["name"]
-    kinds, kind = np.unique(key, return_inverse=True)
+    kinds, kind = with_inverse(key)
     ns = np.zeros((len(wanted), len(kinds)), np.int64)
     count = np.zeros_like(ns)
     np.add.at(ns, (table["slot"], kind), table["ns"])
@@ -153,7 +154,7 @@ def find_outliers(lane: Lane, gaps: Gaps, bounds_ns: IntArray, first: int, last:
 
 def _idle(gaps: Gaps, bounds_ns: IntArray, wanted: IntArray) -> dict[str, IntArray]:
     columns = {k: gaps.segments[k] for k in ("start_ns", "end_ns", "cause")}
-    columns = cut(columns, np.unique(bounds_ns))
+    columns = cut(columns, distinct_values(bounds_ns))
     slot = _slots(columns["start_ns"], bounds_ns, wanted)
     keep = slot >= 0
     n = int(keep.sum())
@@ -200,7 +201,7 @@ def _busy(
             "name": base + np.concatenate((ops["name"][rows[once]], ops["name"][rows])),
             "count": np.repeat([0, 1], [int(once.sum()), len(rows)]),
         }
-        columns = cut(columns, np.unique(bounds_ns))
+        columns = cut(columns, distinct_values(bounds_ns))
         slot = _slots(columns["start_ns"], bounds_ns, wanted)
         length = columns["end_ns"] - columns["start_ns"]
         length -= overlap_per_window(above, columns["start_ns"], columns["end_ns"])

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import RANGE_COLUMNS, Reader
+from stepscope.intervals.distinct import distinct_rows
 
 _LAUNCH: Final = re.compile(r"^(cuda|cu|hip)\w*(Launch\w*Kernel|GraphLaunch)")
 _FEWEST: Final = 3
@@ -79,9 +80,9 @@ def _repeated(read: Reader) -> tuple[list[Repeated], int]:
     if not len(ranges):
         return [], 0
     took = ranges["end_ns"] - ranges["start_ns"]
-    key = np.stack((ranges["process_id"], ranges["thread_id"], ranges["name"]), axis=1)
-    groups, of = np.unique(key, axis=0, return_inverse=True)
-    of = of.reshape(-1)
+    key = [ranges[name] for name in ("process_id", "thread_id", "name")]
+    rows, of = distinct_rows(key)
+    groups = np.stack([column[rows] for column in key], axis=1)
     count, total = np.bincount(of), np.bincount(of, weights=took)
     often = np.flatnonzero(count >= _FEWEST)
     if not len(often):

@@ -203,6 +203,10 @@ def _collect(options: Options, plan: Plan, outcome: Outcome, known: Circumstance
         asked = replace(options, steps=steps, warmup=warmup) if by_steps else options
         outcome.remarks += why_less(replace(asked, duration_s=0.0), (), known)
         return
+    outcome.not_asked = bool(known.left_out) and not known.notes.loaded
+    if outcome.not_asked:
+        outcome.remarks.append(why_nothing(options, (), known))
+        return
     why = why_no_steps(options, steps, warmup, known) if by_steps else ""
     outcome.remarks.append(why or _no_result(options, plan, known))
 

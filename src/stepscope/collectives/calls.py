@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity.device import Lane, Reader
 from stepscope.collectives import kinds
 from stepscope.intervals import stab_innermost
+from stepscope.intervals.distinct import distinct_rows, distinct_values
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _SAID = (
@@ -221,8 +222,7 @@ def _like_their_stream(lane: Lane, op: IntArray, kind: IntArray, stated: BoolArr
     unknown = ~stated & (kind == kinds.POINT_TO_POINT)
     if not unknown.any() or not stated.any():
         return kind
-    pairs = np.stack((lane.ops["name"][op].astype(np.int64), lane.ops["stream"][op]))
-    group = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    group = distinct_rows((lane.ops["name"][op], lane.ops["stream"][op]))[1]
     known = np.flatnonzero(stated)
     count = np.bincount(group[known], minlength=int(group.max()) + 1)
     least, most = np.full(len(count), np.iinfo(np.int64).max), np.full(len(count), -1, np.int64)
@@ -282,7 +282,7 @@ def _enclosing_kinds(
     if not useful.any():
         return found
     frame, stated = frame.take(useful), stated[useful]
-    for one in np.unique(frame["thread_id"]).tolist():
+    for one in distinct_values(frame["thread_id"]).tolist():
         own = np.flatnonzero(frame["thread_id"] == one)
         mine = np.flatnonzero(thread == one)
         if not len(mine):
@@ -302,13 +302,13 @@ def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> I
     ops = p.lane.ops
     grid = p.read("gpu_op", *_GRID)
     at = np.searchsorted(grid["id"], ops["id"][op])
-    key = np.stack([ops["name"][op], grid["grid_x"][at], grid["block_x"][at]], axis=1)
-    distinct, inverse = np.unique(key, axis=0, return_inverse=True)
+    key = (ops["name"][op], grid["grid_x"][at], grid["block_x"][at])
+    first, inverse = distinct_rows(key)
     codes = [
         _code(tokens, f"kernel|{ops.texts['name'][n] if n >= 0 else ''}|{grid_x}|{block_x}")
-        for n, grid_x, block_x in distinct.tolist()
+        for n, grid_x, block_x in zip(*(column[first].tolist() for column in key), strict=True)
     ]
-    return np.array(codes, np.int64)[inverse.reshape(-1)]
+    return np.array(codes, np.int64)[inverse]
 
 
 def _row_said(said: Frame, lane: Lane, op: IntArray) -> IntArray:
@@ -329,9 +329,8 @@ def _distinct_rows(said: Frame, rows: IntArray) -> tuple[IntArray, IntArray]:
     """One row for each distinct description, and which of them each row has."""
     columns = ("name", "dtype", "in_elements", "out_elements", "group_name", "group_ranks",
                "group_size")  # fmt: skip
-    key = np.stack([said[c][rows].astype(np.int64) for c in columns], axis=1)
-    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return rows[first], inverse.reshape(-1)
+    first, inverse = distinct_rows([said[column][rows] for column in columns])
+    return rows[first], inverse
 
 
 def _described(

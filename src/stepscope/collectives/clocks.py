@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import common_values, distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 HOP_NS: Final = 10_000
@@ -149,7 +150,7 @@ def _crowd_at(
     end_a: IntArray, token_a: IntArray, end_b: IntArray, token_b: IntArray, prior_ns: float
 ) -> float | None:
     """The offset, where the wall clocks alone already make most operations end together."""
-    rows = np.unique(np.linspace(0, len(end_b) - 1, min(len(end_b), 4 * _SAMPLE)).astype(int))
+    rows = distinct_values(np.linspace(0, len(end_b) - 1, min(len(end_b), 4 * _SAMPLE)).astype(int))
     at = end_b[rows] + round(prior_ns)
     inside = (at >= end_a[0] - SHARED_NS) & (at <= end_a[-1] + SHARED_NS)
     rows = rows[inside]
@@ -302,7 +303,7 @@ def pair_by_time(
     between_ns = tolerance_ns if between_ns is None else between_ns
     found_a, found_b = [], []
     order_a, order_b = np.argsort(token_a, kind="stable"), np.argsort(token_b, kind="stable")
-    common = np.intersect1d(token_a, token_b)
+    common = common_values(token_a, token_b)
     low_a, high_a = (np.searchsorted(token_a[order_a], common, side=s) for s in ("left", "right"))
     low_b, high_b = (np.searchsorted(token_b[order_b], common, side=s) for s in ("left", "right"))
     for la, ha, lb, hb in zip(low_a, high_a, low_b, high_b, strict=True):

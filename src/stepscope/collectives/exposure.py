@@ -17,6 +17,7 @@ from stepscope.collectives.result import Matched, RankOps
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import distinct_values
 from stepscope.steps.accounting import account
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -153,7 +154,7 @@ def usual(looks: IntArray, kind: IntArray, size: IntArray, time_ns: IntArray) ->
     large = size >= _LARGE_BYTES
     alike = np.where(large, -1 - kind, looks)
     unit = np.where(large, size, 1)
-    for code in np.unique(alike).tolist():
+    for code in distinct_values(alike).tolist():
         rows = alike == code
         if rows.sum() >= _MIN_ALIKE:
             best = float(np.percentile(time_ns[rows] / unit[rows], _FLOOR))

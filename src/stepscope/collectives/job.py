@@ -25,6 +25,7 @@ from stepscope.collectives.pace import Pace, pace
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.collectives.result import Matched
 from stepscope.collectives.work import Work, work
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import IntArray
 
 _MATCHED: Final = 0.5
@@ -115,7 +116,7 @@ class Collectives:
         for p in self.participants:
             ops = p.lane.ops
             texts = ops.texts["name"]
-            for code in np.unique(ops["name"][p.lane.is_communication]).tolist():
+            for code in distinct_values(ops["name"][p.lane.is_communication]).tolist():
                 if also_computes(texts[code]):
                     found.add(qualified_name(texts[code]).rsplit("::", 1)[-1])
         return sorted(found)

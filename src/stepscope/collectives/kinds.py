@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.activity.communication import known_kernels
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, IntArray
 
 KINDS: Final = (
@@ -111,7 +112,7 @@ def bus_factor(kind: IntArray, size: IntArray) -> npt.NDArray[np.float64]:
     n = np.maximum(size, 1).astype(np.float64)
     factor = np.ones(len(kind), np.float64)
     factor[kind == CODE["all_reduce"]] = (2 * (n - 1) / n)[kind == CODE["all_reduce"]]
-    scattered = np.isin(
+    scattered = among(
         kind, [CODE[k] for k in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")]
     )
     factor[scattered] = ((n - 1) / n)[scattered]
@@ -120,4 +121,4 @@ def bus_factor(kind: IntArray, size: IntArray) -> npt.NDArray[np.float64]:
 
 def all_wait(kind: IntArray) -> BoolArray:
     """Mask of the operations that no member can end before all members have begun."""
-    return np.isin(kind, [CODE[k] for k in _ALL_WAIT_FOR_ALL])
+    return among(kind, [CODE[k] for k in _ALL_WAIT_FOR_ALL])

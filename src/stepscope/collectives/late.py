@@ -11,6 +11,7 @@ import numpy.typing as npt
 from stepscope.collectives.exposure import Parts
 from stepscope.collectives.pace import Pace
 from stepscope.collectives.work import Work
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 Mechanism = Literal["work", "rate", "idle", "copy", "mixed"]
@@ -116,7 +117,7 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
     # windows without a late rank say nothing about why one is late
     stands_out = each >= 0.5 * each.max()
     leader = np.where(stands_out, np.argmax(need, axis=1), -1)
-    turns = np.unique(leader[stands_out]).tolist()
+    turns = distinct_values(leader[stands_out]).tolist()
     in_turn = float(each.mean()) > _IN_TURN * lasting and len(turns) > 1
     if in_turn:
         late[np.flatnonzero(stands_out), leader[stands_out]] = True

@@ -21,6 +21,7 @@ from stepscope.collectives.payloads import with_payloads
 from stepscope.collectives.quality import expected_size, missing_ranks, remarks
 from stepscope.collectives.result import Instances, Matched, RankOps
 from stepscope.collectives.streams import Channel, channels
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import IntArray
 
 
@@ -150,7 +151,7 @@ def _near(
         if not len(in_a) or not len(in_b):
             continue
         token_a, token_b = a.token[rows_a[in_a]], b.token[rows_b[in_b]]
-        if not np.isin(token_b, token_a).any():
+        if not among(token_b, token_a).any():
             token_a, token_b = a.kind[rows_a[in_a]], b.kind[rows_b[in_b]]
         i, j = pair_by_time(end_a[in_a], token_a, end_b[in_b], token_b, tolerance, between)
         found.append((in_a[i], in_b[j]))

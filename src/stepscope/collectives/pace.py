@@ -19,6 +19,7 @@ from stepscope.collectives.calls import Participant
 from stepscope.gaps.untraced_cpu import input_time
 from stepscope.intervals import intersect, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
+from stepscope.intervals.distinct import among
 from stepscope.steps.windows import MIN_STEPS
 
 _BLOCKED_LAUNCH: Final = 20
@@ -60,7 +61,7 @@ def pace(p: Participant, e: Explanation) -> Pace:
     waited = clip(host_waits(e), begin, end)
 
     def of(*labels: str) -> float:
-        rows = np.isin(timeline.label, [h.LABELS.index(label) for label in labels])
+        rows = among(timeline.label, [h.LABELS.index(label) for label in labels])
         own = union(timeline.start_ns[rows], timeline.end_ns[rows])
         return total(subtract(own, waited)) / e.n_steady
 
@@ -84,5 +85,5 @@ def host_waits(e: Explanation) -> Intervals:
     length = api["end_ns"][calls] - api["start_ns"][calls]
     blocked = calls[length > _BLOCKED_LAUNCH * np.median(length)] if len(calls) else calls
     rows = np.concatenate((e.timeline.blocking.call, blocked)).astype(np.int64)
-    rows = rows[np.isin(api["thread_id"][rows], e.lane.host.launch_threads)]
+    rows = rows[among(api["thread_id"][rows], e.lane.host.launch_threads)]
     return intersect(union(api["start_ns"][rows], api["end_ns"][rows]), e.lane.busy)

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepscope.collectives.late import own_time
 from stepscope.collectives.stages import stages_of
+from stepscope.intervals.distinct import among
 
 if TYPE_CHECKING:
     from stepscope.collectives.job import Collectives
@@ -53,7 +54,7 @@ def columns(c: Collectives) -> dict[str, AnyArray]:
     stage = np.full(n, -1, np.int64)
     for place, members in enumerate(stages_of(c)):
         stage[members] = place
-    is_late = np.isin(np.arange(n), devices)
+    is_late = among(np.arange(n), devices)
 
     def mean(values: AnyArray) -> AnyArray:
         if not len(parts):

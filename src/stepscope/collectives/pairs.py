@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.collectives import kinds
 from stepscope.collectives.calls import Calls, JobCalls, Participant
 from stepscope.collectives.clocks import Line, find_line, fit, pair_by_time
+from stepscope.intervals.distinct import among, where_common
 from stepscope.trace.frame import IntArray
 
 LOOSE_NS: Final = 1_000_000
@@ -48,7 +49,7 @@ def pairs(
     rows_a, rows_b = rows_a[by_end_a], rows_b[by_end_b]
     prior = shared.offset_ns if shared else None
     token_a, token_b = a.token[rows_a], b.token[rows_b]
-    if not np.isin(token_b, token_a).any():  # they look different, as uneven pieces do
+    if not among(token_b, token_a).any():  # they look different, as uneven pieces do
         token_a, token_b = a.kind[rows_a], b.kind[rows_b]
     line = find_line(a.end_ns[rows_a], token_a, b.end_ns[rows_b], token_b, prior)
     if line is None:
@@ -66,9 +67,7 @@ def pairs_by_number(
     a: Calls, rows_a: IntArray, b: Calls, rows_b: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Pairs by sequence number, which the framework counted."""
-    _, i, j = np.intersect1d(
-        _numbered(a, rows_a), _numbered(b, rows_b), assume_unique=True, return_indices=True
-    )
+    i, j = where_common(_numbered(a, rows_a), _numbered(b, rows_b))
     same = a.kind[rows_a[i]] == b.kind[rows_b[j]]
     return rows_a[i[same]], rows_b[j[same]]
 

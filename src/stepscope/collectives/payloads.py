@@ -17,6 +17,7 @@ import numpy as np
 from stepscope.collectives import kinds
 from stepscope.collectives.calls import Calls, GroupName, JobCalls, Participant
 from stepscope.intervals import stab_innermost
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import IntArray
 
 _COLUMNS = ("process_id", "thread_id", "start_ns", "end_ns", "domain", "payload")
@@ -65,7 +66,7 @@ def stated(p: Participant, op: IntArray) -> Stated:
     if not len(own):
         return found
     # One reading of each distinct text, of those that are used.
-    codes, inverse = np.unique(own["payload"], return_inverse=True)
+    codes, inverse = with_inverse(own["payload"])
     read = [_payload(own.texts["payload"][code]) for code in codes.tolist()]
     numbers: dict[str, int] = {}
     of_code = np.array(
@@ -75,7 +76,7 @@ def stated(p: Participant, op: IntArray) -> Stated:
     api = p.lane.host.api
     row = np.maximum(call, 0)
     thread, at = api["thread_id"][row], api["start_ns"][row]
-    for one in np.unique(own["thread_id"]).tolist():
+    for one in distinct_values(own["thread_id"]).tolist():
         there = np.flatnonzero(own["thread_id"] == one)
         mine = np.flatnonzero((thread == one) & (call >= 0))
         mine = mine[np.argsort(at[mine], kind="stable")]
@@ -122,7 +123,7 @@ def with_payloads(job: JobCalls) -> JobCalls:
 def _members(participants: Sequence[Participant], told: Sequence[Stated]) -> dict[str, set[int]]:
     members: dict[str, set[int]] = {}
     for p, s in zip(participants, told, strict=True):
-        for number in np.unique(s.communicator[s.communicator >= 0]).tolist():
+        for number in distinct_values(s.communicator[s.communicator >= 0]).tolist():
             members.setdefault(s.names[number], set()).add(p.rank)
     return members
 
@@ -133,7 +134,7 @@ def _completed(
     sizes = np.array([len(members.get(name, ())) for name in s.names] + [0], np.int64)
     ranks = sizes[s.communicator]  # -1: the last element
     codes = np.array([code_of.get(name, -1) for name in s.names] + [-1], np.int64)
-    per_rank = np.isin(calls.kind, _PER_RANK)
+    per_rank = among(calls.kind, _PER_RANK)
     whole = np.where(per_rank, np.where(ranks > 0, s.bytes * ranks, -1), s.bytes)
     empty = calls.bytes < 0
     grouped = (calls.group < 0) & ~calls.point_to_point

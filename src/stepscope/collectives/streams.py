@@ -16,6 +16,7 @@ from stepscope.collectives import kinds
 from stepscope.collectives.calls import JobCalls
 from stepscope.collectives.clocks import HOP_NS, SHARED_NS, Line, fit, pair_by_time
 from stepscope.collectives.pairs import by_wall_clock, pairs
+from stepscope.intervals.distinct import values_without
 from stepscope.trace.frame import IntArray
 
 Member = tuple[int, IntArray]
@@ -156,7 +157,7 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
         found.append(Channel(members, ranks, 2, False, True))
         for (one, rows), part in zip(whole, both, strict=True):
-            rest = np.setdiff1d(rows, part)
+            rest = values_without(rows, part)
             if len(rest):
                 rest_of[one, len(left[one])] = len(found) - 1
                 left[one].append(rest)

@@ -9,6 +9,7 @@ from stepscope.collectives import kinds
 from stepscope.collectives.facts import Facts, ranks_text
 from stepscope.collectives.job import Collectives
 from stepscope.collectives.parallel import LABELS
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 SCHEMA = "stepscope.comm/1"
@@ -181,11 +182,11 @@ def _operations(
     transfer = _median_by(told.instance, told.transfer, len(instances))
     factor = kinds.bus_factor(instances.kind, instances.size)
     found = []
-    for key in np.unique(code[inside]).tolist():
+    for key in distinct_values(code[inside]).tolist():
         of = inside & (code == key)
         channel, kind = divmod(key, len(kinds.KINDS))
         rows = of[told.instance]
-        devices = max(len(np.unique(told.device[rows])), 1)
+        devices = max(len(distinct_values(told.device[rows])), 1)
         sized = of & (instances.bytes >= 0) & (transfer > 0)
         algorithm = bus = None
         if sized.any() and not c.alone:

@@ -20,6 +20,7 @@ from stepscope.activity.device import Lane, Reader
 from stepscope.gaps.loading import FirstCalls
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import among, with_first
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _MOST: Final = 0.9
@@ -67,7 +68,7 @@ def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def add(rows: Frame, hits: BoolArray) -> None:
-        launching = np.isin(rows["thread_id"], host.launch_threads)
+        launching = among(rows["thread_id"], host.launch_threads)
         starts.append(rows["start_ns"][hits & launching])
         ends.append(rows["end_ns"][hits & launching])
         beside = hits & ~launching
@@ -94,7 +95,7 @@ def _before_loading(lane: Lane, quiet: Intervals) -> Intervals:
     if not len(api):
         return quiet[0][:0], quiet[1][:0]
     loading = api.matches("name", words.MODULE_CALL)
-    real = ~api.matches("name", words.QUERY_CALL) & np.isin(
+    real = ~api.matches("name", words.QUERY_CALL) & among(
         api["thread_id"], lane.host.launch_threads
     )
     rows = np.append(np.flatnonzero(real), len(api))
@@ -109,7 +110,7 @@ def _before_new_kernels(lane: Lane, quiet: Intervals, second_step_ns: int) -> In
     enqueued = lane.enqueue_begin_ns
     order = np.argsort(enqueued, kind="stable")
     first_of_name = np.zeros(len(ops), bool)
-    first_of_name[order[np.unique(ops["name"][order], return_index=True)[1]]] = True
+    first_of_name[order[with_first(ops["name"][order])[1]]] = True
     new = first_of_name & lane.is_kernel & ops.matches("name", words.COMPILED_KERNEL)
     new &= enqueued >= second_step_ns
     is_new: IntArray = np.append(new[order], False)
@@ -123,7 +124,7 @@ def _planning(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
     if not len(rows):
         return quiet[0][:0], quiet[1][:0]
     mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == lane.process_id)
-    mine &= np.isin(rows["thread_id"], lane.host.launch_threads)
+    mine &= among(rows["thread_id"], lane.host.launch_threads)
     held = union(rows["start_ns"][mine], rows["end_ns"][mine])
     hits = overlap_per_window(held, quiet[0], quiet[1]) >= _MOST * (quiet[1] - quiet[0])
     return quiet[0][hits], quiet[1][hits]

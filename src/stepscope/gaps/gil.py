@@ -20,6 +20,7 @@ from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane, Reader
 from stepscope.intervals import complement, overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY, Intervals, clip
+from stepscope.intervals.distinct import among, with_inverse
 from stepscope.trace.frame import IntArray
 
 SWITCH_NS: Final = 5_000_000
@@ -126,14 +127,14 @@ def _recorded(lane: Lane, read: Reader) -> Intervals | None:
     if not len(rows):
         return None
     mine = rows.equals("state", "waiting") & (rows["process_id"] == lane.process_id)
-    mine &= np.isin(rows["thread_id"], lane.host.launch_threads)
+    mine &= among(rows["thread_id"], lane.host.launch_threads)
     return union(rows["start_ns"][mine], rows["end_ns"][mine])
 
 
 def _pauses(lane: Lane, begin_ns: int, end_ns: int) -> Intervals:
     """Stretches of at least half a switch interval without a call on launching threads."""
     api = lane.host.api
-    mine = np.isin(api["thread_id"], lane.host.launch_threads)
+    mine = among(api["thread_id"], lane.host.launch_threads)
     start, end = complement(union(api["start_ns"][mine], api["end_ns"][mine]), begin_ns, end_ns)
     long = end - start >= UNDER * SWITCH_NS
     return start[long], end[long]
@@ -148,7 +149,7 @@ def _timed_out(lane: Lane, pauses: Intervals) -> Intervals | None:
     if not len(calls):
         return None
     waiting = calls.matches("name", words.LOCK_WAIT_CALL)
-    waiting &= np.isin(calls["thread_id"], lane.host.launch_threads)
+    waiting &= among(calls["thread_id"], lane.host.launch_threads)
     length = calls["end_ns"] - calls["start_ns"]
     timed = waiting & (length >= JUST_UNDER * SWITCH_NS) & (length <= ONE_INTERVAL * SWITCH_NS)
     if not waiting.any():
@@ -189,9 +190,9 @@ def _places(lane: Lane, waits: Intervals, step_begin_ns: IntArray) -> tuple[int,
     name = np.append(lane.ops["name"][order], -1)
     before = name[np.searchsorted(lane.enqueue_begin_ns[order], waits[1])]
     step = np.maximum(np.searchsorted(step_begin_ns, waits[1], side="right") - 1, 0)
-    steps, step = np.unique(step, return_inverse=True)
-    places, place = np.unique(before, return_inverse=True)
-    cells, cell = np.unique(place * len(steps) + step, return_inverse=True)
+    steps, step = with_inverse(step)
+    places, place = with_inverse(before)
+    cells, cell = with_inverse(place * len(steps) + step)
     length = np.bincount(cell, weights=waits[1] - waits[0])
     least = np.full(len(places), np.inf)
     np.minimum.at(least, cells // len(steps), length)

@@ -28,6 +28,7 @@ from stepscope.gaps.submit_time import enqueued
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_silences
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 CAUSES: Final = (
@@ -138,7 +139,7 @@ def explain_gaps(
         "cause": cause,
         "op": late["op"],
         "evidence": evidence,
-        "inferred": np.isin(late["op"], op[~at.recorded & ~queued]).astype(np.int64),
+        "inferred": among(late["op"], op[~at.recorded & ~queued]).astype(np.int64),
     }
     length = end[queued] - start[queued]
     in_flight = call_end[queued] > start[queued]

@@ -17,6 +17,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity.device import Lane
 from stepscope.intervals import overlap_per_window, union
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, IntArray
 
 LOADING_NS: Final = 5_000_000
@@ -69,7 +70,7 @@ def first_calls(lane: Lane) -> FirstCalls:
     call = np.concatenate((lane.call[launch], kind))
     op = np.concatenate((launch, np.full(len(kind), -1, np.int64)))
     start, end = api["start_ns"][call], api["end_ns"][call]
-    rows = np.isin(api["thread_id"][call], lane.host.launch_threads)
+    rows = among(api["thread_id"][call], lane.host.launch_threads)
     # a wait for the device, or a tool that writes its records, makes any call long
     elsewhere = union(
         np.concatenate((lane.busy[0], lane.host.overhead["start_ns"])),

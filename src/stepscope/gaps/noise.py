@@ -17,6 +17,7 @@ from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane
 from stepscope.activity.host import HostTimeline
 from stepscope.gaps.untraced_cpu import Loop, explain_silences
+from stepscope.intervals.distinct import distinct_rows, with_counts
 from stepscope.trace.frame import BoolArray, IntArray
 
 MIN_STEPS = 4
@@ -65,7 +66,6 @@ def _recurs(lane: Lane, at: IntArray, step_begin_ns: IntArray) -> BoolArray:
     needed = max(2.0, RECURS_IN * len(step_begin_ns))
     found = np.zeros(len(at), bool)
     for place in (position - edges[step], edges[step + 1] - position):
-        pairs = np.unique(np.stack((place, step)), axis=1)
-        places, steps = np.unique(pairs[0], return_counts=True)
+        places, steps = with_counts(place[distinct_rows((place, step))[0]])
         found |= steps[np.searchsorted(places, place)] >= needed
     return found

@@ -19,6 +19,7 @@ from stepscope.activity.device import Lane
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.steps.accounting import host_device_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -99,9 +100,9 @@ def returning(lane: Lane, step_begin_ns: IntArray) -> BoolArray:
     if not len(rows):
         return found
     step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
-    _, size = np.unique(ops["bytes"][rows], return_inverse=True)
+    _, size = with_inverse(ops["bytes"][rows])
     group = step * (int(size.max()) + 1) + size.reshape(-1)
-    _, group = np.unique(group, return_inverse=True)
+    _, group = with_inverse(group)
     group = group.reshape(-1)
     is_down = down[rows]
     number = int(group.max()) + 1
@@ -180,8 +181,8 @@ def _offloading(lane: Lane, rows: IntArray, step: IntArray, step_begin_ns: IntAr
     at = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[read], side="right")
     np.add.at(all_down, at, size[read])
     pairs = np.bincount(step[is_down[rows]], minlength=n)
-    kinds = np.unique(np.stack((step, size[rows])), axis=1)[0]
-    sizes = np.bincount(kinds, minlength=n)
+    kinds, _ = distinct_rows((step, size[rows]))
+    sizes = np.bincount(step[kinds], minlength=n)
     plain = (pairs >= MIN_PAIRS) & (sizes >= MIN_SIZES)
     said = _said(lane, rows, step, n)
     found: BoolArray = (

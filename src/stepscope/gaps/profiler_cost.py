@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import IntArray
 
 OPERATOR_NS: Final = 800
@@ -86,7 +87,7 @@ def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]
         ("memory_event", "time_ns", MEMORY_EVENT_NS),
     ):
         rows = read(table, "process_id", "thread_id", time)
-        mine = np.isin(rows["thread_id"], lane.host.launch_threads)
+        mine = among(rows["thread_id"], lane.host.launch_threads)
         times.append(rows[time][mine])
         costs.append(np.full(int(mine.sum()), unit, np.int64))
     enqueues = lane.calls_of(lane.call >= 0)
@@ -106,12 +107,12 @@ def host_pace(lane: Lane, read: Reader) -> float:
         read: gives tables as frames.
     """
     rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
-    mine = rows.equals("name", *VIEW_NS) & np.isin(rows["thread_id"], lane.host.launch_threads)
+    mine = rows.equals("name", *VIEW_NS) & among(rows["thread_id"], lane.host.launch_threads)
     mine &= rows["process_id"] == lane.process_id
     length, name = (rows["end_ns"] - rows["start_ns"])[mine], rows["name"][mine]
     ratios = [
         float(np.median(length[name == code])) / VIEW_NS[rows.texts["name"][code]]
-        for code in np.unique(name).tolist()
+        for code in distinct_values(name).tolist()
         if (name == code).sum() >= MIN_VIEWS
     ]
     return min(max(float(np.median(ratios)), 1.0), SLOWEST_PACE) if ratios else 1.0

@@ -20,6 +20,7 @@ from stepscope.activity.device import Lane, Reader
 from stepscope.activity.host import LONG_SILENCE_NS
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among
 from stepscope.steps.accounting import host_device_copies
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -224,7 +225,7 @@ def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
     """
     api, ranges = lane.host.api, lane.host.ranges
     starts = [
-        rows["start_ns"][np.isin(rows["thread_id"], lane.host.launch_threads)]
+        rows["start_ns"][among(rows["thread_id"], lane.host.launch_threads)]
         for rows in (api, ranges)
         if len(rows)
     ]
@@ -241,7 +242,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     ranges = host.ranges
     if len(ranges):
         hits = shapes.hits(ranges, "name", words.is_checkpoint_range)
-        hits &= np.isin(ranges["thread_id"], host.launch_threads)
+        hits &= among(ranges["thread_id"], host.launch_threads)
         often = np.bincount(ranges["name"][hits], minlength=1) > TIMES_A_STEP * max(n_steps, 1)
         hits[hits] = ~often[ranges["name"][hits]]
         starts.append(ranges["start_ns"][hits])
@@ -250,7 +251,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     if len(functions):
         hits = functions.matches("name", words.CHECKPOINT_FUNCTION)
         hits &= functions["process_id"] == lane.process_id
-        hits &= np.isin(functions["thread_id"], host.launch_threads)
+        hits &= among(functions["thread_id"], host.launch_threads)
         starts.append(functions["start_ns"][hits])
         ends.append(functions["end_ns"][hits])
     if not starts:
@@ -279,7 +280,7 @@ def _writing(
     none: BoolArray = np.zeros(len(burst_end_ns), bool)
     if not len(calls):
         return EMPTY, none
-    writes = calls.matches("name", words.WRITE_CALL) & np.isin(
+    writes = calls.matches("name", words.WRITE_CALL) & among(
         calls["thread_id"], host.launch_threads
     )
     if not writes.any():

@@ -19,6 +19,7 @@ from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
 from stepscope.intervals import complement, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among, with_first
 from stepscope.trace.frame import BoolArray, IntArray
 
 BUSY: Final = "a stream was busy with work that was launched before the recording began"
@@ -92,7 +93,7 @@ def _busy_before(lane: Lane, gaps: Intervals) -> tuple[IntArray, IntArray, IntAr
         return none, none, none
     op = np.searchsorted(ops["start_ns"], end, side="left").astype(np.int64)
     first = np.zeros(len(ops), bool)
-    first[np.unique(ops["stream"], return_index=True)[1]] = True
+    first[with_first(ops["stream"])[1]] = True
     called = lane.enqueue_end_ns[op]
     begin = np.maximum(start, called)
     # a graph takes time of its own to begin, and a copy is first staged by the host
@@ -100,7 +101,7 @@ def _busy_before(lane: Lane, gaps: Intervals) -> tuple[IntArray, IntArray, IntAr
     hits &= (lane.call[op] >= 0) & (end - begin >= LONG_AFTER_NS)
     hits &= end - begin >= _MOST * (end - called)
     waits = api.matches("name", words.SYNC_CALL) | api.matches("name", words.COPY_CALL)
-    rows = np.flatnonzero(waits & np.isin(api["thread_id"], lane.host.launch_threads))
+    rows = np.flatnonzero(waits & among(api["thread_id"], lane.host.launch_threads))
     found = []
     for gap in np.flatnonzero(hits).tolist() if len(rows) else ():  # one a stream at most
         until = np.minimum(api["end_ns"][rows], end[gap])

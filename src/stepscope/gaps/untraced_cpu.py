@@ -24,6 +24,7 @@ from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, IntArray
 
 NO_EVIDENCE: Final = 0
@@ -76,7 +77,7 @@ def input_time(lane: Lane, read: Reader) -> Intervals:
     hits = (
         functions.matches("name", words.INPUT_FUNCTION)
         & (functions["process_id"] == lane.process_id)
-        & np.isin(functions["thread_id"], lane.host.launch_threads)
+        & among(functions["thread_id"], lane.host.launch_threads)
     )
     return union(
         np.concatenate((annotated[0], functions["start_ns"][hits])),
@@ -135,7 +136,7 @@ def input_ranges(host: HostSide) -> Intervals:
     ranges = host.ranges
     if not len(ranges):
         return EMPTY
-    launching = np.isin(ranges["thread_id"], host.launch_threads)
+    launching = among(ranges["thread_id"], host.launch_threads)
     hits = shapes.hits(ranges, "name", words.is_input_range) & launching
     return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
 
@@ -178,7 +179,7 @@ def _batch_follows(
     none = np.zeros(len(quiet[0]), bool)
     if not len(api):
         return none, none, none
-    mine = np.isin(api["thread_id"], lane.host.launch_threads)
+    mine = among(api["thread_id"], lane.host.launch_threads)
     is_upload = lane.calls_of(
         lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
     )
@@ -233,5 +234,5 @@ def _is_batch(lane: Lane, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
         since = here - np.searchsorted(at, updates[np.maximum(latest, 0)])
         soon = (latest < 0) | (since <= few + 1)
         amount = total[until] - total[place[op]]
-        first &= soon | np.isin(amount, amount[soon & first & (latest >= 0)])
+        first &= soon | among(amount, amount[soon & first & (latest >= 0)])
     return np.asarray(enough & back & first, np.bool_)

@@ -20,6 +20,7 @@ from stepscope.activity import shapes
 from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane, Reader
 from stepscope.intervals import overlap_per_window, stab_innermost, union
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _EVENT_WAIT: Final = re.compile(r"^(cuda|hip)EventSynchronize|^cuEventSynchronize")
@@ -72,7 +73,7 @@ def host_waiting(
     api = lane.host.api
     rows = blocking.call[~blocking.is_copy]
     if len(rows):
-        mine = np.isin(api["thread_id"][rows], lane.host.launch_threads)
+        mine = among(api["thread_id"][rows], lane.host.launch_threads)
         start = api["start_ns"][rows]
         rows = rows[mine & (start >= begin_ns) & (start < end_ns)]
         rows = rows[np.argsort(api["start_ns"][rows], kind="stable")]
@@ -110,7 +111,7 @@ def _busy_in(lane: Lane, rows: IntArray) -> IntArray:
     """How long the device was busy in each call."""
     api = lane.host.api
     start, end = api["start_ns"][rows], api["end_ns"][rows]
-    edges = np.unique(np.concatenate((start, end)))
+    edges = distinct_values(np.concatenate((start, end)))
     pieces = overlap_per_window(lane.busy, edges[:-1], edges[1:])
     upto = np.concatenate(([0], np.cumsum(pieces)))  # calls of several threads may overlap
     busy: IntArray = upto[np.searchsorted(edges, end)] - upto[np.searchsorted(edges, start)]
@@ -124,7 +125,7 @@ def _operator(lane: Lane, operators: Frame, rows: IntArray) -> IntArray:
     if not len(operators):
         return found
     mine = operators["process_id"] == lane.process_id
-    for thread in np.unique(api["thread_id"][rows]).tolist():
+    for thread in distinct_values(api["thread_id"][rows]).tolist():
         calls = np.flatnonzero(api["thread_id"][rows] == thread)
         of_thread = np.flatnonzero(mine & (operators["thread_id"] == thread))
         if not len(of_thread):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.intervals.distinct import among
 from stepscope.kernels.repair import Repair, scaled
 from stepscope.kernels.view import FAMILY_NAMES, Kernels
 from stepscope.trace.frame import BoolArray, IntArray
@@ -61,7 +62,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     family = kernels.family[order]
     is_softmax = _is_softmax(kernels)[order]
     product = family == FAMILY_NAMES.index("matmul")
-    light = np.isin(family, [FAMILY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
+    light = among(family, [FAMILY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
     backward = ops.matches("name", _BACKWARD)[order]
     at = np.flatnonzero(is_softmax)
     if not len(at):

@@ -20,6 +20,7 @@ from stepscope.activity.sampled_lines import SampledLines
 from stepscope.activity.shapes import marking_steps
 from stepscope.activity.where import Where, function_at, is_framework_function
 from stepscope.intervals import nest
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
 
 OPERATOR_COLUMNS = (
@@ -304,7 +305,7 @@ class Attribution:
             row = np.maximum(forward, 0)
             at = np.where(linked, self.operators["start_ns"][row], at)
             thread = np.where(linked, self.operators["thread_id"][row], thread)
-        for number in np.unique(thread).tolist():
+        for number in distinct_values(thread).tolist():
             mine = np.flatnonzero(thread == number)
             stack = stack_of(table, np.flatnonzero(table["thread_id"] == number))
             if len(stack.rows):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.intervals.distinct import among, with_first
 from stepscope.kernels.repair import Repair, scaled
 from stepscope.kernels.view import FAMILY_NAMES, Kernels
 from stepscope.trace.frame import BoolArray, IntArray
@@ -65,8 +66,8 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     order = kernels.order[(kernels.lane.is_compute & kernels.steady)[kernels.order]]
     family = kernels.family[order]
     free = ~taken[order] & ~kernels.in_phase("optimizer")[order]
-    around = np.isin(family, [FAMILY_NAMES.index(f) for f in _AROUND]) & free
-    mergeable = np.isin(family, [FAMILY_NAMES.index(f) for f in _MERGEABLE]) & around
+    around = among(family, [FAMILY_NAMES.index(f) for f in _AROUND]) & free
+    mergeable = among(family, [FAMILY_NAMES.index(f) for f in _MERGEABLE]) & around
     # a run ends where something else stands, and where the thread that launches changes
     thread = kernels.attribution.thread[order]
     new_run = np.ones(len(order), bool)
@@ -85,7 +86,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     np.maximum.at(longest, run, duration[rows])
     is_longest = np.flatnonzero(duration[rows] == longest[run])
     stays = np.zeros(len(rows), bool)
-    stays[is_longest[np.unique(run[is_longest], return_index=True)[1]]] = True
+    stays[is_longest[with_first(run[is_longest])[1]]] = True
     by_row = np.argsort(rows, kind="stable")
     rows, stays = rows[by_row], stays[by_row]
     old = duration[rows]

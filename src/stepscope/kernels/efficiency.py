@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.repair import Repair
 from stepscope.kernels.view import MATH_NAMES, Kernels
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -115,7 +116,7 @@ def _ceiling_ns(kernels: Kernels) -> AnyArray:
     arithmetic = np.where(rate > 0, work[0] / np.maximum(rate, 1), 0)
     least = np.maximum(arithmetic, work[1] / (kernels.attainable_bandwidth or np.inf))
     duration = kernels.duration_ns[rows]
-    _, group = np.unique(operator, return_inverse=True)
+    _, group = with_inverse(operator)
     together = np.bincount(group, weights=duration)[group]
     found[rows] = np.where((arithmetic > 0), least * 1e9 * duration / np.maximum(together, 1), 0)
     return found
@@ -125,8 +126,8 @@ def _work_of(
     texts: dict[str, list[str]], name: IntArray, shapes: IntArray, types: IntArray
 ) -> tuple[AnyArray, AnyArray]:
     """FLOP and least bytes of each operator call, computed once for each distinct call."""
-    keys = np.stack((name, shapes, types), axis=1)
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    keys = (name, shapes, types)
+    first, inverse = distinct_rows(keys)
     work = np.array(
         [
             operator_work(
@@ -134,10 +135,10 @@ def _work_of(
                 texts["input_shapes"][s] if s >= 0 else "",
                 texts["input_types"][t] if t >= 0 else "",
             )
-            for n, s, t in distinct.tolist()
+            for n, s, t in zip(*(key[first].tolist() for key in keys), strict=True)
         ]
     )
-    return work[inverse.ravel(), 0], work[inverse.ravel(), 1]
+    return work[inverse, 0], work[inverse, 1]
 
 
 def operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float, float]:

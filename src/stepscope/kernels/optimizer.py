@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
+from stepscope.intervals.distinct import among, with_counts
 from stepscope.kernels.repair import Repair
 from stepscope.kernels.view import UPDATE_RUN, Kernels
 from stepscope.trace.frame import IntArray
@@ -52,7 +53,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     if len(rows) < UPDATE_RUN * kernels.n_steady:
         return None
     operation = np.array([c.operation for c in kernels.classes] + [""])[ops["name"][rows]]
-    names, counts = np.unique(operation, return_counts=True)
+    names, counts = with_counts(operation)
     # every operation of the update is launched once or a few times for every parameter
     regular = counts[counts >= counts.max() / 8]
     parameters = max(int(regular.min()) // kernels.n_steady, 1)
@@ -62,7 +63,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     moving = np.maximum(duration[rows] - LAUNCH_FLOOR_NS, 0)
     tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
     passes = float(tensors.sum()) / (parameters * kernels.n_steady)
-    adam = bool(np.isin(["addcdiv", "sqrt"], names).all())
+    adam = bool(among(["addcdiv", "sqrt"], names).all())
     needed = ADAM_PASSES if adam else _OTHER_PASSES
     share = min(needed / passes, 1.0) if passes else 1.0
     fused = moving.sum() * share

@@ -11,6 +11,7 @@ import numpy as np
 
 from stepscope.activity import shapes
 from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import Attribution
 from stepscope.kernels.ceilings import Ceilings, peaks_from
 from stepscope.kernels.families import FAMILIES, MATHS, KernelClass, classify
@@ -104,7 +105,7 @@ class Kernels:
 
     def in_family(self, *families: str) -> BoolArray:
         """Mask of the kernels of some families."""
-        return np.isin(self.family, [FAMILY_NAMES.index(f) for f in families])
+        return among(self.family, [FAMILY_NAMES.index(f) for f in families])
 
     @cached_property
     def math(self) -> IntArray:

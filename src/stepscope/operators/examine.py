@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.intervals.distinct import among
 from stepscope.kernels.view import Kernels
 from stepscope.operators.roofline import function_name
 
@@ -64,7 +65,7 @@ def launches_of(kernels: Kernels, names: Sequence[str]) -> Launches | None:
             kept.append(at)
     if not kept:
         return None
-    mine = np.isin(functions, kept)
+    mine = among(functions, kept)
     first = int(np.argmax(mine & inside))
     return Launches(
         functions=tuple(wanted[at] for at in kept),

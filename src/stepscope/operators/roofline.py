@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals.distinct import among, distinct_rows, distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.peaks import peaks_of
@@ -227,7 +228,7 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
             work = work_of_call(table.text("name", call), shapes, types, "") or work
         time = np.bincount(name[mine], weights=duration[mine])
         key = table.text("name", call), table.text("input_shapes", call), math
-        found = _Group(work, len(np.unique(at[mine])), int(duration[mine].sum()), math,
+        found = _Group(work, len(distinct_values(at[mine])), int(duration[mine].sum()), math,
                        int(np.argmax(time)), mine)  # fmt: skip
         if key in groups:  # the same shapes with other scalars: their mean work
             before = groups[key]
@@ -249,11 +250,11 @@ def _wrapping(kind: IntArray, parents: IntArray) -> BoolArray:
     ``aten::linear`` calls ``aten::addmm``, and casts its operands beside it.
     """
     wrapping = np.zeros(len(kind), bool)
-    at = np.unique(parents[kind >= 0])
+    at = distinct_values(parents[kind >= 0])
     at = at[at >= 0]
     while len(at):
         wrapping[at] = True
-        at = np.unique(parents[at])
+        at = distinct_values(parents[at])
         at = at[at >= 0]
     return wrapping
 
@@ -269,11 +270,12 @@ def _works(kernels: Kernels, read: Reader) -> tuple[list[Work], IntArray]:
         place = order[np.searchsorted(scalars["id"][order], table["id"])]
         codes = scalars["concrete_inputs"][place].astype(np.int64)
         texts = scalars.texts["concrete_inputs"]
-    keys = np.stack((table["name"], table["input_shapes"], table["input_types"], codes), axis=1)
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    keys = (table["name"], table["input_shapes"], table["input_types"], codes)
+    first, inverse = distinct_rows(keys)
     works: list[Work] = []
-    place_of = np.full(len(distinct), -1, np.int64)
-    for at, (name, shapes, types, scalar) in enumerate(distinct.tolist()):
+    place_of = np.full(len(first), -1, np.int64)
+    distinct = zip(*(key[first].tolist() for key in keys), strict=True)
+    for at, (name, shapes, types, scalar) in enumerate(distinct):
         if shapes < 0:
             continue
         work = work_of_call(
@@ -285,7 +287,7 @@ def _works(kernels: Kernels, read: Reader) -> tuple[list[Work], IntArray]:
         if work is not None:
             place_of[at] = len(works)
             works.append(work)
-    return works, place_of[inverse.ravel()]
+    return works, place_of[inverse]
 
 
 def _math(kernels: Kernels, rows: IntArray, work: Work) -> str:
@@ -354,8 +356,8 @@ def ncu_command(kernels: Kernels, rows: IntArray, name: int) -> str:
     plain = function_name(ops.texts["name"][name])
     same = [code for code, text in enumerate(ops.texts["name"]) if function_name(text) == plain]
     order = kernels.order
-    alike = order[np.isin(ops["name"][order], same) & kernels.lane.is_kernel[order]]
-    mine = np.isin(alike, rows[ops["name"][rows] == name])
+    alike = order[among(ops["name"][order], same) & kernels.lane.is_kernel[order]]
+    mine = among(alike, rows[ops["name"][rows] == name])
     skip = int(np.argmax(mine)) if mine.any() else 0
     return (
         f"ncu --set full -k 'regex:^{plain}$' --launch-skip {skip} --launch-count {LAUNCHES} "

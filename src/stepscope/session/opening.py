@@ -72,7 +72,7 @@ class Opening:
             self._cache,
             [
                 *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
-                *self.job.remarks,
+                *(*self.job.remarks, *map(repr, self.problems)),
             ],
             again=again,
         )

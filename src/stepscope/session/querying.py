@@ -141,10 +141,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.operators.roofline import (
-            OperatorRooflines,
-            operator_rooflines,
-        )
+        from stepscope.operators.roofline import OperatorRooflines, operator_rooflines
 
         return self._answers.find(
             "operator rooflines",

@@ -19,6 +19,7 @@ from stepscope.gaps.profiler_cost import RecordedCost
 from stepscope.gaps.untraced_cpu import explain_silences, input_time
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation.costs import Delays, delays, typical_call_ns
 from stepscope.simulation.layout import Layout, Run, lay_out
 from stepscope.simulation.program import (
@@ -68,7 +69,7 @@ def build(
     # what had to wait for a place in the queue, for a graph, or for its code to be loaded, was
     # handed over at the call's end
     before = np.concatenate((waits.call[waits.call >= 0], e.loading.call))
-    held = full | np.isin(lane.call[order.ops], before)
+    held = full | among(lane.call[order.ops], before)
     handed = np.maximum(order.begin_ns, lane.enqueue_end_ns[order.ops] - usual)
     called = np.where(held, handed, order.begin_ns)
     late = delays(lane, order, waiting, called)
@@ -276,7 +277,7 @@ def _host_work(
     stop = np.append(run.end_ns, at[1:])
     work = np.zeros((len(at), len(CAUSES)), np.int64)
     owned = _together(e.events.values())
-    for column in np.unique(cause).tolist():
+    for column in distinct_values(cause).tolist():
         rows = cause == column
         labelled = timeline.start_ns[rows], timeline.end_ns[rows]
         work[:, column] = overlap_per_window(subtract(labelled, owned), begin, stop)

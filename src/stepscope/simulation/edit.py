@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -12,6 +11,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity.device import Lane
 from stepscope.gaps.idle import CROWDED_NS
+from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.changes import (
     FuseOps,
     RemoveOps,
@@ -21,6 +21,7 @@ from stepscope.simulation.changes import (
 from stepscope.simulation.costs import GRAPH_NS, pinned_bandwidth
 from stepscope.simulation.program import LAUNCH, MARK, WAIT, C, Program
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.regex import regex
 
 Bound = Literal["low", "expected", "high"]
 """Which of the stated uncertainties to assume: those that make the step short, none, or long."""
@@ -316,7 +317,7 @@ def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) ->
 def previous_items(program: Program) -> IntArray:
     """Predecessor of each operation on its stream; that of the first lies in the run before."""
     previous = np.full(len(program), -1, np.int64)
-    for number in np.unique(program.stream[program.stream >= 0]).tolist():
+    for number in distinct_values(program.stream[program.stream >= 0]).tolist():
         items = np.flatnonzero(program.stream == number)
         previous[items[1:]] = items[:-1]
         previous[items[0]] = items[-1] - len(program)
@@ -352,8 +353,7 @@ def overlap_communication(subject: Subject, bound: Bound) -> Subject:
 
 def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:
     """Kernels of some names take another time; how many there are."""
-    pattern = re.compile(change.regex)
-    mask = subject.lane.is_kernel & subject.lane.ops.matches("name", pattern)
+    mask = subject.lane.is_kernel & subject.lane.ops.found("name", regex(change.regex))
     return _scaled(subject, subject.of_ops(mask), change.factor)
 
 
@@ -367,7 +367,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     """Certain operations are scaled, removed or fused; how many there are."""
     if change.rank is not None and change.rank != subject.rank:
         return subject, 0
-    items = subject.of_ops(np.isin(subject.lane.ops["id"], np.array(change.ops, np.int64)))
+    items = subject.of_ops(among(subject.lane.ops["id"], np.array(change.ops, np.int64)))
     count = int(items.sum())
     if isinstance(change, ScaleOps):
         return _scaled(subject, items, change.factor)
@@ -375,7 +375,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
         return _without_items(subject, items, everything=False), count
     step = np.cumsum(subject.program.kind == MARK)
     rows = np.flatnonzero(items)
-    _, first = np.unique(step[rows], return_index=True)
+    _, first = with_first(step[rows])
     kept = rows[first]
     rest = items.copy()
     rest[kept] = False

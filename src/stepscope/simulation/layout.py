@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals.distinct import among
 from stepscope.simulation.program import LAUNCH, MARK, WAIT
 from stepscope.simulation.waits import HostWaits, Order
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -63,7 +64,7 @@ def _returned(e: Explanation, begin_ns: int, end_ns: int) -> int:
         return end_ns
     start = host.api["start_ns"]
     mine = (
-        (start >= begin_ns) & (start < end_ns) & np.isin(host.api["thread_id"], host.launch_threads)
+        (start >= begin_ns) & (start < end_ns) & among(host.api["thread_id"], host.launch_threads)
     )
     return max(end_ns, int(host.api["end_ns"][mine].max(initial=end_ns)))
 
@@ -172,6 +173,6 @@ def lay_out(
     until = np.where(hosted, until, at)
     turn = np.maximum(np.minimum(until, np.append(at[1:], run.end_ns)), at)
     joint = np.zeros(len(at), bool)
-    joint[item_of[inside[np.isin(lane.call[own], waits.call)]]] = True
+    joint[item_of[inside[among(lane.call[own], waits.call)]]] = True
     cut = (kind == WAIT) & (turn < until) & ~np.append(joint[1:], False)
     return Layout(order, kind, at, turn, hosted, position, item_of, wait_item, cut)

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import among, common_values
 from stepscope.simulation.edit import Bound, Subject
 from stepscope.simulation.program import MARK, C, Program
 from stepscope.trace.frame import BoolArray, IntArray
@@ -39,8 +40,8 @@ def at_pace(subjects: list[Subject], bound: Bound, part: float = 1.0) -> list[Su
     if len(of_step) < 3 or not of_step.any() or bound == "expected":
         return subjects
     ordered = np.sort(of_step)
-    among = 0.05 * (len(ordered) - 1)
-    chosen = int(among) if bound == "low" else len(ordered) - 1 - int(among)
+    place = 0.05 * (len(ordered) - 1)
+    chosen = int(place) if bound == "low" else len(ordered) - 1 - int(place)
     pace = 1 + part * (float(ordered[chosen] / ordered.mean()) - 1)
     return [_at(subject, pace) for subject in subjects]
 
@@ -141,7 +142,7 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     """
     shared = subjects[0].program.instance
     for subject in subjects:
-        shared = np.intersect1d(shared, subject.program.instance)
+        shared = common_values(shared, subject.program.instance)
     parts = [_parts(s.program, shared) for s in subjects]
     count = min(int(part.max(initial=-1)) + 1 for part in parts)
     sums = [_sums(s.program, part, count) for s, part in zip(subjects, parts, strict=True)]
@@ -181,7 +182,7 @@ def _alone(program: Program) -> BoolArray:
 
 def _parts(program: Program, shared: IntArray) -> IntArray:
     """Number of the part of the run that each item lies in: cut at steps and at collectives."""
-    cuts = (program.kind == MARK) | np.isin(program.instance, shared[shared >= 0])
+    cuts = (program.kind == MARK) | among(program.instance, shared[shared >= 0])
     return np.cumsum(cuts).astype(np.int64)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 RETURN_NS: Final = 50_000
@@ -91,7 +92,7 @@ def enqueue_order(lane: Lane) -> Order:
     begin = lane.enqueue_begin_ns
     order = np.lexsort((lane.ops["start_ns"], begin)).astype(np.int64)
     begin = begin[order]
-    streams, stream = np.unique(lane.ops["stream"][order], return_inverse=True)
+    streams, stream = with_inverse(lane.ops["stream"][order])
     by_stream = np.argsort(stream, kind="stable").astype(np.int64)
     bounds = np.searchsorted(stream[by_stream], np.arange(len(streams) + 1))
     of_stream = [by_stream[a:b] for a, b in pairwise(bounds.tolist())]
@@ -182,7 +183,7 @@ def _resolved(
     """
     sequence = np.lexsort((h.call, h.event, h.stream, h.code, h.time_ns))
     last, target = np.full((2, len(sequence)), -1, np.int64)
-    for stream in np.unique(h.stream).tolist():
+    for stream in distinct_values(h.stream).tolist():
         if (number := order.number_of.get(stream)) is not None:
             mine = np.flatnonzero(h.stream == stream)
             last[mine] = order.last_before(number, h.time_ns[mine])
@@ -261,7 +262,7 @@ def host_waits(lane: Lane, order: Order, events: Events, begin_ns: int, end_ns: 
         return HostWaits(np.empty(0, np.int64), [], [])
     start, end = api["start_ns"], api["end_ns"]
     inside = (start >= begin_ns) & (start < end_ns)
-    inside &= np.isin(api["thread_id"], lane.host.launch_threads)
+    inside &= among(api["thread_id"], lane.host.launch_threads)
     by_name = inside & api.matches("name", words.SYNC_CALL)
     enqueues = lane.calls_of(lane.call >= 0)
     graphs = api.matches("name", _GRAPH_LAUNCH)
@@ -457,7 +458,7 @@ def _of_wait_calls(lane: Lane, order: Order, start: IntArray, end: IntArray) -> 
             for target, one in zip(targets[holds].tolist(), source[holds].tolist(), strict=True):
                 found[target].add(one)
         return found
-    for target in np.unique(targets).tolist():
+    for target in distinct_values(targets).tolist():
         source = order.last_of_streams(max(target - _LATELY, 0), target)
         holds = (order.stream[source] != order.stream[target]) & (end[source] <= start[target])
         if holds.any():

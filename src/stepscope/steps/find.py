@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity import shapes
 from stepscope.activity.device import Lane
+from stepscope.intervals.distinct import with_counts
 from stepscope.steps.after_start import late_repetition
 from stepscope.steps.kinds import inner_of, kind_of
 from stepscope.steps.marks import from_marks
@@ -30,6 +31,7 @@ from stepscope.steps.windows import step_windows
 from stepscope.steps.workload import Workload
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
+from stepscope.trace.regex import regex
 from stepscope.trace.units import milliseconds
 
 _NAMED = 6
@@ -123,8 +125,8 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
     names = ranges.texts.get("name", [])
     wanted = {name for name in names if name == choice.mark}
     if not wanted:
-        pattern = _compiled("--step", choice.mark)
-        wanted = {name for name in names if pattern.search(name)}
+        found = regex(choice.mark, "--step").search(names)
+        wanted = {names[code] for code in np.flatnonzero(found)}
     if not wanted:
         raise UsageError(
             f"--step {choice.mark!r} names no range of process {lane.process_id}; "
@@ -142,12 +144,12 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
 
 def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
     """Steps that begin where a kernel is enqueued; of several in a row, at the first."""
-    pattern = _compiled("--step-kernel", choice.kernel)
-    hit = (lane.ops.matches("name", pattern) & lane.is_kernel)[enqueued.op]
+    pattern = regex(choice.kernel, "--step-kernel")
+    hit = (lane.ops.found("name", pattern) & lane.is_kernel)[enqueued.op]
     first = hit & ~np.concatenate(([False], hit[:-1]))
     if not first.any():
         names = lane.ops.texts["name"]
-        codes, counts = np.unique(lane.ops["name"][lane.is_kernel], return_counts=True)
+        codes, counts = with_counts(lane.ops["name"][lane.is_kernel])
         often = [names[int(code)] for code in codes[np.argsort(counts)]]
         raise UsageError(
             f"--step-kernel {choice.kernel!r} finds no kernel of device {lane.device}; "
@@ -158,13 +160,6 @@ def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
         f"each of {len(begin)} steps begins at a kernel that --step-kernel {choice.kernel!r} finds"
     )
     return Steps(begin, int(lane.enqueue_begin_ns.max()), "user", message)
-
-
-def _compiled(option: str, text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{option} {text!r} is no regular expression: {error}") from error
 
 
 def _step_like(names: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity.device import Lane
 from stepscope.activity.host import SMALL_COPY_BYTES
+from stepscope.intervals.distinct import distinct_values
 from stepscope.steps.model import Inner, InnerKind, Kind, Steps
 from stepscope.steps.repetition import Launches, find_repetition
 from stepscope.steps.workload import Workload
@@ -90,7 +91,7 @@ def _inner_kind(inside: Launches, anchors: IntArray, does: Workload) -> InnerKin
     lane, n = inside.lane, len(anchors)
 
     def in_most(mask: BoolArray) -> bool:
-        held = np.unique(np.searchsorted(anchors, np.flatnonzero(mask), side="right"))
+        held = distinct_values(np.searchsorted(anchors, np.flatnonzero(mask), side="right"))
         return len(held) >= 0.8 * n
 
     def kernels(pattern: re.Pattern[str]) -> BoolArray:

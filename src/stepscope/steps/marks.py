@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity import shapes
 from stepscope.activity.device import Lane
+from stepscope.intervals.distinct import with_inverse
 from stepscope.steps.model import Source, Steps
 from stepscope.steps.windows import MIN_STEPS
 from stepscope.trace.frame import Frame, IntArray
@@ -155,8 +156,8 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
         code_of[code] = known
         if number:
             number_of[code] = int(number[-15:])
-    threads, thread_of = np.unique(ranges["thread_id"], return_inverse=True)
-    domains, domain_of = np.unique(ranges["domain"], return_inverse=True)
+    threads, thread_of = with_inverse(ranges["thread_id"])
+    domains, domain_of = with_inverse(ranges["domain"])
     group = code_of[ranges["name"]] * len(threads) + thread_of
     group = group * len(domains) + domain_of
     order = np.argsort(group, kind="stable")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.intervals.distinct import values_of_either, with_counts, with_inverse
 from stepscope.trace.frame import BoolArray, IntArray
 
 _SAMPLE = 250_000
@@ -35,7 +36,7 @@ def find_period(token: IntArray, optimizer: BoolArray, upload: BoolArray) -> Int
         Ascending positions, one a step; None when nothing repeats at least three times.
     """
     sample = slice(0, min(len(token), _SAMPLE))
-    compact = np.unique(token, return_inverse=True)[1]
+    compact = with_inverse(token)[1]
     repeats = _best_marker(compact[sample], optimizer[sample])
     if repeats is None and len(token) > _SAMPLE:
         sample = slice(0, len(token))
@@ -52,7 +53,7 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     order = np.argsort(token, kind="stable")
     first = np.concatenate(([0], np.cumsum(counts)))
     hypotheses: list[tuple[float, int, int]] = []
-    values, distinct = np.unique(counts[counts >= _MIN_REPEATS], return_counts=True)
+    values, distinct = with_counts(counts[counts >= _MIN_REPEATS])
     likely = values[np.argsort(-distinct, kind="stable")][:_MAX_HYPOTHESES]
     runs = bursts(optimizer)
     if len(runs) >= _MIN_REPEATS and _coverage(runs, len(token)) >= _COVERS:
@@ -118,7 +119,7 @@ def _similarity(token: IntArray, anchors: IntArray) -> float:
         return 0.0
     inside = token[int(anchors[0]) : int(anchors[-1])]
     width = int(token.max()) + 1
-    keys, amounts = np.unique(segment * width + inside, return_counts=True)
+    keys, amounts = with_counts(segment * width + inside)
     at, what = np.divmod(keys, width)
     following = np.searchsorted(keys, (at + 1) * width + what)
     following = np.minimum(following, len(keys) - 1)
@@ -134,7 +135,7 @@ def _phase(token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: In
     n = len(anchors)
     uploads = np.flatnonzero(upload)
     if len(uploads):
-        codes, counts = np.unique(token[uploads], return_counts=True)
+        codes, counts = with_counts(token[uploads])
         once = codes[np.abs(counts - n) <= 1]
         firsts = [np.flatnonzero(upload & (token == code)) for code in once.tolist()]
         firsts = [at for at in firsts if _one_each(anchors, at)]
@@ -176,7 +177,7 @@ def _with_lost(token: IntArray, begins: IntArray) -> IntArray:
         best = int(np.argmax(common))
         if common[best] >= _MIN_SIMILARITY * looked_at:
             found.append(places[best])
-    return np.union1d(begins, np.array(found, begins.dtype))
+    return values_of_either(begins, np.array(found, begins.dtype))
 
 
 def _common(tokens: IntArray, like: IntArray) -> int:

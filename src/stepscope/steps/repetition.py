@@ -19,6 +19,13 @@ from stepscope.activity import names as words
 from stepscope.activity.device import HostSide, Lane
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.activity.shapes import hits
+from stepscope.intervals.distinct import (
+    among,
+    distinct_rows,
+    distinct_values,
+    with_counts,
+    with_inverse,
+)
 from stepscope.steps.model import Steps
 from stepscope.steps.periodicity import bursts, find_period
 from stepscope.steps.windows import MIN_STEPS
@@ -166,12 +173,12 @@ def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None
     # a checkpoint every few iterations reads tensors back, and is no other part of a model
     place = np.cumsum(~found.readback)
     length = np.diff(place[anchors])
-    values, counts = np.unique(length, return_counts=True)
+    values, counts = with_counts(length)
     if not len(values):
         return None
     usual = int(values[np.argmax(counts)])
     longer = np.flatnonzero(length > usual)
-    every = np.unique(np.diff(longer))
+    every = distinct_values(np.diff(longer))
     if len(longer) < MIN_STEPS - 1 or len(every) != 1 or every[0] < 2:
         return None
     between = np.flatnonzero(length != usual)
@@ -238,7 +245,7 @@ def _in_most(anchors: IntArray, at: IntArray) -> bool:
 def _held(anchors: IntArray, at: IntArray) -> int:
     """In how many repetitions, the first and last taken as one, some of the places lie."""
     segment = np.searchsorted(anchors, at, side="right")
-    inner = np.unique(segment)
+    inner = distinct_values(segment)
     inside = int(((inner > 0) & (inner < len(anchors))).sum())
     return inside + int(bool(len(inner)) and (inner[0] == 0 or inner[-1] == len(anchors)))
 
@@ -284,9 +291,9 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
     )[ranges["name"]]
     at = np.searchsorted(begin_ns, ranges["start_ns"][number >= 0], side="right")
     numbers = number[number >= 0]
-    pairs = np.unique(np.stack((at, numbers)), axis=1)
-    several = np.bincount(pairs[0], minlength=len(begin_ns) + 1)[1:-1]
-    layers = len(np.unique(numbers))
+    pairs, _ = distinct_rows((at, numbers))
+    several = np.bincount(at[pairs], minlength=len(begin_ns) + 1)[1:-1]
+    layers = len(distinct_values(numbers))
     one_each = (several == 1) | (several == 2)
     return layers >= max(3, len(several) // 2) and float(one_each.mean()) >= _IN_MOST
 
@@ -296,7 +303,7 @@ def _tail(found: Launches, anchors: IntArray) -> bool:
     length = int(np.median(np.diff(anchors)))
     inside = found.token[int(anchors[0]) : int(anchors[-1])]
     tail = found.token[int(anchors[-1]) + length :]
-    return int((~np.isin(tail, inside)).sum()) >= _STRANGE
+    return int((~among(tail, inside)).sum()) >= _STRANGE
 
 
 def _head(found: Launches, anchors: IntArray) -> bool:
@@ -306,7 +313,7 @@ def _head(found: Launches, anchors: IntArray) -> bool:
     """
     first = int(anchors[0])
     inside = found.token[first : int(anchors[-1])]
-    strange = ~np.isin(found.token[:first], inside)
+    strange = ~among(found.token[:first], inside)
     return int(strange.sum()) >= _STRANGE and not found.upload[:first].any()
 
 
@@ -341,7 +348,7 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
     cost = np.add.reduceat(
         (lane.ops["end_ns"] - lane.ops["start_ns"])[_in_order(lane)], _first_of(found)
     )
-    _, which = np.unique(found.token[graphs], return_inverse=True)
+    _, which = with_inverse(found.token[graphs])
     total = np.bincount(which, weights=cost[graphs])
     largest = int(np.argmax(total))
     anchors = graphs[which == largest]
@@ -366,7 +373,7 @@ def from_optimizer_ranges(lane: Lane, window_start_ns: int) -> Steps | None:
     if not len(ranges):
         return None
     rows = np.flatnonzero(ranges.matches("name", _OPTIMIZER_STEP))
-    codes, counts = np.unique(ranges["name"][rows], return_counts=True)
+    codes, counts = with_counts(ranges["name"][rows])
     if not len(codes):
         return None
     # one of several optimizers: the one that runs least often ends the iteration

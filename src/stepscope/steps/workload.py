@@ -17,6 +17,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity import shapes
 from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame
 
 Kind = Literal["training", "inference", "unknown"]
@@ -135,7 +136,7 @@ def _numbered(operators: Frame) -> int:
     """Different sequence numbers: autograd counts on where it will go back, and only there."""
     if not len(operators):
         return 0
-    numbers = np.unique(operators["sequence_number"])
+    numbers = distinct_values(operators["sequence_number"])
     return int((numbers >= 0).sum())
 
 

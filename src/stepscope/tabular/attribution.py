@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.intervals.distinct import common_values
 from stepscope.tabular.maths import dictionary, group
 from stepscope.tabular.report import Argument, Arguments
 from stepscope.tabular.source import Rows, Source
@@ -258,7 +259,7 @@ def enclosing(source: Source, ranges: Rows, calls: Rows) -> tuple[IntArray, IntA
     start, end = ranges["start_ns"], range_ends(source, ranges)
     begin, stop = calls["start_ns"], calls["end_ns"]
     found = []
-    for thread in np.intersect1d(of_range, of_call).tolist():
+    for thread in common_values(of_range, of_call).tolist():
         mine = np.flatnonzero(of_range == thread)
         theirs = np.flatnonzero(of_call == thread)
         theirs = theirs[np.argsort(begin[theirs], kind="stable")]

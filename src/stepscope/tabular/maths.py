@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import with_first_and_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -70,7 +71,7 @@ def _number(key: AnyArray) -> tuple[AnyArray, IntArray]:
         number = np.empty(len(first), np.int64)
         number[present] = np.arange(len(present))
         return number[at], first[present]
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    _, first, inverse = with_first_and_inverse(key)
     return inverse.astype(np.int64), first.astype(np.int64)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.intervals import coverage, union
+from stepscope.intervals.distinct import common_values
 from stepscope.tabular.maths import group
 from stepscope.tabular.source import Rows
 from stepscope.trace.frame import IntArray
@@ -19,7 +20,7 @@ def covered_ns(rows: Rows, by: Rows) -> IntArray:
     device = np.concatenate([rows["device"], by["device"]])
     number, _ = group(process, device)
     mine, theirs = number[: len(rows)], number[len(rows) :]
-    for lane in np.intersect1d(mine, theirs).tolist():
+    for lane in common_values(mine, theirs).tolist():
         here, there = np.flatnonzero(mine == lane), theirs == lane
         work = union(by["start_ns"][there], by["end_ns"][there])
         start, end = rows["start_ns"][here], rows["end_ns"][here]

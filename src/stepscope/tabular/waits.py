@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.gaps.idle import TURNAROUND_NS
+from stepscope.intervals.distinct import distinct_values, with_first
 from stepscope.tabular.attribution import launches, thread_keys
 from stepscope.tabular.maths import group
 from stepscope.tabular.source import Rows, Source
@@ -38,7 +39,7 @@ def enqueued(source: Source) -> Enqueued:
     """Work with what is known about its way to the GPU."""
     work, calls = source.gpu_work(), source.cuda_calls()
     at, call = launches(work, calls)
-    at, first = np.unique(at, return_index=True)  # the earliest of a runtime and a driver call
+    at, first = with_first(at)  # the earliest of a runtime and a driver call
     outside = work["graph_node_id"][at] < 0  # a graph's own edges order what is in it
     mask = np.zeros(len(work), dtype=bool)
     mask[at[outside]] = True
@@ -64,7 +65,7 @@ def _waits_between(calls: Rows, call: IntArray, low: IntArray, high: IntArray) -
         return found
     of_call, of_wait = thread_keys(calls, waits)
     of_call = of_call[call]
-    for thread in np.unique(of_wait).tolist():
+    for thread in distinct_values(of_wait).tolist():
         mine = np.flatnonzero(of_call == thread)
         times = waits["start_ns"][of_wait == thread]
         until = np.searchsorted(times, high[mine], side="left")
@@ -101,7 +102,7 @@ def held(
     """
     start, end = found.work["start_ns"], found.work["end_ns"]
     parts: list[tuple[IntArray, IntArray]] = []
-    for number in np.unique(place[waiting]).tolist():
+    for number in distinct_values(place[waiting]).tolist():
         mine = np.flatnonzero(waiting & ~found.ordered & (place == number))
         theirs = np.flatnonzero(holding & (place == number))
         if not len(mine) or not len(theirs):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals.distinct import distinct_values
 from stepscope.tabular.source import Scope
 from stepscope.tabular.window import time_scope
 from stepscope.timeline.timeline import Timeline
@@ -92,7 +93,7 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
         total += int(inside.sum())
         if total > MOST_ROWS:
             break
-        used.update(np.unique(content.name[inside]).tolist())
+        used.update(distinct_values(content.name[inside]).tolist())
         tracks[number] = {
             "start": packed(content.start[inside], "f8"),
             "end": packed(content.end[inside], "f8"),
@@ -172,7 +173,7 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
     for column in wanted:
         values = frame[column][rows]
         if column in frame.texts:
-            codes = np.unique(values[values >= 0])
+            codes = distinct_values(values[values >= 0])
             if len(codes):
                 texts = {int(code): frame.texts[column][code] for code in codes}
                 found[column] = {"texts": texts, "codes": packed(values, "f8")}

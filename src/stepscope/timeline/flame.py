@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,7 +79,7 @@ def merged(parent: IntArray, name: IntArray) -> tuple[Tree, IntArray]:
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         rows = order[first:last]
         above = np.where(parent[rows] >= 0, node[np.maximum(parent[rows], 0)], -1)
-        distinct, at = np.unique((above + 1) * span + name[rows], return_inverse=True)
+        distinct, at = with_inverse((above + 1) * span + name[rows])
         node[rows] = known + at.reshape(-1)
         parents.append(distinct // span - 1)
         names.append(distinct % span)
@@ -110,7 +111,7 @@ def bottom_up(tree: Tree, own: AnyArray, count: AnyArray) -> tuple[Tree, AnyArra
     times = np.zeros(0, count.dtype)
     known = 0
     while len(at):
-        distinct, place = np.unique((group + 1) * span + tree.name[at], return_inverse=True)
+        distinct, place = with_inverse((group + 1) * span + tree.name[at])
         group = known + place.reshape(-1)
         parents.append(distinct // span - 1)
         names.append(distinct % span)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def forward_of(operators: Frame) -> IntArray:
         operators: rows of ``operator``, sorted by start, with ``COLUMNS``.
     """
     found = np.full(len(operators), -1, np.int64)
-    for process_id in np.unique(operators["process_id"]).tolist():
+    for process_id in distinct_values(operators["process_id"]).tolist():
         rows = np.flatnonzero(operators["process_id"] == process_id)
         mine = _forward_of_process(operators.take(rows))
         found[rows] = np.where(mine >= 0, rows[np.maximum(mine, 0)], -1)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepscope.derived.kernel_family import family_table
+from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.timeline import links
 from stepscope.timeline.extract import packed
@@ -82,7 +83,7 @@ class Panels:
             rows, total = work.instances(by, group, self._window(begin, end))
             track, row = self._places[0][rows], self._places[1][rows]
             depth = np.zeros(len(rows), np.int64)
-            for number in np.unique(track).tolist():
+            for number in distinct_values(track).tolist():
                 mine = track == number
                 depth[mine] = self._timeline.track(number).slices.depth[row[mine]]
         start = work.start_ns[rows]
@@ -275,7 +276,7 @@ class Panels:
         inside = (work.start_ns < end) & ((stop > begin) | (work.start_ns >= begin))
         rows = np.flatnonzero(inside)
         kept, depth = row[rows], np.zeros(len(rows), np.int64)
-        for number in np.unique(track[rows]).tolist():
+        for number in distinct_values(track[rows]).tolist():
             slices = self._timeline.track(number).slices
             mine = track[rows] == number
             depth[mine] = slices.depth[kept[mine]]
@@ -288,7 +289,7 @@ class Panels:
             code = grouping.code[rows]
             groups[by] = {
                 "keys": list(GROUPINGS[by]),
-                "names": {g: shown(grouping.names[g]) for g in np.unique(code).tolist()},
+                "names": {g: shown(grouping.names[g]) for g in distinct_values(code).tolist()},
                 "code": packed(code, "u4"),
             }
         bounds = zip(self._devices, self._bounds_ns, strict=True)
@@ -300,7 +301,9 @@ class Panels:
             "row": packed(kept, "u4"),
             "depth": packed(depth, "u4"),
             "kernel": packed(kernel, "u4"),
-            "kernels": {c: texts[c][:LONGEST_NAME] for c in np.unique(kernel).tolist() if c >= 0},
+            "kernels": {
+                c: texts[c][:LONGEST_NAME] for c in distinct_values(kernel).tolist() if c >= 0
+            },
             "groups": groups,
             "bounds": [b.tolist() for b in self._bounds_ns],
             "steps": [[int(b[d.first]), int(b[d.last + 1])] for d, b in bounds],

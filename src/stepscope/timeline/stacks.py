@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.activity.launch import launching_calls
 from stepscope.activity.names import marks_steps
 from stepscope.intervals import nest
+from stepscope.intervals.distinct import with_inverse
 from stepscope.kernels.attribution import Stack, plain_range_name
 from stepscope.kernels.families import classify
 from stepscope.timeline import flame
@@ -145,7 +146,7 @@ class Stacks:
         nodes = np.flatnonzero(mask)
         place = np.full(len(tree) + 1, -1, np.int64)
         place[nodes] = np.arange(len(nodes))
-        used, name = np.unique(tree.name[nodes], return_inverse=True)
+        used, name = with_inverse(tree.name[nodes])
         texts = self._timeline.names.texts
         return {
             "total": whole,
@@ -187,9 +188,9 @@ class Stacks:
                 texts = [_ADDRESS.sub("", text) for text in texts]
             name.append(source.names.numbers(texts)[frame["name"]])
         begins, ends, names = map(_column, (start, end, name))
-        processes, of = np.unique(_column(process), return_inverse=True)
-        ids, at = np.unique(_column(thread), return_inverse=True)
-        pairs, group = np.unique(of * max(1, len(ids)) + at, return_inverse=True)
+        processes, of = with_inverse(_column(process))
+        ids, at = with_inverse(_column(thread))
+        pairs, group = with_inverse(of * max(1, len(ids)) + at)
         group = group.reshape(-1)
         threads = [
             (int(processes[pair // len(ids)]), int(ids[pair % len(ids)])) for pair in pairs.tolist()
@@ -344,7 +345,7 @@ def _leaves(
     if len(node):
         above = np.where(row >= 0, node[np.maximum(row, 0)], size)
     span = int(label.max(initial=0)) + 1
-    distinct, at = np.unique(above * span + label, return_inverse=True)
+    distinct, at = with_inverse(above * span + label)
     made = Tree(np.concatenate((parent, distinct // span)), np.concatenate((name, distinct % span)))
     return made, len(parent) + at.reshape(-1)
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 import stepscope
 from stepscope.intervals import mipmap
+from stepscope.intervals.distinct import with_inverse
 from stepscope.intervals.lod import Columns, Pyramid
 from stepscope.intervals.mipmap import Levels
 from stepscope.timeline import classes
@@ -178,9 +179,7 @@ class StoredSlices(Slices):
         np.add.at(sums, to, covered)
         np.add.at(begun, to, levels.count[at][kept].astype(np.int64))
         # of each column and class, the sum of the narrow columns in which it covers most
-        pairs, inverse = np.unique(
-            to * _CLASSES + levels.dominant[at][kept].astype(np.int64), return_inverse=True
-        )
+        pairs, inverse = with_inverse(to * _CLASSES + levels.dominant[at][kept].astype(np.int64))
         of_pair = np.zeros(len(pairs), np.int64)
         np.add.at(of_pair, inverse, covered)
         most = np.zeros(columns, np.int64)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
@@ -214,7 +215,7 @@ def _factored(key: IntArray) -> tuple[IntArray, IntArray]:
     """Distinct values, ascending, and which of them each is; none is negative."""
     most = int(key.max(initial=-1)) + 1
     if most > 2 * len(key) + 1000:
-        distinct, code = np.unique(key, return_inverse=True)
+        distinct, code = with_inverse(key)
         return distinct, code.reshape(-1).astype(np.int64)
     present = np.bincount(key, minlength=most) > 0  # few values: counting needs no sorting
     place = np.cumsum(present) - 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.timeline import classes
 from stepscope.timeline.track import Slices, Track, slices
 from stepscope.trace.frame import Frame, IntArray
@@ -40,9 +41,8 @@ def state_tracks(source: Source) -> Iterator[Track]:
         frame = source.read(table, *columns)
         if not len(frame):
             continue
-        pairs = np.stack((frame["process_id"], frame["thread_id"]), axis=1)
-        threads, group = np.unique(pairs, axis=0, return_inverse=True)
-        group = group.reshape(-1)
+        first, group = distinct_rows((frame["process_id"], frame["thread_id"]))
+        threads = np.stack((frame["process_id"][first], frame["thread_id"][first]), axis=1)
         order = np.argsort(group, kind="stable")
         edges = np.searchsorted(group[order], np.arange(1, len(threads)))
         for (process_id, thread_id), rows in zip(
@@ -74,7 +74,7 @@ def _states(source: Source, rows: IntArray) -> Slices:
 
 def _running(source: Source, rows: IntArray) -> Slices:
     frame = source.read("sched", *_COLUMNS["sched"]).take(rows)
-    cpus, at = np.unique(frame["cpu"], return_inverse=True)
+    cpus, at = with_inverse(frame["cpu"])
     texts = [f"CPU {cpu}" if cpu >= 0 else "running" for cpu in cpus.tolist()]
     names = source.names.numbers(texts)[at.reshape(-1)]
     code = np.full(len(frame), classes.CODE["state_running"], np.uint8)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_values
 from stepscope.timeline.track import Names, Samples, Slices, Track
 from stepscope.trace.errors import GivenUpError
 from stepscope.trace.frame import AnyArray, IntArray
@@ -76,7 +77,7 @@ class Tile:
                 raise GivenUpError
             if not len(of_track) and not len(columns.index):
                 continue
-            self.used.update(np.unique(content.name[of_track]).tolist())
+            self.used.update(distinct_values(content.name[of_track]).tolist())
             self._row(
                 track,
                 depth,

@@ -14,6 +14,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import distinct_values, with_inverse
 from stepscope.intervals.lod import Columns, Pyramid, levels
 from stepscope.timeline.classes import Codes
 from stepscope.trace.frame import IntArray
@@ -202,7 +203,7 @@ class Slices:
 
     def tallies(self) -> tuple[IntArray, IntArray, IntArray]:
         """Distinct names, how often each occurs, and for how long in total in ns."""
-        names, inverse = np.unique(self.name, return_inverse=True)
+        names, inverse = with_inverse(self.name)
         total = np.zeros(len(names), np.int64)
         np.add.at(total, inverse, self.end - self.start)
         return names, np.bincount(inverse, minlength=len(names)), total
@@ -214,7 +215,7 @@ class Slices:
 
     def names(self) -> IntArray:
         """Distinct names, ascending."""
-        return np.unique(self.name)
+        return distinct_values(self.name)
 
 
 def slices(start: IntArray, end: IntArray, name: IntArray, code: Codes, id_: IntArray) -> Slices:

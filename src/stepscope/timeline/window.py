@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.intervals.distinct import with_first_and_inverse
 from stepscope.timeline.classes import CLASSES, by_class
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
@@ -86,9 +87,7 @@ def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[
     for track in tracks:
         slices = track.slices
         for rows, ns in _cut(slices, begin, end):
-            distinct, first, inverse = np.unique(
-                slices.name[rows], return_index=True, return_inverse=True
-            )
+            distinct, first, inverse = with_first_and_inverse(slices.name[rows])
             total = np.zeros(len(distinct), np.int64)
             np.add.at(total, inverse, ns)
             count = np.bincount(inverse, weights=ns > 0).astype(int)

@@ -11,6 +11,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.intervals.distinct import among, distinct_values
 
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
@@ -169,7 +170,9 @@ def _forward_only(case: Case, odd: Outliers) -> bool:
     lane, normal = case.explanation.lane, odd.reference
     bounds = case.explanation.bounds_ns
     start = lane.ops["start_ns"]
-    usual = np.unique(lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])])
+    usual = distinct_values(
+        lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])]
+    )
     known = {lane.ops.texts["name"][code] for code in usual.tolist()}
     rows = (odd.parts["part"] == PARTS.index("compute")) & (odd.parts["more"] > 0)
     more = odd.parts["more"][rows]
@@ -184,7 +187,7 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
     e = case.explanation
     segments = e.gaps.segments
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
-    rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
+    rows = e.segments_of("host_compute") & among(step, odd.steps)
     where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
     return located(where)
 
@@ -194,7 +197,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
     e = case.explanation
     ops = e.lane.ops
     step = np.searchsorted(e.bounds_ns, ops["start_ns"], side="right") - 1
-    rows = np.flatnonzero(np.isin(step, odd.steps) & ops.that("name", names.__contains__))
+    rows = np.flatnonzero(among(step, odd.steps) & ops.that("name", names.__contains__))
     at = e.lane.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])

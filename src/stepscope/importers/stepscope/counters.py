@@ -11,6 +11,7 @@ from stepscope.importers.stepscope.about import Window
 from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink, dictionary
+from stepscope.intervals.distinct import with_inverse
 
 COUNTERS_FILE = "counters.csv"
 """Columns: monotonic time in ns, index of the GPU in the machine, its uuid, counter, value."""
@@ -44,7 +45,7 @@ def read_counters(sink: Sink, files: Files, raws: Sequence[Raw], window: Window)
                 gpus.append(sample[1])
                 values.append(sample[2])
                 names.append(name)
-    words, codes = np.unique(np.array(names, dtype=object), return_inverse=True)
+    words, codes = with_inverse(np.array(names, dtype=object))
     sink.put(
         "metric_sample",
         {

@@ -11,6 +11,7 @@ from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.launched import Called, unrecorded
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink, constant, dictionary, ids, labels, texts
+from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray
 
 TABLE = "gpu_op"
@@ -73,7 +74,7 @@ def read_gpu(sink: Sink, raw: Raw, process: int, known: Called | None) -> None:
 def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: AnyArray) -> None:
     shorts = {
         number: short_kernel_name(raw.texts[number])
-        for number in np.unique(kernels["name"]).tolist()
+        for number in distinct_values(kernels["name"]).tolist()
         if number in raw.texts
     }
     sink.put(
@@ -132,7 +133,7 @@ def _put_fills(sink: Sink, process: int, fills: AnyArray) -> None:
 
 
 def _put_graphs(sink: Sink, process: int, graphs: AnyArray) -> None:
-    numbers, inverse = np.unique(graphs["graph"], return_inverse=True)
+    numbers, inverse = with_inverse(graphs["graph"])
     sink.put(
         TABLE,
         _common(sink, graphs, process, "graph")
@@ -155,13 +156,14 @@ def _on_device(copies: AnyArray, side: str) -> Any:
     """The device of a copy's side; null for the host's."""
     import pyarrow as pa
 
-    host: BoolArray = np.isin(copies[f"{side}_memory"], _HOST_MEMORIES)
+    host: BoolArray = among(copies[f"{side}_memory"], _HOST_MEMORIES)
     return pa.array(copies[f"{side}_device"].astype(np.int32), mask=host)
 
 
 def _common(sink: Sink, rows: AnyArray, process: int, kind: str) -> dict[str, Any]:
-    keys = np.stack([rows[name] for name in ("context", "device", "stream")], axis=1)
-    for context, device, stream in np.unique(keys, axis=0).tolist() if len(rows) else []:
+    keys = [rows[name] for name in ("context", "device", "stream")]
+    first, _ = distinct_rows(keys)
+    for context, device, stream in zip(*(key[first].tolist() for key in keys), strict=True):
         sink.devices[process, context] = device
         sink.streams.add((process, context, device, stream))
     return {
@@ -232,7 +234,7 @@ def read_memory(sink: Sink, raw: Raw, process: int) -> None:
 
 
 def _put_memory(sink: Sink, process: int, rows: AnyArray) -> None:
-    rows = rows[np.isin(rows["operation"], (1, 2))]
+    rows = rows[among(rows["operation"], (1, 2))]
     release = rows["operation"] == 2
     size = rows["bytes"].astype(np.int64)
     sink.put(
@@ -242,7 +244,7 @@ def _put_memory(sink: Sink, process: int, rows: AnyArray) -> None:
             "time_ns": sink.times(rows["time"]),
             "kind": labels(rows["operation"], {1: "alloc", 2: "free"}),
             "device": _or_null(
-                rows["device"].astype(np.int32), np.isin(rows["kind"], _HOST_MEMORIES)
+                rows["device"].astype(np.int32), among(rows["kind"], _HOST_MEMORIES)
             ),
             "address": rows["address"].astype(np.int64),
             "bytes": np.where(release, -size, size),

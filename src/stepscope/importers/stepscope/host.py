@@ -11,6 +11,7 @@ from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.launched import Called, called, unrecorded
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink, dictionary, ids
+from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, distinct
 
 TABLE = "api_call"
@@ -34,7 +35,7 @@ def read_calls(sink: Sink, raw: Raw, process: int) -> None:
 def _put_calls(
     sink: Sink, raw: Raw, process: int, rows: AnyArray, named: Mapping[int, int]
 ) -> None:
-    numbers, inverse = np.unique(rows["call"], return_inverse=True)
+    numbers, inverse = with_inverse(rows["call"])
     names = []
     for number in numbers.tolist():
         driver = bool(number & layout.DRIVER_CALL)

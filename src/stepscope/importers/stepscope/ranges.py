@@ -16,6 +16,7 @@ from stepscope.importers.stepscope.about import Intervals
 from stepscope.importers.stepscope.payload import payload_texts
 from stepscope.importers.stepscope.raw import PART_ROWS, Chunk, Raw
 from stepscope.importers.stepscope.sink import Sink, constant, dictionary, texts
+from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def read_ranges(
         named = rows[rows["op"] == layout.THREAD_NAME]
         for number, name in zip(named["id"].tolist(), named["name"].tolist(), strict=True):
             names[number] = raw.texts.get(name, "")
-        sink.threads |= {(process, t) for t in np.unique(thread).tolist()}
+        sink.threads |= {(process, t) for t in distinct_values(thread).tolist()}
         last = at == len(parts) - 1
         open_ = _read_part(
             sink, raw, process, (rows, thread), open_, ends if last else None, within
@@ -110,7 +111,7 @@ def _read_part(
     """Write the ranges that are whole; at the last part, told when recording ended, all others."""
     rows, thread = events
     tails = np.empty(0, np.int64) if recorded_until is not None else _tails(rows, thread)
-    later = np.isin(np.arange(len(rows)), tails)
+    later = among(np.arange(len(rows)), tails)
     # rows of a thread together, so that a payload follows its event
     order = np.argsort(thread, kind="stable")
     order = order[~later[order]]
@@ -170,7 +171,7 @@ def _cut_off(begin: IntArray, ends: IntArray) -> IntArray:
 def _tails(rows: AnyArray, thread: IntArray) -> IntArray:
     """Rows of each thread from its last event on: what follows may be that event's payload."""
     events = np.flatnonzero(rows["op"] != layout.BYTES)
-    threads, back = np.unique(thread[events][::-1], return_index=True)
+    threads, back = with_first(thread[events][::-1])
     since = events[::-1][back]
     place = np.minimum(np.searchsorted(threads, thread), max(len(threads) - 1, 0))
     known = threads[place] == thread if len(threads) else np.zeros(len(thread), bool)
@@ -180,7 +181,7 @@ def _tails(rows: AnyArray, thread: IntArray) -> IntArray:
 def _lone_ends(rows: AnyArray, starts: IntArray, ends: IntArray) -> IntArray:
     """Ends of ranges whose start has not come: another thread's events may be later in the file."""
     found = np.flatnonzero(rows["op"] == layout.FINISH)
-    return found[~np.isin(found, ends[ends >= 0])]
+    return found[~among(found, ends[ends >= 0])]
 
 
 def _read_waits(
@@ -198,7 +199,7 @@ def _read_waits(
     told = np.zeros(len(opens), bool)
     for name in (OSRT_DOMAIN, GIL_DOMAIN):
         numbers = [number for number, text in raw.texts.items() if text == name]
-        mine = np.isin(domain, numbers) if numbers else np.zeros(len(opens), bool)
+        mine = among(domain, numbers) if numbers else np.zeros(len(opens), bool)
         told |= mine
         first, last = opens[mine & (closes >= 0)], closes[mine & (closes >= 0)]
         if within is not None:
@@ -293,7 +294,7 @@ def _pushpop(rows: AnyArray, thread: IntArray) -> tuple[IntArray, IntArray]:
     Pushes and pops nest within one thread and domain. A pop without a push belongs to a range
     that was opened before recording began, and is left out.
     """
-    at = np.flatnonzero(np.isin(rows["op"], (layout.PUSH, layout.POP)))
+    at = np.flatnonzero(among(rows["op"], (layout.PUSH, layout.POP)))
     # a thread's chunks come in order, so its rows are in order of time already
     order = at[np.lexsort((at, rows["domain"][at], thread[at]))]
     if not len(order):

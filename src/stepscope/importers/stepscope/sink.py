@@ -11,6 +11,7 @@ import numpy as np
 
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.raw import Raw
+from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.store import TraceWriter
 
@@ -63,7 +64,7 @@ class Sink:
         """The device of each context; null where no GPU work told it."""
         import pyarrow as pa
 
-        distinct, inverse = np.unique(contexts, return_inverse=True)
+        distinct, inverse = with_inverse(contexts)
         known = np.array([self.devices.get((process, int(c)), -1) for c in distinct], np.int32)
         found = known[inverse] if len(known) else np.empty(0, np.int32)
         return pa.array(found, mask=found < 0)
@@ -77,7 +78,7 @@ def texts(raw: Raw, numbers: AnyArray, change: Mapping[int, str] | None = None) 
         numbers: text numbers.
         change: other texts for some numbers.
     """
-    distinct, inverse = np.unique(numbers, return_inverse=True)
+    distinct, inverse = with_inverse(numbers)
     words = []
     for number in distinct.tolist():
         text = raw.texts.get(number, f"[text {number}]")
@@ -98,7 +99,7 @@ def dictionary(codes: AnyArray, words: Sequence[str], mask: BoolArray | None = N
 
 def labels(numbers: AnyArray, known: Mapping[int, str], other: str = "{}") -> pa.Array:
     """Dictionary array of the labels of an enumeration."""
-    distinct, inverse = np.unique(numbers, return_inverse=True)
+    distinct, inverse = with_inverse(numbers)
     return dictionary(inverse, [known.get(n, other.format(n)) for n in distinct.tolist()])
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from stepscope.importers.stepscope.about import Window
 from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.sink import Sink, dictionary
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import IntArray
 
 _COLUMNS = ("time", "thread", "stack")
@@ -47,13 +48,13 @@ def read_stacks(sink: Sink, files: Files, window: Window) -> None:
         known = _frames(files.path(f"frames.{match[1]}.tsv"))
         time, thread, stack = samples
         inside = (time >= window.start_ns) & (time <= window.end_ns)
-        inside &= np.isin(stack, list(known.stacks))
+        inside &= among(stack, list(known.stacks))
         time, thread, stack = time[inside], thread[inside], stack[inside]
         if not len(time):
             continue
         process = int(match[1])
-        used, renumbered = np.unique(stack, return_inverse=True)
-        sink.threads |= {(process, number) for number in np.unique(thread).tolist()}
+        used, renumbered = with_inverse(stack)
+        sink.threads |= {(process, number) for number in distinct_values(thread).tolist()}
         sink.put(
             "cpu_sample",
             {

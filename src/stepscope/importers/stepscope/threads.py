@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.importers.stepscope.about import Window
 from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.sink import Sink, dictionary
+from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.frame import AnyArray, IntArray
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def read_threads(sink: Sink, files: Files, processes: set[int], window: Window) 
         [_LETTERS.get(letter, _SLEEPING) for letter in encoded.dictionary.to_pylist()], np.int64
     )
     state = letters[encoded.indices.to_numpy()]
-    kept = np.isin(process, list(processes))
+    kept = among(process, list(processes))
     order = np.flatnonzero(kept)[np.lexsort((time[kept], thread[kept], process[kept]))]
     time, process, thread, run, wait, state = (
         column[order] for column in (time, process, thread, run, wait, state)
@@ -69,8 +70,8 @@ def read_threads(sink: Sink, files: Files, processes: set[int], window: Window) 
     begin, end, code, owner = begin[first], end[last], code[first], owner[first]
     order = np.argsort(begin, kind="stable")
     who = owner[order]
-    keys = np.stack([process[who], thread[who]], axis=1)
-    sink.threads |= {(p, t) for p, t in np.unique(keys, axis=0).tolist()}
+    seen = who[distinct_rows((process[who], thread[who]))[0]]
+    sink.threads |= set(zip(process[seen].tolist(), thread[seen].tolist(), strict=True))
     sink.put(
         TABLE,
         {

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_values
 from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
 from stepscope.tabular.attribution import (
     STYLES,
@@ -104,7 +105,7 @@ def _outside(
     return (
         int(work["start_ns"][op].min()),
         int(work["end_ns"][op].max()),
-        len(np.unique(work["correlation_id"][op])),
+        len(distinct_values(work["correlation_id"][op])),
         int(calls["process_id"][one]),
         int(calls["thread_id"][one]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.intervals.distinct import values_without
 from stepscope.reports.summary import spread, spread_columns
 from stepscope.tabular.attribution import (
     BASE,
@@ -30,7 +31,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     kernel, call = launches(kernels, calls)
     # pairs (kernel, range) through the call, and every kernel that is in no range
     row, of_range = ranges_around(source, ranges, calls, call, none=True)
-    alone = np.setdiff1d(np.arange(len(kernels)), kernel)
+    alone = values_without(np.arange(len(kernels)), kernel)
     which = np.concatenate([kernel[row], alone])
     of_range = np.concatenate([of_range, np.full(len(alone), -1)])
     unknown = np.full(len(alone), -1)

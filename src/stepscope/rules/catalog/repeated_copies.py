@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from stepscope.breakdown.explain import explain
+from stepscope.intervals.distinct import with_first
 from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.attribution import Names, innermost_ranges, launches, renamed
 from stepscope.tabular.maths import (
@@ -33,7 +34,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         & (copies["graph_node_id"] < 0)
     )
     op, call = launches(copies, calls)
-    op, first = np.unique(op, return_index=True)
+    op, first = with_first(op)
     call = call[first]
     ranges, innermost = innermost_ranges(source, calls)
     place = innermost[call]

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals.distinct import with_first
 from stepscope.kernels.attribution import plain_range_name
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
@@ -58,7 +59,7 @@ def range_names(e: Explanation) -> list[RangeName]:
     step = np.searchsorted(e.steps.begin_ns, table["start_ns"], side="right") - 1
     inside = np.flatnonzero((step >= 0) & (table["start_ns"] < e.steps.end_ns) & (code >= 0))
     key = code[inside] * steps + step[inside]
-    keys, first = np.unique(key, return_index=True)  # rows are sorted by start: the first begins it
+    keys, first = with_first(key)  # rows are sorted by start: the first begins it
     held = np.bincount(keys // steps, minlength=len(plain))
     early = np.full(len(plain), np.iinfo(np.int64).max)
     since = table["start_ns"][inside[first]] - e.steps.begin_ns[keys % steps]

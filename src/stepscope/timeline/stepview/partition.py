@@ -18,6 +18,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.view import PHASES
 from stepscope.timeline.classes import CLASSES, CODE, Codes, gpu_codes
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -105,7 +106,7 @@ class Partition(Pieces):
     def phase(self) -> Codes:
         """Class of each piece: phase of the step, or cause of idle time."""
         phase = self.explanation.kernels.phase
-        if len(np.unique(phase[phase >= 0])) < 2:  # nothing tells them apart
+        if len(distinct_values(phase[phase >= 0])) < 2:  # nothing tells them apart
             phase = np.full(len(phase), -1)
         of_op = np.array(PHASE_CODES, np.uint8)[phase]
         return np.where(self.op >= 0, of_op[np.maximum(self.op, 0)], self.kind).astype(np.uint8)
@@ -147,7 +148,7 @@ def partition(e: Explanation) -> Partition:
     joined = {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
     order = np.argsort(joined["start_ns"], kind="stable")
     joined = {key: values[order] for key, values in joined.items()}
-    joined = cut(joined, np.unique(e.bounds_ns))
+    joined = cut(joined, distinct_values(e.bounds_ns))
     step = np.searchsorted(e.bounds_ns, joined["start_ns"], side="right") - 1
     inside = (step >= 0) & (step < len(e.bounds_ns) - 1) & (joined["end_ns"] > joined["start_ns"])
     return Partition(

@@ -43,7 +43,7 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
     if (group.folded) continue;
     for (const lane of lanes) {
       const pinned = tracks.isPinned(lane);
-      const name = clean(tracks.stray(lane) ? `${lane.info.title} · ${lane.info.group}` : lane.title, 90);
+      const name = clean(tracks.stray(lane) ? abroad(lane) : lane.title, 90);
       const entry = element(
         "div",
         { class: "lane", "data-track": lane.info.id },
@@ -79,6 +79,12 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
   fill(parent, ...made);
   if (stood !== undefined)
     (parent.querySelector(`[data-stop="${CSS.escape(stood)}"]`) as HTMLElement | null)?.focus({ preventScroll: true });
+}
+
+/** Name of a track that stands outside its group: the rank first, because names are cut at their end. */
+function abroad({ info }: Lane): string {
+  const [rank] = /^Rank -?\d+ · /.exec(info.group) ?? [""];
+  return `${rank}${info.title} · ${info.group.slice(rank.length)}`;
 }
 
 function tool(text: string, says: string, run: () => void, on = false): HTMLElement {
