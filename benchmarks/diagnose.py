@@ -26,7 +26,7 @@ FLOOR = """
 import sys
 from pathlib import Path
 import pyarrow.parquet as pq
-from stepscope.analysis.lanes import API_COLUMNS, GPU_COLUMNS
+from stepscope.activity.device import API_COLUMNS, GPU_COLUMNS
 entry = Path(sys.argv[1])
 pq.read_table(entry / "gpu_op.parquet", columns=list(GPU_COLUMNS))
 pq.read_table(entry / "api_call.parquet", columns=list(API_COLUMNS))

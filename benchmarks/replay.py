@@ -18,8 +18,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from stepscope.analysis.simulation import Change, Free, RankLike
 from stepscope.session import Session
+from stepscope.simulation import Change, Free, RankLike
 
 REPAIRS: dict[str, tuple[tuple[Change, ...], str]] = {
     "starved_main": ((Free("input_starvation"),), "healthy"),

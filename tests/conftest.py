@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import lzma
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +24,26 @@ settings.register_profile(
     "stepscope", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("stepscope")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests start is told of signals as usual, however the tests themselves were started.
+
+    ``nohup`` and a shell's background have signals ignored, which every child inherits. A handler
+    is not inherited; it does nothing, so that the tests go on as whoever started them wished.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    gc.disable()  # all that is made until the tests begin stays
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Garbage is looked for among what tests make, not among thousands of tests, and less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,8 @@ import click
 import msgspec
 import pytest
 
-from stepscope.analysis import gaps, silence
-from stepscope.analysis.derived import derived_tables
 from stepscope.cli.main import COMMANDS, cli
+from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Diagnosis
@@ -27,6 +26,8 @@ from stepscope.docs.__main__ import main, pages_by_hand, stale_files
 from stepscope.docs.markdown import attributes, prose, table
 from stepscope.docs.reference import PAGES
 from stepscope.docs.snippets import demo_session, filled
+from stepscope.gaps import idle as gaps
+from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
 from stepscope.session import Session
 from stepscope.trace.problems import DECLARED

@@ -31,35 +31,40 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
-        "ceilings": {"analysis", "trace.errors", "trace.text"},
-        "opening": {"importers", "trace", "analysis", ".captures", ".ceilings"},
-        "explaining": {"analysis", "trace", ".opening", ".without_gpu"},
-        "without_gpu": {"analysis", "trace.units"},
-        "simulating": {"analysis", "trace.errors", ".explaining"},
+        "ceilings": {"kernels", "trace.errors", "trace.text"},
+        "opening": {"importers", "trace", "steps", ".answers", ".captures", ".ceilings"},
+        # What took long to find, kept; it is found behind every question.
+        "answers": {"trace"},
+        "explaining": {"breakdown", "jobs", "kernels", "trace", ".opening", ".without_gpu"},
+        "without_gpu": {"activity", "breakdown", "trace.units"},
+        "simulating": {"simulation", "trace.errors", ".explaining"},
         "ranking": {"diagnosis", ".simulating"},
-        "querying": {"sql", "analysis", "diagnosis", "trace.errors", ".ranking"},
-        "kernel_reports": {"kernels"},
-        "inside_kernels": {"kernels", "analysis", "diagnosis"},
+        "querying": {
+            *("sql", "collectives", "derived", "diagnosis", "kernels", "operators"),
+            *("trace.errors", ".ranking"),
+        },
+        "kernel_reports": {"ncu"},
+        "inside_kernels": {"ncu", "jobs", "operators", "diagnosis"},
         "diagnosing": {
-            *("analysis", "diagnosis", "compare", "trace.errors"),
+            *("operators", "diagnosis", "compare", "trace"),
             *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
-        "reporting": {"reports", "rules", "analysis", "compare", "trace", ".querying"},
+        "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
-        "shelves": {"analysis", "trace"},
-        "timeline": {"analysis", "trace", ".explaining", ".shelves"},
-        "viewing": {"analysis", "export", "trace.notes", ".timeline"},
+        "shelves": {"timeline", "trace", ".answers"},
+        "timeline": {"breakdown", "timeline", "trace", ".explaining", ".shelves"},
+        "viewing": {"tabular", "timeline", "export", "trace.notes", ".timeline"},
         "__init__": {
-            *("analysis", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
+            *("tabular", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
             ".opening",
             *(".simulating", ".diagnosing", ".reporting", ".timeline", ".viewing"),
         },
     },
     "runs": {
-        "comparing": {"session", "compare", "trace.one_job"},
+        "comparing": {"session", "compare", "trace"},
         "pair": {"session", "compare", "trace"},
         "gating": {"session", "compare", "trace", ".comparing"},
-        "recorded": {"compare", "trace.errors", ".comparing"},
+        "recorded": {"compare", "trace.errors", "trace.given", ".comparing"},
         "bisecting": {"compare", "render"},
         "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
     },
@@ -77,38 +82,62 @@ def needed_by_parts(facade: str) -> set[str]:
 
 
 ARROWS: dict[str, set[str]] = {
-    "trace": set(),
+    "trace": {"intervals"},
     "intervals": set(),
     "capture": set(),
     "annotate": set(),
     "data": set(),
     "importers": {"trace", "intervals"},
-    "analysis": {"trace", "intervals"},
     "sql": {"trace"},
-    "reports": {"analysis", "sql", "trace", "intervals"},
-    "rules": {"analysis", "trace"},
-    "kernels": {"trace", "rules"},
-    "diagnosis": {"analysis", "rules", "trace", "intervals", "sql"},
-    "recipes": {"analysis", "reports"},
-    "compare": {"analysis", "diagnosis", "trace", "intervals"},
+    # What devices and threads did, as columns: everything below is built on it.
+    "activity": {"trace", "intervals"},
+    "steps": {"activity", "trace", "intervals"},
+    "gaps": {"steps", "activity", "trace", "intervals"},
+    "kernels": {"gaps", "activity", "trace", "intervals"},
+    # One device explained; then the ranks' collectives; then the job.
+    "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
+    "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
+    "jobs": {"collectives", "breakdown", "activity", "trace"},
+    "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
+    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "tabular": {"gaps", "trace", "intervals"},
+    "timeline": {
+        *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
+    "reports": {"tabular", "sql", "trace", "intervals"},
+    "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
+    "ncu": {"trace"},
+    "diagnosis": {
+        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
+    "compare": {
+        *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("trace", "intervals"),
+    },
     # These two know results only: nothing that opens or reads a capture.
-    "render": {"trace", "analysis", "kernels", "diagnosis", "compare"},
-    "export": {"trace", "analysis", "diagnosis"},
+    "render": {
+        *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
+        *("trace", "timeline.colours"),
+    },
+    "export": {"timeline", "activity", "trace", "intervals"},
     "session": needed_by_parts("session"),
     # The facade for what looks at several runs.
     "runs": needed_by_parts("runs"),
     # ... and for what is stored of tables and steps of large captures.
-    "prepared": {"trace", "analysis", "session"},
+    "prepared": {"trace", "timeline", "jobs", "session"},
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
-    "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
+    "cli": {"session", "runs", "recording", "render", "trace.errors", "trace.progress", "server"},
     "server": {"session", "prepared", "runs", "render", "trace.errors", "trace.text"},
-    "agent": {"session", "runs", "render", "trace.errors"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {
-        *("trace", "importers", "analysis", "sql", "reports", "rules", "kernels", "diagnosis"),
-        *("recipes", "compare", "render", "export", "session", "runs", "cli", "data"),
+        *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),
+        *("breakdown", "operators", "simulation", "derived", "diagnosis", "compare", "render"),
+        *("session", "cli", "activity", "data", "timeline.classes", "timeline.colours"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -268,8 +297,8 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "from ..importers.registry import load\n"
         "from . import frame\n"
         "def f():\n"
-        "    from stepscope.analysis import steps\n"
-        "LAZY = {'x': 'stepscope.intervals'}\n"
+        "    from stepscope.breakdown import explain\n"
+        "LAZY = {'x': 'stepscope.gaps'}\n"
     )
     found = list(imports_of("stepscope.trace.sample", source))
     assert [i.target for i in sorted(found, key=lambda i: i.line)] == [
@@ -277,8 +306,8 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "stepscope.importers",
         "stepscope.importers.registry",
         "stepscope.trace.frame",
-        "stepscope.analysis.steps",
-        "stepscope.intervals",
+        "stepscope.breakdown.explain",
+        "stepscope.gaps",
     ]
     assert [i.target for i in found if allowed(i)] == ["stepscope.trace.frame"]
 
@@ -287,7 +316,7 @@ def test_importers_do_not_know_each_other() -> None:
     def source_format(module: str) -> str | None:
         parts = module.split(".")
         folder = ".".join(parts[:3])
-        if parts[1:2] != ["importers"] or folder not in MODULES:
+        if parts[1:2] != ["importers"] or folder not in MODULES or parts[2:3] == ["common"]:
             return None
         return folder if MODULES[folder].name == "__init__.py" else None
 

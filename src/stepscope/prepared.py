@@ -16,9 +16,9 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
 
 if TYPE_CHECKING:
-    from stepscope.analysis.aligned.steps import StepView as StepView  # noqa: PLC0414 - for the server
-    from stepscope.analysis.timeline.panels import Panels as Panels  # noqa: PLC0414 - for the server
     from stepscope.session import Session
+    from stepscope.timeline.panels import Panels as Panels  # noqa: PLC0414 - for the server
+    from stepscope.timeline.stepview.steps import StepView as StepView  # noqa: PLC0414 - for the server
 
 __all__ = ["STEPS", "TABLES", "Prepared", "store"]
 
@@ -42,7 +42,7 @@ class Prepared:
         """Tables and flame graphs; None where tables are to be stored, and are not yet."""
         panels = self._session.panels
         if self._session.explains_elsewhere and not panels.is_stored:
-            from stepscope.analysis.timeline.stored_tables import StoredTables
+            from stepscope.timeline.stored_tables import StoredTables
 
             try:
                 panels.use(StoredTables(self._shelves.place(TABLES), self._shelves.identity))
@@ -56,7 +56,7 @@ class Prepared:
             if not self._session.explains_elsewhere:
                 self._steps = self._session.aligned
             else:
-                from stepscope.analysis.aligned.stored import open_steps, stored_view
+                from stepscope.timeline.stepview.stored import open_steps, stored_view
 
                 timeline = self._session.timeline
                 ranks = [member.rank for member in timeline.members]
@@ -77,10 +77,10 @@ def store(session: Session, stored: Callable[[str], None]) -> None:
         InputError: a trace holds no GPU work.
         StorageError: the cache cannot be written.
     """
-    from stepscope.analysis.aligned.stored import open_steps, store_steps
-    from stepscope.analysis.job import JobView
-    from stepscope.analysis.timeline.panels import Panels
-    from stepscope.analysis.timeline.stored_tables import StoredTables
+    from stepscope.jobs.view import JobView
+    from stepscope.timeline.panels import Panels
+    from stepscope.timeline.stepview.stored import open_steps, store_steps
+    from stepscope.timeline.stored_tables import StoredTables
 
     shelves = Shelves(
         session.job.members, Cache(session.cache_folder), session.paths, session.choice.text

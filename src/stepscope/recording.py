@@ -5,6 +5,8 @@ Beside :mod:`stepscope.session`, which opens traces; the command line calls both
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -23,12 +25,55 @@ if TYPE_CHECKING:
 @contextmanager
 def _capture_errors() -> Iterator[None]:
     """Captures know nothing of this package's errors; here theirs become ours."""
-    from stepscope.capture.errors import CaptureError
+    from stepscope.capture.errors import CaptureError, LaunchError
 
     try:
         yield
+    except LaunchError as error:
+        raise ProgramError(str(error), error.exit_code) from error
     except CaptureError as error:
         raise UsageError(str(error)) from error
+
+
+class ProgramError(UsageError):
+    """The program to be recorded cannot be started; exit codes are those of a shell."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class PlannedCommand:
+    """How a capture would be made.
+
+    Attributes:
+        why: the back-end, and why it is that one.
+        text: the exact command, as it could be typed.
+        arguments: the same without the variables, word by word.
+        environment: variables that are set for it.
+        files: text of the files that are written before it, by path.
+        notes: what the user should know, in sentences.
+    """
+
+    why: str
+    text: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    files: dict[str, str]
+    notes: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "schema": "stepscope.plan/1",
+            "backend": self.why,
+            "command": self.text,
+            "arguments": list(self.arguments),
+            "environment": self.environment,
+            "files": self.files,
+            "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True)
@@ -40,12 +85,15 @@ class Captured:
         exit_code: the program's.
         traces: Stepscope traces in it, one a rank.
         results: captures in another tool's format in it.
+        is_whole: whether there is all that was asked for: something was recorded, and all of it
+            could be read. A process that other ranks were asked of has nothing to record.
     """
 
     folder: Path
     exit_code: int
     traces: list[Path]
     results: list[Path]
+    is_whole: bool = True
 
     @property
     def is_kernel_report(self) -> bool:
@@ -102,8 +150,8 @@ def refuse_used_folder(name: str) -> None:
         refuse_used(Path(expanded(name)))
 
 
-def planned_command(options: Options) -> tuple[str, str]:
-    """(why this back-end, the exact command) of a capture, without making it.
+def planned_command(options: Options) -> PlannedCommand:
+    """The exact command of a capture, without making it; ``nsys`` and ``ncu`` need not be here.
 
     Raises:
         UsageError: it cannot be made here.
@@ -111,14 +159,18 @@ def planned_command(options: Options) -> tuple[str, str]:
     from stepscope.capture.launcher import prepare
 
     with _capture_errors():
-        _, why, plan = prepare(options)
-    return why, plan.text()
+        _, why, plan = prepare(options, shown=True)
+    files = {str(path): text for path, text in plan.files.items()}
+    return PlannedCommand(why, plan.text(), plan.command, plan.environment, files, plan.notes)
 
 
 def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
     """Run a program, record it, and turn what was recorded into traces.
 
+    What fails after the program has ended is said, and never raised: its exit code is known then.
+
     Raises:
+        ProgramError: it cannot be started.
         UsageError: it cannot be recorded here.
     """
     from stepscope import __version__
@@ -126,12 +178,24 @@ def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
 
     with _capture_errors():
         outcome = record(options, __version__, say)
-    for dumped in outcome.dumps:
-        _finalise_dump(dumped, say)
-    traces, failures = _finalised(outcome.raw, keep=options.keep_raw)
+    traces: list[Path] = []
+    failures: list[str] = []
+    try:
+        for dumped in outcome.dumps:
+            _finalise_dump(dumped, say)
+        traces, failures = _finalised(outcome.raw, keep=options.keep_raw)
+    except Exception as error:
+        if os.environ.get("STEPSCOPE_DEBUG"):
+            raise
+        failures = [
+            f"what was recorded cannot be read ({type(error).__name__}: {error}); the raw files "
+            f"are in {outcome.folder}: stepscope capture finalise {outcome.folder} reads them"
+        ]
     for remark in (*outcome.remarks, *failures):
         say(remark)
-    return Captured(outcome.folder, outcome.exit_code, traces, outcome.results)
+    some = bool(traces or outcome.results)
+    is_whole = outcome.not_asked or (some and not failures)
+    return Captured(outcome.folder, outcome.exit_code, traces, outcome.results, is_whole)
 
 
 def _finalise_dump(folder: Path, say: Callable[[str], None]) -> None:
@@ -197,6 +261,7 @@ def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[li
 def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:
     """Read each rank's raw folder into a trace beside it; raw files of those that fail stay."""
     from stepscope.importers.registry import convert
+    from stepscope.importers.stepscope.files import write_list
 
     traces, failures = [], []
     for raw in folders:
@@ -208,6 +273,9 @@ def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list
             continue
         traces.append(target)
     if folders and not failures:
+        for raw in folders if keep else ():
+            with contextlib.suppress(OSError):  # the disk is full: it is read all the same
+                write_list(raw)
         everything = folders[0].parent
         if keep:
             # a hidden name: the folder's captures are its traces, and this is the same again

@@ -246,8 +246,8 @@ def test_run_returns_the_programs_code_and_says_when_nothing_was_recorded(
     done = stepscope(*arguments, tmp_path / "a", "--", *program, expect=7)
     assert "used neither CUDA nor NVTX" in done.stderr
     assert not (tmp_path / "a").exists()  # nothing is left of nothing
-    stepscope(*arguments, tmp_path / "b", "--", "true", expect=2)
-    assert "no such" not in stepscope.refuses("run", "--", "no-such-program")
+    done = stepscope(*arguments, tmp_path / "b", "--", "true")
+    assert "used neither CUDA nor NVTX" in done.stderr
     assert "0,3" in stepscope.refuses("run", "--ranks", "a", "--", "true")
     assert "500M" in stepscope.refuses("run", "--max-size", "lots", "--", "true")
     assert "not recorded" in stepscope.refuses("capture", "start", str(os.getpid()))
@@ -356,13 +356,80 @@ def test_ncu_records_one_launch_of_each_kernel_and_shape(tmp_path: Path) -> None
     assert command[command.index("--launch-count") + 1] == "3"
 
 
-def test_an_ncu_that_cannot_tell_launches_apart_records_the_first(tmp_path: Path) -> None:
+def test_an_ncu_that_cannot_tell_launches_apart_lets_warm_up_pass_too(tmp_path: Path) -> None:
+    """By the number of each kernel's invocation; never more than some kernels."""
     tool(tmp_path, "ncu", "2020.1.0")
-    _, _, plan = prepare(options(tmp_path, backend="ncu", kernel="regex:gemm"))
-    command = plan.command
-    assert "--filter-mode" not in command
-    assert command[command.index("--launch-count") + 1] == "50"
-    assert "the first 50 matching kernels" in plan.notes[0]
+    for kernel, chosen in (
+        ("regex:gemm", "--kernel-id ::regex:gemm:6 --launch-count 20"),
+        ("", "--kernel-id :::6 --launch-count 20"),
+        # a colon would end the name: counted over all kernels that match
+        ("regex:at::gemm", "--kernel-name regex:at::gemm --launch-count 20 --launch-skip 5"),
+    ):
+        _, _, plan = prepare(options(tmp_path, backend="ncu", kernel=kernel))
+        assert "--filter-mode" not in plan.command
+        assert chosen in " ".join(plan.command)
+    assert "20 matching kernels" in plan.notes[0]
+    command, _ = planned(tmp_path, backend="ncu", range="forward")
+    assert command[command.index("--launch-count") + 1] == "20"
+    assert "--launch-skip" not in command
+
+
+@pytest.mark.parametrize(
+    "more", [{"ranks": (0,)}, {"max_bytes": 10}, {"range": "a", "ranges": 2}, {"paused": True}]
+)
+def test_ncu_refuses_what_it_would_leave_out(tmp_path: Path, more: dict[str, Any]) -> None:
+    tool(tmp_path, "ncu", "2025.3.1.0")
+    with pytest.raises(CaptureError, match="the ncu back-end does not know --"):
+        planned(tmp_path, backend="ncu", **more)
+
+
+# --- commands for tools that are not here ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["nsys", "ncu"])
+def test_the_command_of_a_tool_that_is_not_installed_can_be_shown(
+    stepscope: Stepscope, tmp_path: Path, backend: str
+) -> None:
+    arguments = ("run", "--dry-run", "--backend", backend, "--steps", "2", "-o", tmp_path / "a b")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    program = ("no-such-launcher", "train.py", "it's")
+    done = stepscope(*arguments, "--", *program, **environment)
+    assert f"{backend} is not installed here; the command is for version 2025.3" in done.stderr
+    assert "no-such-launcher is no program that can be found" in done.stderr
+    assert "stepscope run writes" in done.stderr
+    words = shlex.split(done.stdout)
+    printed = stepscope(*arguments, "--format", "json", "--", *program, **environment).stdout
+    document = json.loads(printed)
+    assert document["command"] == done.stdout.rstrip("\n")
+    assert words[len(document["environment"]) :] == document["arguments"]
+    assert document["arguments"][0] == backend
+    assert document["arguments"][-3:] == list(program)
+    (name,) = document["files"]
+    assert document["environment"]["STEPSCOPE_CAPTURE"] == name
+    assert "steps=2" in document["files"][name].splitlines()
+    assert not (tmp_path / "a b").exists()
+    # the command is the one that an installed tool of that version would get
+    extra = 'echo "  --pytorch=<functions>"' if backend == "nsys" else _FILTERS
+    found = tool(tmp_path, backend, "2025.3.0", extra)
+    installed = stepscope(*arguments, "--", *program, **environment)
+    assert "not installed" not in installed.stderr
+    assert shlex.split(installed.stdout)[len(document["environment"]) :] == [
+        str(found),
+        *document["arguments"][1:],
+    ]
+    if backend == "nsys":  # and where it is to be run, it must be there
+        message = stepscope.refuses(
+            *("run", "--backend", backend, "-o", tmp_path / "o", "--", "true"), PATH="/usr/bin:/bin"
+        )
+        assert "install Nsight Systems" in message
+
+
+@pytest.mark.parametrize("backend", ["nsys", "ncu"])
+def test_percent_signs_of_a_folder_are_no_macros_of_a_tool(tmp_path: Path, backend: str) -> None:
+    tool(tmp_path, backend, "2025.3.1.90", _FILTERS)
+    _, _, plan = prepare(Options(COMMAND, tmp_path / "100%p", backend=backend))
+    assert f"{tmp_path}/100%%p/" in " ".join(plan.command)
+    assert "100%p/" not in " ".join(plan.command)
 
 
 def test_a_tool_that_takes_too_long_is_ended_and_kept(

@@ -245,6 +245,21 @@ def test_nothing_is_lost_under_load(program: Program) -> None:
     assert len(frame.texts["name"]) == 12_001
 
 
+def test_threads_that_work_on_while_the_capture_ends_add_nothing_to_it(program: Program) -> None:
+    """Texts are no longer taken then: what is told so late would stand there without its name."""
+    trace = program.trace(
+        """
+        nvtx.late_begin(); push("around")
+        cuda.fake_at_end(nvtx.late_go)
+        launch()
+        """,
+        waits=True,
+    )
+    assert sorted(texts(trace, "range", "name")) == ["around", "before"]
+    assert "" not in texts(trace, "api_call", "name")
+    assert {p.id for p in trace.meta.problems} == {"unclosed_range"}
+
+
 def test_without_shared_memory_events_come_from_the_heap(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

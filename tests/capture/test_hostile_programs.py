@@ -57,7 +57,7 @@ def test_a_disk_that_is_full(
         program,
         capfd,
         """
-        launch(1000); time.sleep(0.4)
+        launch(1000); written(1000)
         launch(40_000); time.sleep(0.4)
         [(push("a"), pop()) for _ in range(40_000)]
         """,
@@ -81,7 +81,7 @@ def test_room_that_comes_back_is_used(
         """
         from pathlib import Path
         ballast = Path(__file__).parent / "ballast"
-        launch(10); time.sleep(0.4)
+        launch(10); written(10)
         with ballast.open("wb") as file:
             try:
                 while True: file.write(bytes(4096)); file.flush()
@@ -150,7 +150,7 @@ def test_an_output_folder_that_is_removed(
         capfd,
         """
         import shutil
-        launch(10); push("a"); pop(); time.sleep(0.3)
+        launch(10); push("a"); pop(); written(10)
         shutil.rmtree(os.path.dirname(os.path.dirname(os.environ["STEPSCOPE_CAPTURE"])))
         launch(1000); time.sleep(0.5)
         """,
@@ -176,7 +176,7 @@ def test_a_program_that_closes_every_descriptor(
         program,
         capfd,
         """
-        launch(100); push("before"); pop(); time.sleep(0.3)
+        launch(100); push("before"); pop(); written(100)
         os.closerange(3, 4096)
         mine = [open(f"{__file__}.{n}", "wb") for n in range(12)]
         for n in range(200):
@@ -291,7 +291,7 @@ def test_what_ends_at_once_loses_one_flush_at_most(program: Program, ending: str
     outcome = program.record(
         f"""
         [(push("a"), launch(), pop()) for _ in range(3000)]
-        time.sleep(0.3)
+        written(3000)
         [(push("b"), launch(), pop()) for _ in range(50)]
         {ending}
         """

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.capture.test_raw_files import block
 
-from stepscope.importers.own import layout, ranges
 from stepscope.importers.registry import convert
+from stepscope.importers.stepscope import layout, ranges
 from stepscope.trace.errors import InputError
 from stepscope.trace.trace import Trace
 

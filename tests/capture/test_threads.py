@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.capture.conftest import Program, read, texts
 
 from stepscope.capture.threads import name_of, threads_of, tree_of
-from stepscope.importers.own import threads as importer
-from stepscope.importers.own.about import Window
-from stepscope.importers.own.sink import Sink
+from stepscope.importers.stepscope import threads as importer
+from stepscope.importers.stepscope.about import Window
+from stepscope.importers.stepscope.sink import Sink
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import TraceWriter, write_meta

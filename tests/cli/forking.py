@@ -178,10 +178,14 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
+    import stepscope
+
     for name in HEAVY:
         importlib.import_module(name)
-    for room in ("analysis", "cli", "compare", "diagnosis", "export", "importers", "intervals",
-                 "kernels", "render", "reports", "rules", "server", "sql", "trace"):  # fmt: skip
+    apart = {"annotate", "capture", "docs"}
+    for room in [m.name for m in pkgutil.iter_modules(stepscope.__path__) if m.ispkg]:
+        if room in apart:  # they have processes of their own, or are not for users
+            continue
         inside = importlib.import_module(f"stepscope.{room}")
         for module in pkgutil.walk_packages(inside.__path__, f"{inside.__name__}."):
             with contextlib.suppress(ImportError):  # of what is not installed: commands say so

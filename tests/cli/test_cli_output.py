@@ -13,11 +13,12 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import CONTROL, LIMIT_S, Stepscope, is_one_line, python, snapshot
+from tests.cli.command import CONTROL, LIMIT_S, Stepscope, forks, is_one_line, python, snapshot
 from tests.support.captures import BUNDLED, unpack
 
 import stepscope as package
@@ -221,7 +222,7 @@ def test_steps(document: Any, command: Stepscope, starved: Path) -> None:
     for name in ("wall", *parts):
         assert sum(row[f"{name}_ns"] for row in steady) == lane[f"{name}_ns"]
     shown = command("steps", starved)
-    assert len(shown.stdout.splitlines()) == len(rows) + 2
+    assert len(shown.stdout.splitlines()) == len(rows) + 4
     assert "rank 0" in shown.stderr
 
 
@@ -404,7 +405,13 @@ def test_help_and_version(command: Stepscope) -> None:
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
         (["steps", "x", "--format", "html"], "'html' is not one of"),
-        (["query", "x"], "Missing argument"),
+        (["query"], "the capture is missing, as in stepscope query CAPTURE"),
+        (["query", "SELECT 1"], "the capture is missing"),
+        (
+            ["query", "x"],
+            "the SQL is missing; after the capture write a statement, as in stepscope",
+        ),
+        (["query", "x", "."], 'query x . "SELECT name, count(*) FROM gpu_op'),
         (["--verbose"], "--verbose"),
         (["\x1b[31mred"], "no command"),
     ],
@@ -546,13 +553,8 @@ def test_environments(environment: dict[str, str], command: Stepscope, starved: 
 def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
     """Run with standard output on a pseudo terminal."""
     main, other = pty.openpty()
-    process = subprocess.Popen(
-        python(*arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=other,
-        stderr=subprocess.PIPE,
-        env=command.environment(**env),
-    )
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+    process = forks().start([*arguments], command.environment(**env), other, errors.fileno())
     os.close(other)
     parts = []
     while True:
@@ -564,8 +566,10 @@ def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
             break
         parts.append(part)
     os.close(main)
-    _, err = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, err) == (0, b"")
+    code = process.wait()
+    with errors:
+        errors.seek(0)
+        assert (code, errors.read()) == (0, b"")
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 

@@ -9,14 +9,14 @@ import pytest
 from tests.cli.command import Stepscope, is_one_line
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.simulation.result import CriticalPath, WhatIf
+from stepscope.simulation.result import CriticalPath, WhatIf
 
 SYNC = DATA / "nsys" / "gpt1024_sync_item.sqlite.xz"
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(SYNC, tmp_path_factory.mktemp("whatif"))
+def capture() -> Path:
+    return unpack(SYNC)
 
 
 def test_whatif(reader: Stepscope, capture: Path):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.gaps import CAUSES as IDS
 from stepscope.compare.stored import read_baseline, write_baseline
+from stepscope.gaps.idle import CAUSES as IDS
 from stepscope.render import palette
 from stepscope.render.compare_html import compare_html
 from stepscope.runs import Pair
@@ -18,10 +18,9 @@ COLOURS = Path(palette.__file__).parents[1] / "server/ui/src/colours.ts"
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("page")
+def pair() -> Pair:
     names = ("gpt1024_sync_item", "gpt1024_healthy")
-    return Pair(*(str(unpack(DATA / "nsys" / f"{n}.sqlite.xz", folder)) for n in names))
+    return Pair(*(str(unpack(DATA / "nsys" / f"{n}.sqlite.xz")) for n in names))
 
 
 def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> None:

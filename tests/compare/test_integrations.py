@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -170,6 +172,94 @@ def test_templates_use_options_that_exist(name: str) -> None:
     assert used
     assert used <= OPTIONS
     assert "://" not in text
+    assert "integrations/install.sh" in text or '"$GITHUB_ACTION_PATH/../install.sh"' in text
+
+
+def test_stepscope_is_installed_from_the_checkout_with_its_lock(tmp_path: Path) -> None:
+    """Run with a stand-in for Python, in folders with spaces: what pip would be asked for."""
+    checkout = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "integrations", checkout / "integrations")
+    (checkout / "requirements").mkdir()
+    shutil.copy(ROOT / "requirements/dev.lock", checkout / "requirements")
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(
+        f'#!/bin/sh\nprintf "%s|" "$@" >>"{tmp_path}/log"; echo >>"{tmp_path}/log"\n'
+        '[ "$2" = venv ] || exit 0\nmkdir -p "$3/bin"; cp "$0" "$3/bin/python"\n'
+    )
+    python.chmod(0o755)
+    text = (checkout / "integrations/github/action.yml").read_text()
+    (line,) = [line for line in text.splitlines() if "install.sh" in line]
+    environment = os.environ | {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "GITHUB_ACTION_PATH": str(checkout / "integrations/github"),
+        "RUNNER_TEMP": str(tmp_path / "temp er"),
+    }
+    subprocess.run(["bash", "-ec", line.split("run: ")[1]], env=environment, check=True)
+    folder = tmp_path / "temp er" / "stepscope-gate"
+    made, *asked = (tmp_path / "log").read_text().splitlines()
+    assert made == f"-m|venv|{folder}|"
+    constraint = f"--constraint|{folder}/pinned.txt"
+    assert [line.partition(constraint)[2] for line in asked] == [
+        "|hatchling|editables|",
+        f"|--no-build-isolation|{checkout}|",
+    ]
+    pinned = (folder / "pinned.txt").read_text().split()
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for name in (re.split(r"[>=<]", one)[0] for one in (*dependencies, "hatchling", "editables")):
+        assert [line for line in pinned if line.startswith(f"{name}==")], name
+
+
+# Ways to say: get a package from an index.
+INSTALLERS = (
+    r"pip3? install|pipx (?:install|run)|uv (?:add|pip install|tool (?:install|run))|uvx"
+    r"|(?:conda|mamba|micromamba|pixi) (?:install|add|create)|poetry add|pdm add|rye add"
+    r"|easy_install|--with|npx|brew install"
+)
+FROM_AN_INDEX = re.compile(
+    rf"(?<![\w-])(?:{INSTALLERS})\b[^\n|;&`]*?(?<![\w./$@-])[\"']?stepscope(?:\[[\w,]*\])?(?![\w./-])"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("pip install stepscope", True),
+        ("python -m pip install --quiet 'stepscope[ncu]'", True),
+        ("uvx stepscope demo", True),
+        ("uv run --with stepscope python", True),
+        ("uv tool install stepscope", True),
+        ("pip install --upgrade stepscope==1", True),
+        ("`pip install .` installs the `stepscope` command", False),
+        ("pip install ./third_party/stepscope", False),
+        ('pip install "$STEPSCOPE_SOURCE"', False),
+        ("pip install third_party/stepscope && stepscope demo", False),
+        ("pip install ncu-report, then stepscope kernels", True),  # better twice than never
+    ],
+)
+def test_the_search_for_installs(text: str, found: bool) -> None:
+    assert bool(FROM_AN_INDEX.search(text)) == found
+
+
+def test_no_file_tells_to_install_stepscope_from_an_index() -> None:
+    """The name is not registered there: whoever registers it would be run."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("needs a git checkout")
+    paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    told = []
+    for path in paths:
+        if path == Path(__file__) or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if b"stepscope" in data and b"\0" not in data[:4096]:
+            text = data.decode("utf-8", "replace")
+            told += [f"{path}: {match[0]}" for match in FROM_AN_INDEX.finditer(text)]
+    assert told == []
+    assert len(paths) > 500
 
 
 def action_script() -> str:
@@ -185,12 +275,13 @@ def template_script() -> str:
 
 
 def program(folder: Path, content: str) -> dict[str, str]:
-    """An environment in which ``stepscope`` is a script."""
-    (folder / "bin").mkdir()
-    stand_in = folder / "bin" / "stepscope"
-    stand_in.write_text(f"#!/bin/bash\n{content}\n")
-    stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
-    return os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    """An environment in which the ``stepscope`` that was installed is a script."""
+    for name in ("stepscope-gate", ".stepscope-gate"):
+        stand_in = folder / name / "bin" / "stepscope"
+        stand_in.parent.mkdir(parents=True)
+        stand_in.write_text(f"#!/bin/bash\n{content}\n")
+        stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
+    return os.environ | {"RUNNER_TEMP": str(folder)}
 
 
 def test_the_action_passes_its_inputs_untouched(tmp_path: Path) -> None:
@@ -233,9 +324,7 @@ def test_the_template_passes_its_variables_untouched(tmp_path: Path) -> None:
 
 def test_both_judge_real_captures(tmp_path: Path) -> None:
     """As a CI system runs them, on a healthy capture and on one that starves."""
-    good, bad = (
-        unpack(DATA / "nsys" / f"{n}.sqlite.xz", tmp_path) for n in ("cnn_small", "cnn_disk")
-    )
+    good, bad = (unpack(DATA / "nsys" / f"{n}.sqlite.xz") for n in ("cnn_small", "cnn_disk"))
     environment = program(tmp_path, f'exec {shlex.quote(sys.executable)} -m stepscope "$@"')
     environment["PYTHONPATH"] = str(ROOT / "src")
     shells = {"bash": action_script(), "sh": template_script()}

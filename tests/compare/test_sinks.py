@@ -100,13 +100,13 @@ def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no tracker 'x'; known: tensorboard, mlflow, wandb"):
         base.send("x=1", ENTRIES)
-    for name, module, extra in (
-        ("tensorboard", "tensorboardX", "tensorboard"), ("mlflow", "mlflow", "mlflow"),
+    for name, module, package in (
+        ("tensorboard", "tensorboardX", "tensorboardX"), ("mlflow", "mlflow", "mlflow-skinny"),
         ("wandb", "wandb", "wandb"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(UsageError, match=rf"pip install 'stepscope\[{extra}\]'"):
+            with pytest.raises(UsageError, match=rf"pip install '{package}'"):
                 base.send(name, ENTRIES)
     pytest.importorskip("tensorboardX", reason="needs tensorboardX, which the lock holds")
     (tmp_path / "file").write_text("in the way")

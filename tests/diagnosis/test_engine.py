@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.ranking import INSUFFICIENT
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.gaps.idle import CAUSES
 from stepscope.session import Session
 
 PERIOD = 10_000.0  # us
@@ -155,3 +157,35 @@ def test_every_cause_is_complete() -> None:
         assert cause.id == name
         for text in (cause.title, cause.definition, cause.look_alikes, cause.reference):
             assert text
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None)', "has no time_sql"),
+        ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None, time_sql=" ")', "0.0 ms"),
+        ('Cause("throttled", *["x"] * 5, 0.05, lambda case: None, time_sql="SELECT 1")', "both"),
+        ("None", "has no CAUSE"),
+    ],
+)
+def test_an_incomplete_cause_is_refused_when_it_is_registered(
+    cause: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import stepscope.diagnosis.causes as package
+
+    file = tmp_path / "gpu_throttled.py"
+    file.write_text(f"from stepscope.diagnosis.cause import Cause\nCAUSE = {cause}\n")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{package.__name__}.gpu_throttled", raising=False)
+    causes.cache_clear()
+    try:
+        with pytest.raises(TypeError, match=said):
+            causes()
+    finally:
+        sys.modules.pop(f"{package.__name__}.gpu_throttled", None)
+        causes.cache_clear()
+
+
+def test_causes_without_idle_time_say_what_theirs_is() -> None:
+    for cause in causes().values():
+        assert cause.time_sql or cause.id in CAUSES or not cause.takes_time, cause.id

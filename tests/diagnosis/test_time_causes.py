@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.analysis.test_events import STATE, contended, save, saving, silent, step
+from tests.simulation.test_events import STATE, contended, save, saving, silent, step
 from tests.support.build import Build
 
 from stepscope.diagnosis.result import Diagnosis, Finding

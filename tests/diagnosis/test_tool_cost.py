@@ -10,10 +10,10 @@ import pytest
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 
-from stepscope.analysis.call_cost import LARGEST_PART, UNIT_COSTS, call_cost
-from stepscope.analysis.lanes import lanes
+from stepscope.activity.device import lanes
 from stepscope.diagnosis.causes import exposed_communication
 from stepscope.diagnosis.sentence import unsupported
+from stepscope.gaps.call_cost import LARGEST_PART, UNIT_COSTS, call_cost
 
 KERNELS, STEP, STEPS = 500, 10_000, 4
 

@@ -10,7 +10,7 @@ from tests.diagnosis.test_offload_and_input import STEPS, shared, work
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 
-from stepscope.analysis.explain import Explanation, explain
+from stepscope.breakdown.explain import Explanation, explain
 from stepscope.diagnosis.causes import launch_bound
 from stepscope.session import Session
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tests.cli.command import Stepscope
 from tests.support.build import Build
 
-from stepscope.analysis.timeline.classes import CODE
-from stepscope.analysis.timeline.track import slices
 from stepscope.export.perfetto import _packets, message, number, varint
 from stepscope.export.pieces import _crossing, begins_and_ends
 from stepscope.session import Session, bundled_capture
+from stepscope.timeline.classes import CODE
+from stepscope.timeline.track import slices
 
 Fields = list[tuple[int, Any]]
 

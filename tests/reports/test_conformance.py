@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from tests.support.nsys_libraries import INTERVALS
 
-from stepscope.analysis.tabular.maths import round_half_away
-from stepscope.analysis.tabular.report import answer, parse
-from stepscope.analysis.tabular.source import Source
 from stepscope.importers.registry import load
 from stepscope.render.report_csv import as_csv
 from stepscope.render.report_format import parse_format
 from stepscope.reports.registry import reports
 from stepscope.rules.registry import DEFAULT, rules
+from stepscope.tabular.maths import round_half_away
+from stepscope.tabular.report import answer, parse
+from stepscope.tabular.source import Source
 from stepscope.trace.cache import Cache
 
 DATA = Path(__file__).parents[1] / "data" / "oracle"

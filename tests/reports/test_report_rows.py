@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepscope.analysis.tabular.maths import dictionary, nullable, to_arrow
 from stepscope.render import report_csv, report_rows
 from stepscope.render.report_csv import as_csv, as_tsv
 from stepscope.render.report_format import Format, parse_format
+from stepscope.tabular.maths import dictionary, nullable, to_arrow
 
 UNITS = ("csv", "csv:time=us:mem=KB", "csv:time=ms:mem=KiB", "csv:time=sec:mem=GB", "csv:noconv")
 WHOLE = st.one_of(st.none(), st.integers(-(1 << 62), 1 << 62), st.integers(0, 3_000_000))

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
-from stepscope.analysis.tabular.maths import group, percent_of_total, round_half_away, statistics
-from stepscope.analysis.tabular.report import answer, parse
-from stepscope.analysis.tabular.source import Scope, Source
-from stepscope.analysis.tabular.window import parse_time, range_scope, time_scope
 from stepscope.importers.registry import load
 from stepscope.render.report_format import parse_format
 from stepscope.render.report_text import render
 from stepscope.reports.registry import DEFAULT, reports
 from stepscope.reports.user import user_reports
 from stepscope.rules.registry import rules
+from stepscope.tabular.maths import group, percent_of_total, round_half_away, statistics
+from stepscope.tabular.report import answer, parse
+from stepscope.tabular.source import Scope, Source
+from stepscope.tabular.window import parse_time, range_scope, time_scope
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import Problem
@@ -356,7 +356,7 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
 
 
 def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
-    from stepscope.analysis.tabular.columns import StoredTable
+    from stepscope.tabular.columns import StoredTable
 
     for table in ("gpu_op", "api_call", "range", "sync"):
         for name in trace.arrow(table).column_names:
@@ -396,7 +396,7 @@ def test_a_damaged_table_is_one_sentence(trace: Trace, what: str) -> None:
 def test_long_tables_are_read_in_parts(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
-    from stepscope.analysis.tabular import columns
+    from stepscope.tabular import columns
 
     path = trace.folder / "gpu_op.parquet"
     table = pq.read_table(path)
@@ -533,7 +533,7 @@ def test_every_report_answers_on_kineto_or_says_what_would(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt_graph", "cnn_small", "gpt1024_pageable_h2d"])
 def test_every_report_answers_on_nsys_or_says_what_would(name: str, tmp_path: Path) -> None:
-    trace = load(unpack(DATA / "nsys" / f"{name}.sqlite.xz", tmp_path), Cache())
+    trace = load(unpack(DATA / "nsys" / f"{name}.sqlite.xz"), Cache())
     missing = everything_about(trace)
     if name == "gpt_graph":
         assert "--cuda-graph-trace=node" in missing["tiny_kernels"]

@@ -13,6 +13,50 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1500, 850
 WAIT_MS = 60_000
+WATCH = """
+(() => {
+  const set = window.setTimeout.bind(window), clear = window.clearTimeout.bind(window);
+  const draw = window.requestAnimationFrame.bind(window);
+  const drop = window.cancelAnimationFrame.bind(window);
+  const timers = new Set(), frames = new Set();
+  let asked = 0;
+  window.setTimeout = (run, wait = 0, ...given) => {
+    // a pause in which the page gathers what a person does quickly: tests do one thing at a time
+    const pause = wait >= 100 && wait <= 300;
+    const happen = (...args) => { timers.delete(id); run(...args); };
+    const id = set(happen, pause ? wait / 10 : wait, ...given);
+    if (wait <= 300) timers.add(id);
+    return id;
+  };
+  window.clearTimeout = (id) => { timers.delete(id); clear(id); };
+  window.requestAnimationFrame = (run) => {
+    const id = draw((time) => { frames.delete(id); run(time); });
+    frames.add(id);
+    return id;
+  };
+  window.cancelAnimationFrame = (id) => { frames.delete(id); drop(id); };
+  const counted = (owner, name) => {
+    const real = owner[name];
+    owner[name] = async function (...given) {
+      asked++;
+      try { return await real.apply(this, given); } finally { asked--; }
+    };
+  };
+  counted(window, "fetch");
+  for (const name of ["json", "text", "blob", "arrayBuffer"]) counted(Response.prototype, name);
+  window.stepscopeSettled = async (limit) => {
+    const end = performance.now() + limit;
+    for (let calm = 0; calm < 4; ) {
+      // pages that are not shown draw nothing
+      await new Promise((go) => { draw(go); set(go, 50); });
+      const idle = document.documentElement.dataset.idle === "true";
+      calm = idle && !timers.size && !frames.size && !asked ? calm + 1 : 0;
+      if (performance.now() > end) throw new Error("the page does not come to rest");
+    }
+  };
+})();
+"""
+"""Counts what a page has begun (timers, frames, questions), so that no test guesses how long."""
 
 
 def chromium() -> str:
@@ -41,6 +85,7 @@ def browsing(browser: Any, **options: Any) -> Iterator[Any]:
     """A page with a profile of its own; ``page.errors`` collects what it complains about."""
     errors: list[str] = []
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, **options)
+    context.add_init_script(WATCH)
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -50,6 +95,12 @@ def browsing(browser: Any, **options: Any) -> Iterator[Any]:
         yield page
     finally:
         context.close()
+
+
+def settle(page: Any) -> None:
+    """Wait until all that was done has had its effect: nothing is asked, drawn or pending."""
+    page.wait_for_selector("html[data-idle]", state="attached")
+    page.evaluate(f"stepscopeSettled({WAIT_MS})")
 
 
 class Shown:
@@ -64,8 +115,7 @@ class Shown:
 
     def settle(self) -> None:
         """Wait until nothing is being asked and the link says what is shown."""
-        self.page.wait_for_timeout(350)
-        self.page.wait_for_selector("html[data-idle=true]", state="attached")
+        settle(self.page)
 
     def window(self) -> tuple[float, float]:
         """Begin and end of what is shown, ns, from the link."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, pixels
+from tests.server.browser import browsing, pixels, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.support.build import Build
@@ -18,10 +18,9 @@ from tests.support.captures import DATA, unpack
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("runs")
+def paths() -> list[Path]:
     names = ("gpt1024_sync_item", "gpt1024_healthy")
-    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz", folder) for name in names]
+    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz") for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,7 @@ class Compared:
         self.settle()
 
     def settle(self) -> None:
-        self.page.wait_for_timeout(350)
-        self.page.wait_for_selector("html[data-idle=true]", state="attached")
+        settle(self.page)
 
     def press(self, key: str) -> None:
         self.page.keyboard.press(key)
@@ -62,7 +60,7 @@ class Compared:
         return str(self.page.locator(f"section[aria-label={label}]").inner_text())
 
     def link(self) -> dict[str, str]:
-        self.page.wait_for_timeout(400)
+        settle(self.page)
         return dict(re.findall(r"[#&](\w+)=([^&]*)", self.page.url))
 
     def shot(self) -> bytes:
@@ -74,6 +72,38 @@ class Compared:
 @pytest.fixture
 def shown(page: Any, both: Served) -> Compared:
     return Compared(page, both.address)
+
+
+@pytest.mark.parametrize("width", [800, 1000])
+def test_figures_do_not_overlap_in_a_narrow_window(page: Any, both: Served, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 600})
+    try:
+        Compared(page, both.address)
+        inside = page.locator(".differences").first.evaluate(
+            """table => [...table.querySelectorAll("tr")].every(row => {
+              const ends = [...row.querySelectorAll(".figure")].map(cell => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return range.getBoundingClientRect();
+              });
+              return ends.every((box, i) => i === 0 || box.left >= ends[i - 1].right + 4);
+            })"""
+        )
+        assert inside
+        wide = page.locator(".compare > aside").evaluate("e => e.scrollWidth - e.clientWidth")
+        assert wide <= 0
+        rows = page.locator(".differences").first.locator("tr[data-kind] button")
+        assert all(rows.nth(i).bounding_box()["height"] < 40 for i in range(rows.count()))
+    finally:
+        page.set_viewport_size({"width": 1500, "height": 850})
+
+
+def test_the_comparison_has_the_legend_of_all_views(page: Any, both: Served) -> None:
+    Compared(page, both.address)
+    page.locator("details.colours summary").click()
+    text = page.locator("details.colours").inner_text()
+    assert "synchronisation: host sync" in text
+    assert "compute kernels" in text
 
 
 def test_the_verdict_and_the_interval_are_those_of_the_command(
@@ -300,7 +330,7 @@ def test_hostile_names_are_only_text(tmp_path: Path, page: Any) -> None:
         canvas = page.locator("canvas.pairrows").bounding_box()
         for x in range(200, 900, 90):
             page.mouse.move(canvas["x"] + x, canvas["y"] + canvas["height"] * 0.6)
-            page.wait_for_timeout(30)
+            settle(page)
             is_harmless(page)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
-from stepscope.analysis.timeline import extract
 from stepscope.server.page import page
 from stepscope.session import Session
+from stepscope.timeline import extract
 from stepscope.trace.errors import UsageError
 
 
@@ -27,7 +27,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
         raise AssertionError("something was explained")
 
     monkeypatch.setattr(Session, "diagnose", never)
-    monkeypatch.setattr("stepscope.analysis.explain.explain", never)
+    monkeypatch.setattr("stepscope.breakdown.explain.explain", never)
     return opened
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope
-from tests.server.browser import browsing
+from tests.server.browser import browsing, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import Build
@@ -33,8 +33,7 @@ class Steps:
         self.settle()
 
     def settle(self) -> None:
-        self.page.wait_for_timeout(350)
-        self.page.wait_for_selector("html[data-idle=true]", state="attached")
+        settle(self.page)
 
     def press(self, key: str) -> None:
         self.page.keyboard.press(key)
@@ -63,7 +62,7 @@ class Steps:
         return set(pixels(self.page.screenshot(clip=clip)))
 
     def link(self) -> dict[str, str]:
-        self.page.wait_for_timeout(400)
+        settle(self.page)
         return dict(re.findall(r"[#&](\w+)=([^&]*)", self.page.url))
 
 
@@ -218,7 +217,10 @@ def test_alignment_moves_what_steps_are_compared_by(steps: Steps) -> None:
     steps.choose("Aligned at", "range backward")
     assert steps.link()["salign"].startswith("range")
     steps.choose("Coloured", "by phase")
-    assert "backward pass" in steps.page.locator(".steps .legend").last.inner_text()
+    assert (
+        "backward pass"
+        in steps.page.locator(".steps details:not(.colours) > .legend").last.inner_text()
+    )
     steps.choose("Coloured", "by kernel family")
     assert steps.link()["scolour"] == "family"
 

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from stepscope.analysis.gaps import CAUSES
-from stepscope.analysis.simulation.program import LAUNCH, MARK, WAIT, C, Program
+from stepscope.gaps.idle import CAUSES
+from stepscope.simulation.program import LAUNCH, MARK, WAIT, C, Program
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.collectives import Participant
-from stepscope.analysis.lanes import HostSide, Lane
+from stepscope.activity.device import HostSide, Lane
+from stepscope.collectives import Participant
 from stepscope.trace.frame import Frame
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"

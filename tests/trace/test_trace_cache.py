@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from stepscope.trace.cache import Cache, default_folder, limit_bytes
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.meta import Meta
-from stepscope.trace.store import META_NAME, write_meta
+from stepscope.trace.store import META_NAME, read_meta, write_meta
 
 OLD = 1_000_000
 
@@ -292,16 +293,30 @@ def test_a_damaged_entry_is_replaced(
     assert (entry / gone).exists()
 
 
-def test_a_damaged_entry_in_use_is_told(
+def test_a_damaged_entry_in_use_is_made_anew_in_place(
     cache: Cache, build: Builder, make: Callable[..., Path]
 ) -> None:
     path = make("a")
     entry = cache.get(path, "nsys/1", build)
+    before = (entry / "lock").stat().st_ino
     (entry / META_NAME).write_text("{")
-    with pytest.raises(StorageError, match="damaged and in use"):
-        Cache(cache.folder, 10**9).get(path, "nsys/1", build)
+    (entry / "sync.parquet").touch()
+    assert Cache(cache.folder, 10**9).get(path, "nsys/1", build) == entry
+    assert read_meta(entry).input_digest == build.digests[0]
+    assert (entry / "lock").stat().st_ino == before  # whoever holds it still does
+    assert not (entry / "sync.parquet").exists()
+
+
+def test_an_entry_of_another_input_is_made_anew(
+    cache: Cache, build: Builder, make: Callable[..., Path]
+) -> None:
+    one, other = (cache.get(make(name, name), "nsys/1", build) for name in "ab")
     release(cache)
-    assert cache.clear() > 0
+    shutil.rmtree(one)
+    shutil.copytree(other, one)
+    cache.get(make("a", "a"), "nsys/1", build)
+    assert build.calls == 3
+    assert read_meta(one).input_digest != read_meta(other).input_digest
 
 
 def test_names_that_are_no_unicode(cache: Cache, build: Builder, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.kernels.units import shown as shown_of_report
+from stepscope.ncu.units import shown as shown_of_report
 from stepscope.render.tables import as_columns, as_csv, as_json
 from stepscope.trace.units import (
     UNITS,

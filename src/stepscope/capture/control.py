@@ -20,6 +20,15 @@ def prepare(folder: Path) -> None:
     (folder / CONTROL_FILE).write_bytes(_ORDER.pack(0, 0))
 
 
+def orders(folder: Path) -> int:
+    """How many orders were given in a run."""
+    try:
+        _, count = _ORDER.unpack((folder / CONTROL_FILE).read_bytes())
+    except (OSError, struct.error):
+        return 0
+    return int(count)
+
+
 def close(folder: Path) -> None:
     """Take no more orders: the launcher no longer waits for what the processes record."""
     with contextlib.suppress(OSError):

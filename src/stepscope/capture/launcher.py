@@ -5,25 +5,35 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stepscope.capture import control, nvml, rawfiles, stretches
+from stepscope.capture import control, hooknotes, nvml, rawfiles, stretches
 from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.backends.registry import choose
+from stepscope.capture.backends.torch import STEPS, WARMUP
 from stepscope.capture.beside import Beside
 from stepscope.capture.dumps import Dumps
-from stepscope.capture.errors import CaptureError
-from stepscope.capture.options import Options
+from stepscope.capture.errors import CaptureError, LaunchError
+from stepscope.capture.options import PROFILER_RANGE, Options
+from stepscope.capture.private import close_results, only_owner, umask_of_user
 from stepscope.capture.process_tree import VARIABLE, members
+from stepscope.capture.program import check_program, start_failure
+from stepscope.capture.toollog import ToolLog
+from stepscope.capture.unrecorded import (
+    Circumstances,
+    no_gpu_work,
+    why_less,
+    why_no_steps,
+    why_nothing,
+)
 
 MANIFEST = "capture.json"
 _PROGRESS_S = 5.0
@@ -50,6 +60,7 @@ class Outcome:
         remarks: what the user should know, in sentences.
         keep_raw: whether the raw files shall stay after they were read.
         dumps: folders of dumps that were made meanwhile, each like a run's.
+        not_asked: whether nothing was to be recorded here: the processes have other ranks.
     """
 
     folder: Path
@@ -61,20 +72,33 @@ class Outcome:
     remarks: list[str] = field(default_factory=list)
     keep_raw: bool = False
     dumps: list[Path] = field(default_factory=list)
+    not_asked: bool = False
 
 
-def prepare(options: Options) -> tuple[Backend, str, Plan]:
+def prepare(options: Options, *, shown: bool = False) -> tuple[Backend, str, Plan]:
     """Choose the back-end and plan the capture; changes nothing.
 
+    Args:
+        options: what to record.
+        shown: the plan is only shown, perhaps for another machine: neither the program nor the
+            tool need be here.
+
     Raises:
+        LaunchError: there is no such program.
         CaptureError: the options make no sense, or nothing works here.
     """
     options.check()
     refuse_used(options.output)
-    if shutil.which(options.command[0]) is None:
-        raise CaptureError(f"{options.command[0]} is no program that can be found; check its name")
+    note = ""
+    try:
+        check_program(options.command[0])
+    except LaunchError as error:
+        if not shown:
+            raise
+        note = str(error)
     backend, why = choose(options)
-    return backend, why, backend.plan(options)
+    plan = backend.plan(options, shown)
+    return backend, why, replace(plan, notes=(*plan.notes, note)) if note else plan
 
 
 def refuse_used(folder: Path) -> None:
@@ -102,40 +126,100 @@ def record(options: Options, version: str, say: Say) -> Outcome:
         say: shows a line to the user.
 
     Raises:
-        CaptureError: it could not begin.
+        LaunchError: the program cannot be started.
+        CaptureError: it could not begin for another reason.
     """
     backend, why, plan = prepare(options)
     say(f"recording with the back-end {why}")
     for note in plan.notes:
         say(note)
+    with contextlib.suppress(OSError):  # said below, where the folder itself is made
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_owner():
+        return _record(options, version, say, backend, plan)
+
+
+def _record(options: Options, version: str, say: Say, backend: Backend, plan: Plan) -> Outcome:
+    """Make a capture whose back-end is ready."""
     raw = _make_folders(options, plan, version)
     ours = backend.name == "collector"
     beside = Beside(raw, _configuration(raw), options) if ours else None
     dumps = Dumps(raw, plan.pool, options.flush_ms / 1e3, options.ring_s, say) if ours else None
+    outcome = Outcome(options.output, backend.name, 0, 0.0)
     began = time.monotonic()
-    failures: list[str] = []
     try:
-        exit_code = _run(plan, raw, say, beside, dumps)
-        if dumps:
-            dumps.poll(ended=True)
+        outcome.exit_code = _run(plan, raw, say, beside, dumps)
+    except LaunchError:
+        _remove_unused(options.output)
+        raise
     finally:
+        outcome.seconds = time.monotonic() - began
+        orders = control.orders(raw) if ours else 0
+        try:
+            if dumps:
+                dumps.poll(ended=True)
+            if beside:
+                beside.stop()
+        finally:
+            if ours:
+                control.close(raw)
+                outcome.remarks += rawfiles.rescue(raw, plan.pool)
+    try:
+        _settle(raw, options, plan, outcome, orders)
+        if dumps:
+            outcome.dumps = dumps.folders
         if beside:
-            beside.stop()
-        if ours:
-            control.close(raw)
-            failures = rawfiles.rescue(raw, plan.pool)
-    outcome = Outcome(options.output, backend.name, exit_code, time.monotonic() - began)
-    if dumps:
-        outcome.dumps = dumps.folders
-    if beside:
-        outcome.remarks += [*failures, *beside.remarks()]
-        _order_raw(raw, options, outcome)
-    else:
-        outcome.results = sorted(options.output.glob(plan.results))
-        outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
-        if not outcome.results:
-            outcome.remarks.append(_no_result(options, plan))
+            outcome.remarks += beside.remarks()
+    except Exception as error:  # the program has ended: its exit code is told whatever happens
+        if os.environ.get("STEPSCOPE_DEBUG"):
+            raise
+        outcome.remarks.append(
+            f"what was recorded in {options.output} could not be put in order "
+            f"({type(error).__name__}: {error})"
+        )
     return outcome
+
+
+def _settle(raw: Path, options: Options, plan: Plan, outcome: Outcome, orders: int) -> None:
+    """Put in order what a program has left, and say what is missing."""
+    ours = outcome.backend == "collector"
+    folder = raw if ours else options.output
+    left_out = rawfiles.ranks_left_out(folder)
+    known = Circumstances(outcome.seconds, orders, hooknotes.take(folder), left_out)
+    if ours:
+        _order_raw(raw, options, outcome, known)
+    else:
+        _collect(options, plan, outcome, known)
+
+
+def _collect(options: Options, plan: Plan, outcome: Outcome, known: Circumstances) -> None:
+    """Find what another tool wrote, and say where it is less than asked for."""
+    outcome.results = sorted(options.output.glob(plan.results))
+    outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
+    close_results([path for path in options.output.rglob("*") if path.is_file()])
+    by_steps = bool(options.steps) or outcome.backend == "torch"
+    steps, warmup = (options.steps, options.warmup) if options.steps else (STEPS, WARMUP)
+    if outcome.results:
+        asked = replace(options, steps=steps, warmup=warmup) if by_steps else options
+        outcome.remarks += why_less(replace(asked, duration_s=0.0), (), known)
+        return
+    outcome.not_asked = bool(known.left_out) and not known.notes.loaded
+    if outcome.not_asked:
+        outcome.remarks.append(why_nothing(options, (), known))
+        return
+    why = why_no_steps(options, steps, warmup, known) if by_steps else ""
+    outcome.remarks.append(why or _no_result(options, plan, known))
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of a run that has not begun: the next one may have the same name."""
+    for path in (folder / RAW_FOLDER, *folder.glob("*.conf")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def order(folder: Path) -> Outcome:
@@ -160,9 +244,11 @@ def order(folder: Path) -> Outcome:
         raise CaptureError(
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
-    failures = rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
-    _order_raw(raw, None, outcome)
+    with only_owner():
+        failures = rawfiles.rescue(raw, pool)
+        outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
+        hooknotes.take(raw)
+        _order_raw(raw, None, outcome, Circumstances())
     return outcome
 
 
@@ -193,8 +279,8 @@ def _make_folders(options: Options, plan: Plan, version: str) -> Path:
                 "stepscope": version,
                 "origin_monotonic_ns": time.monotonic_ns(),
                 "origin_epoch_ns": time.time_ns(),
-                "command": list(options.command),
-                "options": options.summary(),
+                "command": [_readable(word) for word in options.command],
+                "options": {name: _readable(text) for name, text in options.summary().items()},
                 "pool": str(plan.pool) if plan.pool else None,
                 **_machine(),
             }
@@ -206,6 +292,11 @@ def _make_folders(options: Options, plan: Plan, version: str) -> Path:
             f"cannot write {output}: {error.strerror}; give another folder with -o"
         ) from error
     return raw if raw.is_dir() else output
+
+
+def _readable(text: str) -> str:
+    """Text without what is no UTF-8, as names of files may be: JSON cannot hold it."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _writes_raw(plan: Plan) -> bool:
@@ -230,14 +321,18 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
     with _signals(instead) as receivers:
         try:
             # what this process was given (a shell's <(...), a job server's pipe) is the program's
-            child = subprocess.Popen(plan.command, env=environment, close_fds=False)
+            child = subprocess.Popen(
+                plan.command, env=environment, close_fds=False, umask=umask_of_user()
+            )
         except OSError as error:
-            raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+            if plan.outside:
+                raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
+            raise start_failure(plan.command[0], error) from error
         receivers.append(child)
         if beside:
             beside.start(child.pid)
         shown = time.monotonic()
-        log = _ToolLog(plan)
+        log = ToolLog(plan)
         while True:
             try:
                 code = child.wait(timeout=0.2)
@@ -257,41 +352,7 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
             _await_others(Path(plan.environment[VARIABLE]), say)
     if log.ended:
         return 0  # by us: its own code says no more than that
-    return code if code >= 0 else 128 - code
-
-
-class _ToolLog:
-    """The messages of a tool that writes them to a file: how long it works, and its errors."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._path = plan.log
-        self._working = plan.working
-        self._limit_s = plan.limit_s
-        self._since: float | None = None
-        self.ended = False
-
-    def _text(self) -> str:
-        try:
-            return self._path.read_text("utf-8", "replace") if self._path else ""
-        except OSError:
-            return ""
-
-    def is_over(self) -> bool:
-        """Whether the tool has worked for as long as it may; true once."""
-        if not self._limit_s or self.ended:
-            return False
-        if self._since is None and self._working in self._text():
-            self._since = time.monotonic()
-        if self._since is not None:
-            self.ended = time.monotonic() - self._since > self._limit_s
-        return self.ended
-
-    def errors(self) -> list[str]:
-        """Its errors and warnings; none where it was ended on purpose."""
-        if self.ended:
-            return []
-        found = re.findall(r"^==(?:ERROR|WARNING)== *(.*)$", self._text(), re.MULTILINE)
-        return list(dict.fromkeys(found))
+    return log.program_code(code if code >= 0 else 128 - code, say)
 
 
 def _await_others(configuration: Path, say: Say) -> None:
@@ -359,7 +420,7 @@ def _megabytes(folder: Path) -> float:
     return total / 1e6
 
 
-def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
+def _order_raw(raw: Path, options: Options | None, outcome: Outcome, known: Circumstances) -> None:
     if not raw.is_dir():
         outcome.remarks.append(f"{raw} was removed while the program ran: nothing is left to read")
         return
@@ -371,7 +432,6 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
             f"then: stepscope capture finalise {outcome.folder}"
         )
         return
-    outcome.raw = [raw / name for name in sorted(groups, key=lambda n: int(n[4:]))]
     found = [one for members_ in groups.values() for one in members_]
     said = list(dict.fromkeys(text for one in found for text in one.remarks))
     outcome.remarks += said
@@ -381,44 +441,55 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome) -> None:
             f"{cut} of {len(found)} processes did not close their capture (killed, crashed or left "
             "by os._exit); what they had written was kept"
         )
-    if not found:
-        outcome.remarks.append(
-            "the program used neither CUDA nor NVTX, so nothing was recorded; was it the right "
-            "program, and do its children keep its environment?"
-        )
-        if options and not options.keep_raw and not members(_configuration(raw)):
+    outcome.raw = [raw / name for name in sorted(groups, key=lambda n: int(n[4:]))]
+    if options is None:
+        return  # read later
+    empty = [name for name, members_ in groups.items() if _is_empty(options, members_)]
+    if len(empty) == len(groups):
+        outcome.raw = []
+        outcome.not_asked = bool(known.left_out) and not found
+        outcome.remarks.append(why_nothing(options, found, known))
+        if not options.keep_raw and not members(_configuration(raw)):
             # empty of records: it would only stand in the way of the next run with the same -o
             shutil.rmtree(raw, ignore_errors=True)
             with contextlib.suppress(OSError):
                 outcome.folder.rmdir()
-    elif not said and all(one.device is None for one in found):
-        outcome.remarks.append("the program did not use CUDA; only NVTX ranges were recorded")
-    elif not any(one.work for one in found) and not said:
-        outcome.remarks.append("no GPU work was recorded" + _hint(options))
+        return
+    for name in empty:
+        outcome.raw.remove(raw / name)
+        outcome.remarks.append(f"{name}: {why_nothing(options, groups[name], known)}")
+        if not options.keep_raw:
+            shutil.rmtree(raw / name, ignore_errors=True)
+    outcome.remarks += why_less(options, found, known)
+    if not any(one.work for one in found) and not said:
+        outcome.remarks.append(no_gpu_work(options, found))
 
 
-def _hint(options: Options | None) -> str:
-    if options is None:
-        return ""
-    if options.steps or options.backend == "torch":
-        made = f"{options.warmup + 1} " if options.steps else ""
-        return (
-            f": the program made no {made}optimizer steps of torch.optim, or its Python ignores "
-            "PYTHONPATH (-I, -E); record without --steps, with the collector"
-        )
-    if options.range:
-        return f": the program never entered the range {options.range}; check its name"
-    if options.paused:
-        return ": stepscope capture start was not called while it ran"
-    return ""
+def _is_empty(options: Options, found: list[rawfiles.Recorded]) -> bool:
+    """Whether recording waited for something that never came."""
+    waited = options.range or options.steps or options.paused or options.delay_s
+    return bool(waited) and not any(one.begun or one.work for one in found)
 
 
-def _no_result(options: Options, plan: Plan) -> str:
+def _no_result(options: Options, plan: Plan, known: Circumstances) -> str:
+    """Why a tool wrote nothing, as far as it can be told."""
     stream = sorted(options.output.glob("*.qdstrm"))
     if stream:
         return (
             f"nsys wrote {stream[0].name} but no report: this installation cannot import its own "
             f"stream; import it where Nsight Systems is whole, with nsys import {stream[0].name}"
         )
+    if options.delay_s and known.seconds < options.delay_s:
+        return why_nothing(options, (), known)
     said = f"the tool wrote no {plan.results}; see its messages above"
-    return said + (_hint(options) if options.steps or plan.command == options.command else "")
+    reasons = []
+    if options.range and options.range != PROFILER_RANGE:
+        reasons.append(
+            f"the range {options.range} may never have been opened: with --backend collector it "
+            "is said which ones were"
+        )
+    elif options.range:
+        reasons.append("the program may never have called cudaProfilerStart")
+    if options.kernel:
+        reasons.append("--kernel may match none of its kernels, or none often enough")
+    return "; ".join([said, *reasons])

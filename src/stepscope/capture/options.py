@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,32 @@ RECORDS: dict[str, tuple[int, ...]] = {
 """What the collector records, and CUPTI's numbers of the activity kinds it stands for."""
 DEFAULT_RECORDS = ("kernel", "copy", "call", "sync", "overhead", "graph", "stream")
 PROFILER_RANGE = "cudaProfilerApi"
+_LONGEST_RANGE, _LONGEST_DOMAIN, _LONGEST_PATH = 511, 255, 4000
+"""Bytes that the collector keeps of a range's name, of its domain, and of the rest."""
+
+
+def refuse_unwritable(name: str, text: str, most: int) -> None:
+    """Refuse a value that cannot be a line of the file that the collector and the hook read.
+
+    Args:
+        name: what the value is, for the message.
+        text: the value.
+        most: bytes that it may have.
+
+    Raises:
+        CaptureError: it holds a control character, such as a newline, is no UTF-8, or too long.
+    """
+    if found := re.search(r"[\x00-\x1f\x7f]", text):
+        raise CaptureError(
+            f"{name} holds the control character {found[0]!a}, which cannot be written to the "
+            "recorder's configuration; give it without"
+        )
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise CaptureError(f"{name} is no UTF-8, so its files cannot be read; rename it") from error
+    if length > most:
+        raise CaptureError(f"{name} has more than {most:,} bytes; give a shorter one")
 
 
 @dataclass(frozen=True)
@@ -107,6 +134,14 @@ class Options:
         """
         if not self.command:
             raise CaptureError("no program to run; give it after --, as in: -- python train.py")
+        for name, text, most in (
+            ("-o", str(self.output), _LONGEST_PATH),
+            ("--range", self.range.partition("@")[0], _LONGEST_RANGE),
+            ("--range", self.range.partition("@")[2], _LONGEST_DOMAIN),
+            ("--kernel", self.kernel, _LONGEST_PATH),
+            ("--ranks", ",".join(map(str, self.ranks)), _LONGEST_PATH),
+        ):
+            refuse_unwritable(name, text, most)
         ways = {
             "--steps": self.steps > 0,
             "--range": bool(self.range),

@@ -1,6 +1,6 @@
 """Put the raw files of a run in order: rescue what killed processes left, one folder a rank.
 
-Only the JSON blocks are read here; the layout is declared in ``importers/own/layout.py``.
+Only the JSON blocks are read here; the layout is declared in ``importers/stepscope/layout.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import errno
 import json
 import os
 import shutil
+import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,9 @@ from stepscope.capture.sidefiles import hand_out
 from stepscope.capture.threads import NAMES_FILE, THREADS_FILE
 
 _GPU_WORK = (4, 5, 6, 10)  # kernels, copies, memory sets, graphs
+_STATE = 16
+_STATE_ROW = struct.Struct("<QII")  # time, whether recording is on, reason
+_LIMITS = (5, 6)  # reasons: time, size
 _RANKS = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -46,6 +51,10 @@ class Recorded:
         finished: whether it closed its capture.
         kept: whether what it held in memory survives its end.
         remarks: what went wrong, in its own words.
+        begun: how often recording began.
+        reached_limit: whether recording ended by its time or size.
+        seen: how often ranges were opened before recording began, by name and domain.
+        unlisted: how often others were, whose names are too many.
     """
 
     name: str
@@ -57,6 +66,10 @@ class Recorded:
     finished: bool = False
     kept: bool = True
     remarks: list[str] = field(default_factory=list)
+    begun: int = 0
+    reached_limit: bool = False
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unlisted: int = 0
 
 
 def cut_short(found: list[Recorded]) -> list[Recorded]:
@@ -103,6 +116,17 @@ def _failure(path: Path) -> str:
         errno.ENOENT: "the folder was removed while recording",
     }.get(number, "give -o a folder elsewhere")
     return f"process {process} could not write all that it recorded ({why}): {advice}"
+
+
+def ranks_left_out(folder: Path) -> tuple[int, ...]:
+    """Ranks of processes that were not recorded because of ``--ranks``; their signs are removed."""
+    found = []
+    for path in folder.glob("left-out-rank*.txt"):
+        number = path.stem.removeprefix("left-out-rank")
+        if number.isdigit():
+            found.append(int(number))
+        path.unlink(missing_ok=True)
+    return tuple(sorted(found))
 
 
 def recorded(folder: Path) -> list[Recorded]:
@@ -163,9 +187,12 @@ def group(found: list[Recorded]) -> dict[str, list[Recorded]]:
 def _examine(path: Path) -> Recorded:
     one = Recorded(path.stem)
     environment: dict[str, Any] = {}
-    for kind, content in _blocks(path):
+    for kind, content, rows in _blocks(path):
         if kind in _GPU_WORK:
             one.work += 1
+        for _, on, reason in _STATE_ROW.iter_unpack(rows):
+            one.begun += on
+            one.reached_limit |= not on and reason in _LIMITS
         said = content or {}
         match said.get("type"):
             case "process":
@@ -174,6 +201,9 @@ def _examine(path: Path) -> Recorded:
                 one.kept = bool(said.get("pool"))
             case "remark" if said.get("severity") in ("error", "warning"):
                 one.remarks.append(str(said.get("text", "")))
+            case "seen":  # each tells all up to then
+                one.seen = _seen_in(said.get("ranges"))
+                one.unlisted = int(said.get("more", 0))
             case "end":
                 one.finished = True
                 environment |= said.get("environment", {})
@@ -186,15 +216,29 @@ def _examine(path: Path) -> Recorded:
     return one
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """(kind, JSON object or None) of every whole block; a ring keeps its rows in other files."""
+def _seen_in(ranges: Any) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for row in ranges if isinstance(ranges, list) else ():
+        match row:
+            case [str(name), str(domain), int(count)]:
+                found[name, domain] += count
+    return found
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, bytes]]:
+    """(kind, JSON object or None, state rows) of every whole block.
+
+    A ring keeps its rows in other files.
+    """
     for part in (path, *sorted(path.parent.glob(f"{path.stem}.*.raw"))):
         with part.open("rb") as stream:
             for kind, length, _ in whole_blocks(stream):
-                content = None
+                content, rows = None, b""
+                if kind == _STATE:
+                    rows = stream.read(length - length % _STATE_ROW.size)
                 if kind == META:
                     try:
                         content = json.loads(stream.read(length).decode("utf-8", "replace"))
                     except ValueError:
                         content = None
-                yield kind, content if isinstance(content, dict) else None
+                yield kind, content if isinstance(content, dict) else None, rows

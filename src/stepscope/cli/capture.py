@@ -6,22 +6,26 @@ import click
 
 from stepscope.cli import options
 
+_ACTIONS = {
+    "start PID": "Begin recording in a program that 'stepscope run' started with the collector "
+    "(--paused lets it start without recording). PID is any of its processes, the launcher, or "
+    "the run's folder. A run that has finished takes no orders.",
+    "stop PID": "End recording there.",
+    "dump PID": "Read what has been recorded up to now (with run --ring, the last seconds) "
+    "into traces in a folder of their own, while the program runs on.",
+    "finalise FOLDER": "Read the raw files of a run into traces beside them, and remove them "
+    "then (they stay after run --keep-raw, or where a rank cannot be read: exit code 2).",
+}
 
-@click.command()
-@click.argument("action", type=click.Choice(["start", "stop", "dump", "finalise"]))
-@click.argument("target")
+
+@click.command(cls=options.WithActions, actions=_ACTIONS)
+@click.argument(
+    "action", type=click.Choice([action.split()[0] for action in _ACTIONS]), metavar="ACTION"
+)
+@click.argument("target", metavar="PID|FOLDER")
 @options.formats("text", "json")
 def command(action: str, target: str, format_: str) -> int:
-    """Steer or read a capture that runs, or read one whose launcher did not live to do it.
-
-    "start PID" and "stop PID" begin and end recording in a program that 'stepscope run' started
-    with the collector (--paused lets it start without recording); PID is any of its processes, the
-    launcher, or the run's folder. A run that has finished takes no orders.
-    "dump PID" reads what has been recorded up to now (with run --ring, the last seconds) into
-    traces in a folder of their own, while the program runs on.
-    "finalise FOLDER" reads the raw files of a run into traces beside them, and removes them then
-    (they stay after run --keep-raw, or where a rank cannot be read: exit code 2).
-    """
+    """Steer or read a capture that runs, or read one whose launcher did not live to do it."""
     from stepscope.recording import dump_capture, finalise_capture, order_capture
 
     traces, whole = [], True

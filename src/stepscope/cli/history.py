@@ -6,11 +6,22 @@ import click
 
 from stepscope.cli import options
 
-_ACTIONS = ("add", "list", "plot", "bisect", "keep", "copy", "log")
+_ACTIONS = {
+    "add PATH...": "Record captures, each PATH being one run (a folder holds its ranks).",
+    "list": "Show what was recorded; with --format csv, json or parquet, export it.",
+    "plot": "Draw a figure over the runs with its changes of level.",
+    "bisect": "Name the two runs between which it changed, what moved, and the revision to "
+    "measure next.",
+    "keep": "Remove all but the latest runs.",
+    "copy": "Add to another history what it does not have.",
+    "log": "Send recorded runs to an experiment tracker.",
+}
 
 
-@click.command()
-@click.argument("action", type=click.Choice(_ACTIONS))
+@click.command(cls=options.WithActions, actions=_ACTIONS)
+@click.argument(
+    "action", type=click.Choice([action.split()[0] for action in _ACTIONS]), metavar="ACTION"
+)
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
     "--file",
@@ -70,14 +81,7 @@ def command(
     format_: str,
     output: str | None,
 ) -> None:
-    """Keep the figures of runs over time, and find when they changed.
-
-    "add" records captures, each PATH being one run (a folder holds its ranks). "list" shows what
-    was recorded; with --format csv, json or parquet it exports it. "plot" draws a figure over the
-    runs with its changes of level. "bisect" names the two runs between which it changed, what
-    moved, and the revision to measure next. "keep" removes all but the latest runs. "copy" adds to
-    another history what it does not have, "log" sends recorded runs to an experiment tracker.
-    """
+    """Keep the figures of runs over time, and find when they changed."""
     from stepscope import runs as offered
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
@@ -109,8 +113,11 @@ def command(
         if format_ == "json":
             options.write_to(options.as_json(plot), output)
         else:
-            shown = render.plot_html if format_ == "html" else render.plot_text
-            options.write_to(shown(plot), output)
+            from stepscope.render.fitted import terminal_width
+
+            width = terminal_width() if output is None else None
+            page = render.plot_html(plot) if format_ == "html" else render.plot_text(plot, width)
+            options.write_to(page, output)
     elif action == "bisect":
         options.write(offered.history_bisect(file, name, figure, good, bad, skip))
     else:
@@ -209,4 +216,7 @@ def _list(file: str, name: str, format_: str, output: str | None) -> None:
         document = {"schema": "stepscope.history/1", "entries": entries}
         options.write_to(options.as_json(document), output)
     else:
-        options.write_to(render.entries_text(entries), output)
+        from stepscope.render.fitted import terminal_width
+
+        width = terminal_width() if output is None else None
+        options.write_to(render.entries_text(entries, width), output)

@@ -41,6 +41,7 @@ T = TypeVar("T")
     help="Draw the roofline of a report into this .svg or .html file.",
 )
 @options.ceilings
+@options.limit
 @options.formats(*options.TABLE_FORMATS)
 @options.opening
 def command(
@@ -50,15 +51,17 @@ def command(
     roofline: bool,
     plot: str,
     ceilings: str,
+    limit: int | None,
     format_: str,
     opening: OpenOptions,
 ) -> None:
     """Show the kernels of a trace, or explain those of an Nsight Compute report.
 
     Of a trace: the kernels of the steady steps by family and name, the longest time first. Times
-    are ns, summed over all devices; per step they are means of one device. Kernels that run
-    at the same time count each. Bytes are those that copies recorded, and those that PyTorch's
-    contiguous elementwise kernels move by their type and launch; other kernels show none.
+    are ms and us, and ns in csv and json: in total those of all devices, per step the mean of one
+    device. Kernels that run at the same time count each. Rates are of the bytes that copies
+    recorded, and that PyTorch's contiguous elementwise kernels move by their type and launch;
+    other kernels show none.
 
     Of a report (.ncu-rep, or what ncu --csv --page raw or details printed): what limits each
     kernel, and with --kernel why.
@@ -72,6 +75,8 @@ def command(
             raise UsageError("--roofline is about traces; the roofline of a report is in --kernel")
         if ceilings:
             raise UsageError("a report has the ceilings of its run; --ceilings is about traces")
+        if limit is not None:
+            raise UsageError("--limit is about the kernels of a trace; a report shows all of its")
         _report(paths[0], kernel, other, plot, format_)
         return
     if kernel or other or plot:
@@ -81,11 +86,18 @@ def command(
         )
     if ceilings and not roofline:
         raise UsageError("--ceilings is for --roofline; the table of kernels shows no ceilings")
-    _trace(paths, roofline=roofline, ceilings=ceilings, format_=format_, opening=opening)
+    if limit is not None and roofline:
+        raise UsageError("--roofline shows every operator; leave --limit out")
+    _trace(paths, roofline, ceilings, limit, format_, opening)
 
 
 def _trace(
-    paths: tuple[str, ...], *, roofline: bool, ceilings: str, format_: str, opening: OpenOptions
+    paths: tuple[str, ...],
+    roofline: bool,
+    ceilings: str,
+    limit: int | None,
+    format_: str,
+    opening: OpenOptions,
 ) -> None:
     from stepscope.session import Session
 
@@ -97,7 +109,10 @@ def _trace(
         shown = (render.rooflines_text, render.rooflines_markdown, render.rooflines_table)
         _write(found, format_, *shown)
     else:
-        options.write_table(session.kernels(), format_, "stepscope.kernels/1")
+        from stepscope.render import views
+
+        view = (views.kernels_text, views.kernels_markdown)
+        options.write_view(session.kernels(), format_, "stepscope.kernels/1", limit, *view)
     options.warn_of_problems(session)
 
 

@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from stepscope import __version__
-from stepscope.trace.errors import StepscopeError
+from stepscope.trace.errors import DamageWarning, LimitError, StepscopeError
 
 COMMANDS: dict[str, str] = {
     "demo": "Diagnose the bundled real trace.",
@@ -92,7 +93,11 @@ class _Commands(click.Group):
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Help is as wide as the terminal, up to what still reads well."""
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="stepscope", message="%(prog)s %(version)s")
 def cli() -> None:
     """Why is my training step slow, and what happens if I fix it?"""
@@ -102,13 +107,22 @@ def main() -> NoReturn:
     """Run the command line and exit: 0 it worked, 1 a gate failed, 2 bad input, 3 a bug."""
     _prepare_streams()
     _answer_interrupts()
+    damage = _collect_damage()
     try:
         code = _run()
         sys.stdout.flush()
+        _say_damage(damage)
     except StepscopeError as error:
-        _fail(_TOO_LITTLE if _lacks_memory(error) else str(error), error.exit_code)
+        if isinstance(error, LimitError) and error.left_running:
+            _end_at_once(error.exit_code, str(error))
+        # a query that was given too little memory says so itself
+        lacks = not isinstance(error, LimitError) and _lacks_memory(error.__cause__)
+        _fail(_TOO_LITTLE if lacks else str(error), error.exit_code)
     except click.exceptions.Exit as error:
+        _say_damage(damage)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _show_help(error)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -117,25 +131,30 @@ def main() -> NoReturn:
         _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
     except Exception as error:
-        if _interrupted:  # a library that was being loaded made another error of it
-            _end_interrupted()
-        if _lacks_memory(error):
-            _discard_output()
-            _fail(_TOO_LITTLE, 2)
-        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
-            _discard_output()
-            _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
-        if os.environ.get("STEPSCOPE_DEBUG"):
-            raise
-        _fail(
-            f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
-            "STEPSCOPE_DEBUG=1 shows where",
-            3,
-        )
+        _failed(error)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
     if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
         gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _failed(error: Exception) -> NoReturn:
+    """End after an error that is no refusal of ours: of the machine, or a bug."""
+    if _interrupted:  # a library that was being loaded made another error of it
+        _end_interrupted()
+    if _lacks_memory(error):
+        _discard_output()
+        _fail(_TOO_LITTLE, 2)
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
+        _discard_output()
+        _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
+    if os.environ.get("STEPSCOPE_DEBUG"):
+        raise error
+    _fail(
+        f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
+        "STEPSCOPE_DEBUG=1 shows where",
+        3,
+    )
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
@@ -154,20 +173,47 @@ def _run() -> object:
     if "_STEPSCOPE_COMPLETE" in os.environ:
         return cli.main(prog_name="stepscope", standalone_mode=False)
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
-    with cli.make_context("stepscope", sys.argv[1:]) as context:
+    from stepscope.cli.progress import shown
+
+    with cli.make_context("stepscope", sys.argv[1:]) as context, shown():
         return cli.invoke(context)
+
+
+def _collect_damage() -> list[str]:
+    """What of captures is damaged, from now on: who is refused for it need not hear it twice."""
+    damage: list[str] = []
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, DamageWarning):
+            damage.append(str(message))
+        else:
+            usual(message, category, *rest, **more)
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", DamageWarning)
+    return damage
+
+
+def _say_damage(damage: list[str]) -> None:
+    for message in dict.fromkeys(damage):
+        _say(f"warning: {message}")
 
 
 def _end_interrupted() -> NoReturn:
     """End at once and cleanly: no thread, library or second signal may change how."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_at_once(130, "interrupted")
+
+
+def _end_at_once(code: int, message: str) -> NoReturn:
+    """End without waiting for any thread: it may run a statement that heeds no interrupt."""
     if "stepscope.session" in sys.modules:
         from stepscope.session import remove_leftovers
 
         remove_leftovers()
-    with contextlib.suppress(OSError):
-        click.echo("stepscope: interrupted", err=True)
-    os._exit(130)
+    _say(message)
+    os._exit(code)
 
 
 def _prepare_streams() -> None:
@@ -210,7 +256,24 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
+    """Answer a command without its arguments with its help, as click does: nothing was asked.
+
+    It goes to standard error, with the exit code of bad input, so that no script takes it for an
+    answer; ``--help`` writes it to standard output and ends with 0.
+    """
+    with contextlib.suppress(OSError):
+        click.echo(error.format_message(), err=True)
+    sys.exit(2)
+
+
 def _fail(message: str, code: int) -> NoReturn:
+    _say(message)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
+    """One line on the standard error."""
     line = " ".join(message.split())
     try:
         from stepscope.render.text import clean
@@ -220,4 +283,3 @@ def _fail(message: str, code: int) -> NoReturn:
         line = clean(line, _LONGEST_MESSAGE)
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)
-    sys.exit(code)

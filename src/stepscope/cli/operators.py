@@ -24,17 +24,27 @@ _GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
     "module, source: from Python stacks; family: kind of kernel. By default operators where the "
     "capture holds them, else ranges.",
 )
+@options.limit
 @options.formats(*options.TABLE_FORMATS)
 @options.opening
-def command(paths: tuple[str, ...], by: str | None, format_: str, opening: OpenOptions) -> None:
+def command(
+    paths: tuple[str, ...],
+    by: str | None,
+    limit: int | None,
+    format_: str,
+    opening: OpenOptions,
+) -> None:
     """Show what the device time of the steady steps belongs to, the longest time first.
 
     A kernel belongs to what was open on the launching thread at its launch. Kernels of the
-    backward pass get the module and line of their forward operator. Times are ns, summed over all
-    devices; per step they are means of one device.
+    backward pass get the module and line of their forward operator. Times are ms, and ns in csv
+    and json: in total those of all devices, per step the mean of one device.
     """
+    from stepscope.render import views
     from stepscope.session import Session
 
     session = Session(paths, **opening)
-    options.write_table(session.operators(by or ""), format_, "stepscope.operators/1")
+    shown = (views.operators_text, views.operators_markdown)
+    table = session.operators(by or "")
+    options.write_view(table, format_, "stepscope.operators/1", limit, *shown)
     options.warn_of_problems(session)

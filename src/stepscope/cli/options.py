@@ -39,7 +39,8 @@ def opening(function: F) -> F:
             "--step-kernel",
             default="",
             metavar="REGEX",
-            help="A step begins at each kernel whose name this finds.",
+            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead, "
+            "no back-references).",
         ),
         click.option(
             "--step",
@@ -61,6 +62,17 @@ def ceilings(function: F) -> F:
         type=click.Path(readable=False),
         help="Reckon with these measured ceilings (from stepscope ceilings -o), not with the data "
         "sheet's.",
+    )(function)
+
+
+def timeout(function: F) -> F:
+    """``--timeout``: how long the statements may take."""
+    return click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="End the SQL after so many seconds. By default what STEPSCOPE_QUERY_TIMEOUT says, "
+        "else 300.",
     )(function)
 
 
@@ -89,6 +101,24 @@ def formats(*names: str) -> Callable[[F], F]:
     )
 
 
+class WithActions(click.Command):
+    """A command whose first argument says what to do; its help lists what there is.
+
+    Without any argument it shows that help.
+    """
+
+    def __init__(self, *args: Any, actions: dict[str, str], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.no_args_is_help = True
+        self.actions = actions
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does, and its actions."""
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Actions"):
+            formatter.write_dl(list(self.actions.items()))
+
+
 def import_numpy() -> None:
     """Import numpy without the threads of its BLAS, which start at once and wait busily.
 
@@ -106,6 +136,44 @@ def import_numpy() -> None:
 
 _NO_TERMINAL_COLUMNS = 110
 TABLE_FORMATS = ("column", "csv", "json", "markdown")
+
+
+def limit(function: F) -> F:
+    """``--limit``: rows to show; None where it is not given."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(0, 1_000_000_000),
+        help="Rows to show, 0 for all; by default 20 in column and markdown, all in csv and json.",
+    )(function)
+
+
+def write_view(
+    table: pa.Table,
+    format_: str,
+    schema: str,
+    rows: int | None,
+    text: Callable[[pa.Table, int, int | None], str],
+    markdown: Callable[[pa.Table, int], str],
+) -> None:
+    """Print a table: for people with units and the first rows, for programs as it is.
+
+    Args:
+        table: all rows.
+        format_: one of ``TABLE_FORMATS``.
+        schema: the contract of its JSON.
+        rows: value of ``--limit``.
+        text: (table, rows, width) -> text for the terminal.
+        markdown: (table, rows) -> Markdown.
+    """
+    from stepscope.render.fitted import SHOWN_ROWS, terminal_width
+
+    shown = SHOWN_ROWS if rows is None else rows
+    if format_ == "column":
+        write(text(table, shown, terminal_width()))
+    elif format_ == "markdown":
+        write(markdown(table, shown))
+    else:
+        write_table(table.slice(0, rows or None), format_, schema)
 
 
 def write_table(table: pa.Table, format_: str, schema: str) -> None:

@@ -15,10 +15,10 @@ from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.render.report_format import Format
+    from stepscope.render.several import Origin
     from stepscope.session import OpenOptions, Outcome, Report, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COMPRESSION = {".xz", ".gz", ".zst"}
 
 
 def _switch(name: str, says: str) -> Callable[[F], F]:
@@ -177,7 +177,13 @@ def answer(
     named = inputs(paths, asked.export, again=opening["again"])
     session = Session(named, **opening, apart=True)
     answers = session.answers(requests, window=asked.window, nvtx=asked.nvtx)
-    write_answers(answers, wanted, quiet=asked.quiet, force=asked.force_overwrite == "true")
+    several = None
+    if len(session.job.members) > 1:
+        from stepscope.render.several import origins
+
+        several = origins(session.stated_ranks)
+    force = asked.force_overwrite == "true"
+    write_answers(answers, wanted, several, quiet=asked.quiet, force=force)
 
 
 def split(items: Sequence[str]) -> list[str]:
@@ -225,27 +231,48 @@ def targets(
 
 
 def write_answers(
-    answers: Iterator[tuple[Path, Outcome]], wanted: Sequence[Target], *, quiet: bool, force: bool
+    answers: Iterator[tuple[Path, Outcome]],
+    wanted: Sequence[Target],
+    several: Sequence[Origin] | None,
+    *,
+    quiet: bool,
+    force: bool,
 ) -> None:
     """Write every answer to its target; say on standard error what is missing.
+
+    Args:
+        answers: (capture, what a report says of it), all of one capture together.
+        wanted: where each report goes.
+        several: the captures where there are several: each answer then tells of which it is.
+        quiet: whether to say only what failed.
+        force: whether to replace files.
 
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
     from stepscope.render.report_text import about, pieces
+    from stepscope.render.text import clean
 
     # all of them first: a capture or a report that fails must not leave a part printed
     for number, (path, outcome) in enumerate(list(answers)):
         target = wanted[number % len(wanted)]
+        origin = several[number // len(wanted)] if several else None
+        name = path.name if origin is None else clean(origin.title)
+        if origin is not None and number % len(wanted) == 0 and any(map(_is_read, wanted)):
+            options.write(origin.heading())
         if outcome.table is None:
             if not quiet:
-                name = outcome.request.report.name
-                click.echo(f"SKIPPED {name}: {outcome.missing}", err=True)
+                of = "" if origin is None else f" of {name}"
+                report = outcome.request.report.name
+                click.echo(f"SKIPPED {report}{of}: {outcome.missing}", err=True)
             continue
         if not outcome.table.num_rows and not quiet and target.output != "-":
             said = about(outcome.table, "none_found") or "no row results"
-            click.echo(f"{path.name}: {outcome.request.report.name}: {said}", err=True)
-        text = pieces(outcome.table, target.format_)
+            click.echo(f"{name}: {outcome.request.report.name}: {said}", err=True)
+        table = outcome.table
+        if origin is not None and not _is_read(target):
+            table = origin.marked(table)
+        text = pieces(table, target.format_)
         if target.output == "-":
             for piece in text:
                 options.write(str(piece, "utf-8"))
@@ -253,19 +280,26 @@ def write_answers(
         elif target.output.startswith("@"):
             _pipe(target.output[1:].split(), b"".join(text))
         else:
-            file = _file(target, path)
+            file = _file(target, path, origin)
             _save(file, text, force=force)
             if not quiet:
-                click.echo(f"{path.name}: {outcome.request.report.name} -> {file}", err=True)
+                click.echo(f"{name}: {outcome.request.report.name} -> {file}", err=True)
 
 
-def _file(target: Target, path: Path) -> Path:
-    """``<base>_<report&arguments>.<extension>``."""
+def _is_read(target: Target) -> bool:
+    """Whether people read it on the console, under the heading of its capture."""
+    return target.output == "-" and target.format_.name in ("column", "table")
+
+
+def _file(target: Target, path: Path, origin: Origin | None) -> Path:
+    """``<base>_<report&arguments>.<extension>``; of several captures each has its own."""
+    from stepscope.render.several import stem
+
     base = target.output
     if base == ".":
-        while path.suffix.lower() in _COMPRESSION:
-            path = path.with_suffix("")
-        base = str(path.with_suffix(""))
+        base = str(path.with_name(stem(path) if origin is None else origin.stem))
+    elif origin is not None:
+        base = f"{base}_{origin.part}"
     report = "_".join([target.request.report.name, *target.request.written])
     return Path(f"{base}_{report}.{target.format_.extension}")
 

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from stepscope.cli import options
+from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.session import OpenOptions
 
+_EXAMPLE: Final = '"SELECT name, count(*) FROM gpu_op GROUP BY ALL"'
+
 
 @click.command()
-@click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(readable=False), metavar="PATH..."
-)
-@click.argument("sql")
+@click.argument("paths", nargs=-1, type=click.Path(readable=False), metavar="PATH...")
+@click.argument("sql", default="", metavar="SQL")
 @options.formats(*options.TABLE_FORMATS)
+@options.timeout
 @options.opening
-def command(paths: tuple[str, ...], sql: str, format_: str, opening: OpenOptions) -> None:
+def command(
+    paths: tuple[str, ...], sql: str, format_: str, timeout: float | None, opening: OpenOptions
+) -> None:
     """Run SQL over the tables of a capture.
 
     Several PATHs, or a folder of them, are the ranks of one job. The canonical tables (gpu_op,
     api_call, range, operator, ...) and the analysis tables (step, idle_gap) are there with a column
     rank. One SELECT statement in DuckDB's dialect; nothing else can be read, and nothing is
-    changed. "SHOW TABLES" and "DESCRIBE gpu_op" work too.
+    changed. "SHOW TABLES", "DESCRIBE gpu_op" and EXPLAIN work too. The statement is ended when it
+    takes more than --timeout, or more memory than STEPSCOPE_QUERY_MEMORY (by default half of the
+    machine's).
     """
+    # the last word is taken for the statement, also where it is the capture
+    if sql and (os.path.exists(sql) or not (paths or re.search(r"\s", sql.strip()))):  # noqa: PTH110 - a statement may be too long for a path
+        raise UsageError(
+            f"the SQL is missing; after the capture write a statement, as in stepscope query "
+            f"{shlex.join((*paths, sql))} {_EXAMPLE}"
+        )
+    if not paths:
+        raise UsageError(f"the capture is missing, as in stepscope query CAPTURE {_EXAMPLE}")
     from stepscope.session import Session
 
     session = Session(paths, **opening)
-    options.write_table(session.query(sql), format_, "stepscope.query/1")
+    options.write_table(session.query(sql, timeout), format_, "stepscope.query/1")
     options.warn_of_problems(session)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.recording import Captured, PlannedCommand
 
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -155,8 +158,18 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option("--stop-program", is_flag=True, help="End the program when recording has ended.")
 @click.option("--keep-raw", is_flag=True, help="Keep the raw files after they were read.")
 @click.option("--no-diagnose", is_flag=True, help="Only capture.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 2 where the program ended with 0 but nothing was recorded, or what was "
+    "recorded could not be read or diagnosed.",
+)
 @options.formats("terminal", "json", "markdown")
-@click.option("--dry-run", is_flag=True, help="Print the exact command, and do nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the exact command, and do nothing; nsys and ncu need not be installed for it.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)
 def command(
     output: str,
@@ -170,6 +183,7 @@ def command(
     no_diagnose: bool,
     dry_run: bool,
     format_: str,
+    strict: bool,
     steps: int,
     examine: str,
     kernel: str,
@@ -178,8 +192,12 @@ def command(
     """Run a program, record it, and diagnose what was recorded.
 
     Give the program after --, as in: stepscope run -- python train.py. Nothing needs to be
-    installed for it and the program is not changed. What is recorded survives a crash. The exit
-    code is the program's.
+    installed for it and the program is not changed. What is recorded survives a crash.
+
+    The exit code is always the program's: 128 + the signal that killed it, 127 where it is not
+    found, 126 where it cannot be executed. What goes wrong with recording or diagnosing is said on
+    standard error; --strict makes it exit code 2, which is also that of options that make no
+    sense.
     """
     from stepscope.recording import (
         capture_options,
@@ -205,16 +223,7 @@ def command(
         **rest,
     )
     if dry_run:
-        why, text = planned_command(wanted)
-        if format_ == "json":
-            import msgspec
-
-            document = {"schema": "stepscope.plan/1", "backend": why, "command": text}
-            options.write(msgspec.json.encode(document).decode() + "\n")
-            return 0
-        _say(f"back-end {why}")
-        options.write(text + "\n")
-        return 0
+        return _show(planned_command(wanted), format_)
     outcome = capture_program(wanted, _say)
     captured = bool(outcome.traces or outcome.results)
     if captured:
@@ -224,10 +233,37 @@ def command(
             else f"stepscope diagnose {outcome.folder}"
         )
         _say(f"captured in {outcome.folder}; read it again with: {again}")
-    if captured and not no_diagnose:
-        sys.stdout.flush()
-        outcome.diagnose(format_, examine)
-    return outcome.exit_code or (0 if captured else 2)
+    diagnosed = not captured or no_diagnose or _diagnose(outcome, format_, examine)
+    if strict and not outcome.exit_code and not (outcome.is_whole and diagnosed):
+        return 2
+    return outcome.exit_code
+
+
+def _show(plan: PlannedCommand, format_: str) -> int:
+    if format_ == "json":
+        import json  # not msgspec: names of files may be no UTF-8
+
+        options.write(json.dumps(plan.document()) + "\n")
+        return 0
+    _say(f"back-end {plan.why}")
+    for note in plan.notes:
+        _say(note)
+    for path in plan.files:
+        _say(f"before it, stepscope run writes {path}; --format json shows what")
+    options.write(plan.text + "\n")
+    return 0
+
+
+def _diagnose(outcome: Captured, format_: str, examine: str) -> bool:
+    """Diagnose what was captured; False where that failed, which it says itself."""
+    try:
+        code = outcome.diagnose(format_, examine)
+    except OSError as error:
+        _say(f"the diagnosis could not be started: {error.strerror}")
+        return False
+    if code:
+        _say(f"the diagnosis failed with exit code {code}; the capture is there")
+    return not code
 
 
 def _kernels(examine: str, kernel: str, *, in_a_range: bool) -> dict[str, Any]:
@@ -255,4 +291,5 @@ def _kernels(examine: str, kernel: str, *, in_a_range: bool) -> dict[str, Any]:
 def _say(text: str) -> None:
     from stepscope.render.text import clean
 
-    click.echo(f"stepscope: {clean(text, 1000)}", err=True)
+    with contextlib.suppress(OSError):  # nobody reads it, or its disk is full: the program goes on
+        click.echo(f"stepscope: {clean(text, 1000)}", err=True)

@@ -14,18 +14,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.paths
+@options.limit
 @options.formats(*options.TABLE_FORMATS)
 @options.opening
-def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
+def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: OpenOptions) -> None:
     """Show every step: length, and where its time goes on the device.
 
-    Times are ns. The parts (compute, exposed communication, exposed copy, memset, idle) sum to
-    the length exactly.
+    Times are ms, and ns in csv and json, which have more columns. The parts (compute, exposed
+    communication, exposed copy, memset, idle) sum to the length exactly.
     """
+    from stepscope.render import views
     from stepscope.session import Session
 
     session = Session(paths, **opening)
-    options.write_table(session.steps(), format_, "stepscope.steps/1")
+    table = session.steps()
+    if format_ in ("column", "markdown"):
+        table = views.in_step_order(table)
+    shown = (views.steps_text, views.steps_markdown)
+    options.write_view(table, format_, "stepscope.steps/1", limit, *shown)
     options.warn_of_problems(session)
     if format_ == "column":
         from stepscope.render.text import clean

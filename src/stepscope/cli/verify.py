@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 @options.paths
 @options.formats("text", "json")
 @options.ceilings
+@options.timeout
 @options.opening
 def command(
-    report: Path, paths: tuple[str, ...], format_: str, ceilings: str, opening: OpenOptions
+    report: Path,
+    paths: tuple[str, ...],
+    format_: str,
+    ceilings: str,
+    timeout: float | None,
+    opening: OpenOptions,
 ) -> None:
     """Recompute every figure of REPORT, a stored diagnosis, from the capture it was made from.
 
@@ -39,7 +45,7 @@ def command(
         if not (opening["step"] or opening["step_kernel"]):
             opening = {**opening, **stored_options(text)}
         session = Session(paths, **opening, ceilings=ceilings)
-        result = session.verify(text)
+        result = session.verify(text, timeout)
     except InputError as error:
         said = str(error)
         if said.startswith("the report"):

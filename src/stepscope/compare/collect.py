@@ -7,12 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stepscope.analysis.collectives.summary import summary
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.gaps import CAUSES
-from stepscope.analysis.job import Device, JobView
-from stepscope.analysis.kernels.attribution import ENGINE, plain_range_name
-from stepscope.analysis.kernels.view import FAMILY_NAMES
+from stepscope.breakdown.explain import Explanation
+from stepscope.collectives.summary import summary
 from stepscope.compare.profile import (
     BUSY_PARTS,
     CollectiveUse,
@@ -23,7 +19,12 @@ from stepscope.compare.profile import (
 )
 from stepscope.compare.statistics import Floats, mean_error
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import overlap_per_window
+from stepscope.intervals.distinct import distinct_values, with_first_and_inverse, with_inverse
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.attribution import ENGINE, plain_range_name
+from stepscope.kernels.view import FAMILY_NAMES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
@@ -122,7 +123,7 @@ def _shapes(w: _Window, rows: IntArray) -> IntArray:
     code = w.e.lane.ops["name"][rows].astype(np.int64)
     for column in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"):
         value = np.maximum(grid[column][rows].astype(np.int64), -1) + 1
-        code = np.unique(code * (int(value.max(initial=0)) + 1) + value, return_inverse=True)[1]
+        code = with_inverse(code * (int(value.max(initial=0)) + 1) + value)[1]
     return code
 
 
@@ -139,7 +140,7 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
         rows = np.flatnonzero(w.steady & w.e.lane.is_kernel)
         if not len(rows):
             continue
-        codes, first, member = np.unique(_shapes(w, rows), return_index=True, return_inverse=True)
+        codes, first, member = with_first_and_inverse(_shapes(w, rows))
         duration = kernels.duration_ns[rows]
         matrix = np.bincount(
             member * bins + w.step[rows] * bins // w.n,
@@ -223,7 +224,7 @@ def _heaviest(
     """For each group of operations, the range or operator that holds most of its time."""
     codes, texts = _codes(w, kind)
     code = codes[rows] + 1
-    pair, inverse = np.unique(member * (len(texts) + 1) + code, return_inverse=True)
+    pair, inverse = with_inverse(member * (len(texts) + 1) + code)
     held = np.bincount(inverse, weights=weight)
     group, value = pair // (len(texts) + 1), pair % (len(texts) + 1)
     order = np.lexsort((held, group))
@@ -339,7 +340,7 @@ def _figures(windows: list[_Window], parts: dict[str, IntArray]) -> dict[str, fl
         copies = w.steady & ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
         copied += int(np.maximum(ops["bytes"][copies], 0).sum())
         calls = w.e.lane.call[w.steady]
-        calls = np.unique(calls[calls >= 0])
+        calls = distinct_values(calls[calls >= 0])
         launches += len(calls)
         if len(calls):
             named = api.matches("name", _LAUNCH)[calls]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from stepscope.compare.kernels import kernel_differences
+from stepscope.compare.kernels import each_name_once, kernel_differences
 from stepscope.compare.profile import CollectiveUse, PlaceUse, Profile
 from stepscope.compare.result import (
     SCHEMA,
@@ -36,8 +37,16 @@ _MATTERS = 0.01  # share of the step from which on the time of a cause counts as
 _GONE = 0.5  # a finding that lost more than this part of its time was worked on
 
 
+REPEATS: Final = "--repeat-before, --repeat-after"
+"""How ``stepscope compare`` is given further captures of both sides."""
+
+
 def compare(
-    before: Sequence[Profile], after: Sequence[Profile], *, run_noise: float | None = None
+    before: Sequence[Profile],
+    after: Sequence[Profile],
+    *,
+    run_noise: float | None = None,
+    repeats: str = REPEATS,
 ) -> Comparison:
     """Compare two runs.
 
@@ -46,6 +55,8 @@ def compare(
         after: the same of the later run.
         run_noise: distance of single runs of the same code in 95 of 100 pairs, as a share; by
             default what :func:`~stepscope.compare.setup.noise_between` assumes.
+        repeats: how whoever asks gives further captures of both sides; options that another
+            command has are no help.
     """
     a, b = merged(before), merged(after)
     run_noise = noise_between(a, b) if run_noise is None else run_noise
@@ -96,7 +107,7 @@ def compare(
         findings=findings,
         predictions=_predictions(a, b, findings, measured),
         setup=setup,
-        remarks=_remarks(before, after, measured, run_noise),
+        remarks=_remarks(before, after, measured, run_noise, repeats),
         runs=[a, b],
     )
 
@@ -224,7 +235,8 @@ def _certain(
 ) -> str:
     """What did change although the steps cannot show a difference; empty for nothing."""
     said = _counts(a, b)
-    said += [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
+    changed = [k for k in kernels if k.changed and k.family != "communication"]
+    said += [kernel_says(k) for k, _ in each_name_once(changed)[:1]]
     said += [
         f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
         f"({signed_milliseconds(f.end_ns - f.start_ns)})"
@@ -398,7 +410,11 @@ def _predictions(
 
 
 def _remarks(
-    before: Sequence[Profile], after: Sequence[Profile], measured: Difference, run_noise: float
+    before: Sequence[Profile],
+    after: Sequence[Profile],
+    measured: Difference,
+    run_noise: float,
+    repeats: str,
 ) -> list[str]:
     found = []
     if measured.measured:
@@ -410,7 +426,7 @@ def _remarks(
         found.append(
             f"one capture cannot show how much runs of the same code vary: it is assumed that two "
             f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; five "
-            "captures of both sides together measure it (--repeat-before, --repeat-after)"
+            f"captures of both sides together measure it ({repeats})"
         )
     few = min(len(p.wall_ns) for p in (*before, *after))
     if few < _FEW_STEPS:

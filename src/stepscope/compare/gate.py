@@ -15,6 +15,7 @@ import msgspec
 
 from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
 from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
+from stepscope.compare.kernels import each_name_once
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
@@ -23,10 +24,12 @@ from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds, signed_percent
 
 NOTHING_ASKED: Final = (
-    "nothing to check; give --budget step_ms=25, --baseline FILE or a stepscope.toml"
+    "nothing to check; give --budget step_ms=25, --baseline FILE, a stepscope.toml, or "
+    "--save-baseline FILE to begin with"
 )
 SCHEMA: Final = "stepscope.gate/1"
 BASELINE: Final = "baseline"
+_REPEATS: Final = "several PATHs, and --baseline or --save-baseline with several captures"
 Status = Literal["pass", "fail", "cannot_tell"]
 Compute = Callable[[SqlLimit | CellLimit], float]
 
@@ -49,6 +52,20 @@ class Check(msgspec.Struct, frozen=True):
     says: str
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """The baseline that was written.
+
+    Attributes:
+        path: the file.
+        added: runs that were added to it.
+        runs: runs that it now holds.
+    """
+
+    path: str
+    added: int
+    runs: int
+
+
 class GateResult(msgspec.Struct, frozen=True):
     """The whole verdict: the contract ``stepscope.gate/1``.
 
@@ -64,6 +81,7 @@ class GateResult(msgspec.Struct, frozen=True):
         kernels: kernels that changed against the baseline, in sentences.
         remarks: what limits the verdict.
         rules: the file with the budgets; empty for none.
+        saved: the baseline that the captures were added to; null where none was to be written.
     """
 
     schema: str
@@ -75,6 +93,7 @@ class GateResult(msgspec.Struct, frozen=True):
     kernels: list[str]
     remarks: list[str]
     rules: str
+    saved: Saved | None = None
 
 
 def gate(
@@ -104,10 +123,11 @@ def gate(
     checks += [_figure(item, compute) for item in asked]
     causes, kernels, remarks = _takes_most(now), list[str](), list[str]()
     if baseline:
-        compared = compare(baseline, runs, run_noise=rules.run_noise)
+        compared = compare(baseline, runs, run_noise=rules.run_noise, repeats=_REPEATS)
         checks.insert(0, _against(compared, baseline, runs, rules))
         causes = causes_moved(compared.step, compared.parts, compared.findings)
-        kernels = [kernel_says(k) for k in compared.kernels if k.changed][:3]
+        changed = each_name_once([k for k in compared.kernels if k.changed])
+        kernels = [kernel_says(kernel) for kernel, _ in changed[:3]]
         remarks = [
             *(f"{s.name} differs: {s.says}" for s in compared.setup if s.weight == "confounds"),
             *compared.remarks,

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepscope.analysis.aligned.steps import DeviceSteps
-from stepscope.analysis.kernels.attribution import ENGINE, plain_range_name
-from stepscope.analysis.timeline.classes import gpu_codes
-from stepscope.analysis.timeline.extract import packed
 from stepscope.compare.profile import Profile
+from stepscope.intervals.distinct import distinct_rows, distinct_values, with_inverse
+from stepscope.kernels.attribution import ENGINE, plain_range_name
+from stepscope.timeline.classes import gpu_codes
+from stepscope.timeline.extract import packed
+from stepscope.timeline.stepview.steps import DeviceSteps
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, IntArray
 
@@ -94,8 +95,8 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any
         matched.by_operator,
     )  # fmt: skip
     rows, ranges, operators = rows[kept], ranges[kept], operators[kept]
-    streams, stream = np.unique(ops["stream"][rows], return_inverse=True)
-    names, name = np.unique(ops["name"][rows], return_inverse=True)
+    streams, stream = with_inverse(ops["stream"][rows])
+    names, name = with_inverse(ops["name"][rows])
     labels = [e.kernels.classes[code].label or ops.texts["name"][code] for code in names.tolist()]
     return {
         "step": step,
@@ -133,17 +134,16 @@ def _kernel_rows(device: DeviceSteps, rows: IntArray, matched: Matched) -> IntAr
     """Row of the comparison that each operation is."""
     e = device.explanation
     ops, grid = e.lane.ops, e.kernels.grid
-    table = np.stack([ops["name"][rows], *(grid[column][rows] for column in _SHAPE)], axis=1)
-    if not len(table):
+    if not len(rows):
         return np.empty(0, np.int64)
-    kinds, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    found = np.full(len(kinds), NO_ROW, np.int64)
+    first, which = distinct_rows([ops["name"][rows], *(grid[column][rows] for column in _SHAPE)])
+    found = np.full(len(first), NO_ROW, np.int64)
     for kind, at in enumerate(rows[first].tolist()):
-        shape = tuple(int(v) for v in kinds[kind][1:])
+        shape = tuple(int(grid[column][at]) for column in _SHAPE)
         key = (ops.text("name", at), shape[:3], shape[3:])
         if e.lane.is_kernel[at]:
             found[kind] = matched.by_shape.get(key, NO_ROW)
-    return found[which.ravel()]
+    return found[which]
 
 
 def _codes(frame: Any, of: IntArray, rows: IntArray) -> IntArray:
@@ -157,7 +157,7 @@ def _codes(frame: Any, of: IntArray, rows: IntArray) -> IntArray:
 def _rows_of(frame: Any, codes: IntArray, plain: Any, known: dict[str, int]) -> IntArray:
     """Row of the comparison for codes of names."""
     found: AnyArray = np.full(len(codes), NO_ROW, np.int64)
-    for code in np.unique(codes[codes >= 0]).tolist():
+    for code in distinct_values(codes[codes >= 0]).tolist():
         found[codes == code] = known.get(plain(frame.texts["name"][code]), NO_ROW)
     return found
 

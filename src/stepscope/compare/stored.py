@@ -100,8 +100,11 @@ def write_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
     write_whole(path, msgspec.json.encode(Baseline(BASELINE_SCHEMA, version, kept)) + b"\n")
 
 
-def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
+def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> int:
     """Add runs to a baseline, which is made if need be; a second writer waits.
+
+    Returns:
+        How many runs it now holds, of which it keeps the latest ``KEPT_RUNS``.
 
     Args:
         path: the file.
@@ -118,6 +121,7 @@ def add_to_baseline(path: Path, runs: Sequence[Profile], version: str) -> None:
         except InputError as error:
             raise InputError(f"{error}; {path} was left as it is, name another file") from error
         write_baseline(path, [*kept, *runs], version)
+    return min(len(kept) + len(runs), KEPT_RUNS)
 
 
 @contextlib.contextmanager

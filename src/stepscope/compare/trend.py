@@ -12,6 +12,7 @@ from stepscope.compare.profile import Profile
 from stepscope.compare.result import Verdict
 
 SCHEMA: Final = "stepscope.trend/1"
+_REPEATS: Final = "compare two of the runs with --repeat-before and --repeat-after"
 
 
 class TrendRow(msgspec.Struct, frozen=True):
@@ -62,8 +63,9 @@ def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
     rows = []
     remarks: dict[str, None] = {}
     for number, run in enumerate(runs):
-        first = compare(runs[:1], [run], run_noise=run_noise)
-        last = compare([runs[max(number - 1, 0)]], [run], run_noise=run_noise)
+        first = compare(runs[:1], [run], run_noise=run_noise, repeats=_REPEATS)
+        before = [runs[max(number - 1, 0)]]
+        last = compare(before, [run], run_noise=run_noise, repeats=_REPEATS)
         part = last.parts[0] if number and last.parts else None
         rows.append(
             TrendRow(

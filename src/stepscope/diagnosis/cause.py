@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.job import Device, JobView
-from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.simulation import Change
-from stepscope.analysis.where import Where
+from stepscope.activity.where import Where
+from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
+from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.repair import Repair
+from stepscope.simulation import Change
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
 
@@ -123,7 +124,7 @@ class Detection:
         unsure_ns: further time that may belong to it, ns a step.
         doubt_ns: part of ``time_ns`` that the capturing tool may have made, ns a step.
         repair: the kernels that the repair changes; None where it changes none.
-        time_sql: statement that gives ``time_ns``; by default the idle time charged to the cause.
+        time_sql: statement that gives ``time_ns``, where it is another than the cause's.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
         also: further changes that are part of the repair, replayed together with ``change``.
@@ -171,6 +172,9 @@ class Cause:
         reference: where the definition comes from.
         min_share: share of the step from which it is reported.
         detect: a device's case -> detection, or None.
+        time_sql: statement that gives the time it takes, ns a step; None only where idle time is
+            charged to the cause (``CAUSES`` in ``gaps/idle.py``), which is then its time.
+        takes_time: False for verdicts, which have no time of their own.
         of_program: False when the cause lies in the measurement, not in the program: it then
             never outranks a cause that does.
     """
@@ -183,19 +187,50 @@ class Cause:
     reference: str
     min_share: float
     detect: Callable[[Case], Detection | None]
+    time_sql: str | None = None
+    takes_time: bool = True
     of_program: bool = True
 
 
 @cache
 def causes() -> dict[str, Cause]:
-    """Every cause by id: each module of ``causes`` registers one as ``CAUSE``."""
+    """Every cause by id: each module of ``causes`` registers one as ``CAUSE``.
+
+    Raises:
+        TypeError: a module's cause is incomplete; whoever writes it is told what to add.
+    """
     import stepscope.diagnosis.causes as package
 
-    found = {}
+    found: dict[str, Cause] = {}
     for module in pkgutil.iter_modules(package.__path__):
-        cause: Cause = importlib.import_module(f"{package.__name__}.{module.name}").CAUSE
-        found[cause.id] = cause
+        name = f"{package.__name__}.{module.name}"
+        cause = getattr(importlib.import_module(name), "CAUSE", None)
+        if not isinstance(cause, Cause):
+            raise TypeError(f"{name} has no CAUSE; a module of that folder holds one Cause")
+        register(found, cause, module.name)
     return found
+
+
+def register(known: dict[str, Cause], cause: Cause, file: str) -> None:
+    """Add a cause to those that are known.
+
+    Args:
+        known: causes by id; it receives this one.
+        cause: what a module offers.
+        file: name of that module, without folder and suffix.
+
+    Raises:
+        TypeError: it cannot be ranked or told from the others.
+    """
+    if cause.id != file:
+        raise TypeError(f"the cause {cause.id!r} stands in {file}.py; name both the same")
+    if cause.takes_time and not (cause.time_sql or "").strip() and cause.id not in IDLE_CAUSES:
+        raise TypeError(
+            f"the cause {cause.id!r} has no time_sql, and no idle time is charged to it "
+            "(CAUSES in gaps/idle.py), so that it would be ranked with 0.0 ms; give its Cause "
+            "a time_sql, the statement for its time in ns a step"
+        )
+    known[cause.id] = cause
 
 
 def located(where: Where) -> Location:

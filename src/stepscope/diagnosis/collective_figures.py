@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.collectives import kinds
-from stepscope.analysis.collectives.job import Collectives
-from stepscope.analysis.collectives.late import Lateness
+from stepscope.collectives import kinds
+from stepscope.collectives.job import Collectives
+from stepscope.collectives.late import Lateness
 from stepscope.diagnosis.cause import Case, Figure
 
 PACE = "rank_pace WHERE {lane}"

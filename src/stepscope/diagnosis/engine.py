@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
@@ -48,6 +47,7 @@ from stepscope.diagnosis.tool_cost import (
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
 from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_remarks
+from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
@@ -180,9 +180,7 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
     for item in found:
         if item not in worth:
             name = f"{item.cause.id}.observed_ns_per_step"
-            figure = _with_time(
-                Figure(name, "ns", "{time}"), item.cause.id, item.detection.time_sql
-            )
+            figure = _with_time(Figure(name, "ns", "{time}"), item.cause.id, _time_sql(item))
             hidden[item.cause.title] = evaluated(figure, item.case, compute)
     return findings, hidden
 
@@ -223,11 +221,11 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
 def _finding(item: Ranked, compute: Compute) -> Finding:
     cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    time_sql = _GAIN_SQL.format(cause=cause.id) if item.costs_its_gain else detection.time_sql
+    time_sql = _GAIN_SQL.format(cause=cause.id) if item.costs_its_gain else _time_sql(item)
     figures = [_with_time(figure, cause.id, time_sql) for figure in _OF_EVERY_FINDING]
     if item.costs_its_gain:
         observed = Figure("observed_ns_per_step", "ns", "{time}")
-        figures.append(_with_time(observed, cause.id, detection.time_sql))
+        figures.append(_with_time(observed, cause.id, _time_sql(item)))
     figures = [*detection.figures, *(figures if known else figures[:1])]
     if item.predicted.unrecorded is not None:
         sql = predicted_sql("unrecorded_step_ns", cause.id)
@@ -291,6 +289,11 @@ _OF_EVERY_FINDING = (
     Figure("prediction_low_ns", "ns", "low_ns"),
     Figure("prediction_high_ns", "ns", "high_ns"),
 )
+
+
+def _time_sql(item: Ranked) -> str | None:
+    """The statement for the time that was seen to pass in it; None for its idle time."""
+    return item.detection.time_sql or item.cause.time_sql
 
 
 def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:

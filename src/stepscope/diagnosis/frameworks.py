@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
-from stepscope.analysis.lanes import Lane
+from stepscope.activity.device import Lane
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection
 

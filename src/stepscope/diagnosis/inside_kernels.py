@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.analysis.kernels.repair import Repair
-from stepscope.analysis.simulation import Change, FuseOps, RemoveOps, ScaleOps
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.tool_cost import doubtful_ns
+from stepscope.kernels.repair import Repair
+from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]
 
@@ -68,6 +68,14 @@ def repair_figures(cause: str) -> list[Figure]:
     ]
 
 
+def saved_time_sql(cause: str) -> str:
+    """What the repair of a cause's kernels saves, ns a step."""
+    return (
+        "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
+        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    )
+
+
 def detection(
     case: Case,
     cause: str,
@@ -99,10 +107,6 @@ def detection(
     kernels = case.explanation.kernels
     saved = kernels.per_step(repair.saved_ns)
     least, most = (kernels.per_step(ns) for ns in repair.saved_bounds_ns)
-    time = (
-        "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
-        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
-    )
     place = kernels.attribution.heaviest(repair.rows)
     return Detection(
         time_ns=saved,
@@ -114,7 +118,6 @@ def detection(
         figures=[*repair_figures(cause), *(figures or [])],
         where=located(place),
         texts=texts or {},
-        time_sql=time,
         next_capture=next_capture or (None if place.function or place.source else captures.STACKS),
         repair=repair,
         absorbs=absorbs,

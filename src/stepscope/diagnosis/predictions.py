@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stepscope.analysis.gaps import CAUSES
-from stepscope.analysis.simulation import Free, Simulation
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
+from stepscope.gaps.idle import CAUSES
+from stepscope.simulation import Free, Simulation
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepscope.analysis.collectives.job import Collectives
+from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Figure
 from stepscope.diagnosis.result import Evidence, Finding
 from stepscope.trace.units import percent, shown

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from stepscope.analysis.call_cost import LARGEST_PART
-from stepscope.analysis.measured_cost import DEVIATIONS, TABLE
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
+from stepscope.gaps.call_cost import LARGEST_PART
+from stepscope.gaps.measured_cost import DEVIATIONS, TABLE
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""

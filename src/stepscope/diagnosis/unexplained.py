@@ -6,14 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.unrecorded import BUSY, HOLE
+from stepscope.activity import names as words
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import unrecorded_ns
+from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
+from stepscope.intervals.distinct import among, distinct_rows, distinct_values
+from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray
 
 _ID: Final = "unexplained"
@@ -120,15 +121,14 @@ def _before(case: Case, op: IntArray, weight: IntArray) -> str:
     known = op >= 0
     if not known.any():
         return ""
-    pairs, group = np.unique(
-        np.stack((ops["name"][op[known]], ops["stream"][op[known]])), axis=1, return_inverse=True
-    )
-    held = np.bincount(group.reshape(-1), weights=weight[known])
+    names, streams = ops["name"][op[known]], ops["stream"][op[known]]
+    first, group = distinct_rows((names, streams))
+    held = np.bincount(group, weights=weight[known])
     best = int(np.argmax(held))
     if held[best] < _MOST * weight.sum():
         return ""
-    label = classify(ops.texts["name"][int(pairs[0][best])]).label
-    return f"before {_named(label)} on stream {int(pairs[1][best])}"
+    label = classify(ops.texts["name"][int(names[first[best]])]).label
+    return f"before {_named(label)} on stream {int(streams[first[best]])}"
 
 
 def _during(case: Case, start: IntArray, end: IntArray) -> str:
@@ -139,11 +139,11 @@ def _during(case: Case, start: IntArray, end: IntArray) -> str:
     whole = int((idle[1] - idle[0]).sum())
     if not len(api) or not whole:
         return ""
-    near = np.isin(api["thread_id"], host.launch_threads)
+    near = among(api["thread_id"], host.launch_threads)
     near &= (api["start_ns"] < end.max()) & (api["end_ns"] > start.min())
     rows = np.flatnonzero(near)
     held: dict[str, int] = {}
-    for code in np.unique(api["name"][rows]).tolist():
+    for code in distinct_values(api["name"][rows]).tolist():
         mine = rows[api["name"][rows] == code]
         calls = union(api["start_ns"][mine], api["end_ns"][mine])
         held[api.texts["name"][code]] = int(overlap_per_window(calls, *idle).sum())

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.gaps.unrecorded import BUSY, HOLE
+from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray
 
 _WORTH_A_REMARK: Final = 0.05

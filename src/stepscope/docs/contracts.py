@@ -7,14 +7,14 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from stepscope.analysis.derived import derived_tables
-from stepscope.analysis.simulation import path
-from stepscope.analysis.simulation import result as simulation
+from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
 from stepscope.docs.comparison import CONTRACTS as COMPARISON
 from stepscope.docs.comparison import Structs
 from stepscope.docs.markdown import attributes, code, page, prose, summary, table
 from stepscope.docs.ncu_pages import RESULTS
+from stepscope.simulation import path
+from stepscope.simulation import result as simulation
 from stepscope.trace.problems import Problem
 
 _DIAGNOSIS: Final[Structs] = [

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from stepscope.analysis.kernels import ceilings, examine
-from stepscope.analysis.kernels import operator_roofline as operators
-from stepscope.analysis.kernels.flops import OPERATORS
 from stepscope.docs.markdown import code, constants, prose, table
-from stepscope.kernels import against, decide, explain, memory, result, roofline
-from stepscope.kernels.limiters import LIMITERS
-from stepscope.kernels.metrics import METRICS, SECTIONS
-from stepscope.kernels.stalls import STALLS
+from stepscope.kernels import ceilings
+from stepscope.ncu import against, decide, explain, memory, result, roofline
+from stepscope.ncu.limiters import LIMITERS
+from stepscope.ncu.metrics import METRICS, SECTIONS
+from stepscope.ncu.stalls import STALLS
+from stepscope.operators import examine
+from stepscope.operators import roofline as operators
+from stepscope.operators.flops import OPERATORS
 
 RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
     "ncu-kernels": (

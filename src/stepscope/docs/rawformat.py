@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.docs.markdown import code, constants, prose, summary, table
-from stepscope.importers.own import layout
+from stepscope.importers.stepscope import layout
 
 _NAMES = {
     getattr(layout, name): name.lower()

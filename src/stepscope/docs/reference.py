@@ -12,25 +12,15 @@ from pathlib import Path
 import click
 
 import stepscope
-from stepscope.analysis import (
-    call_cost,
-    enqueueing,
-    gaps,
-    gil,
-    host,
-    noise,
-    outliers,
-    profiler_cost,
-    silence,
-    stalls,
-)
-from stepscope.analysis.derived import derived_tables
-from stepscope.analysis.simulation import costs, program, waits
-from stepscope.analysis.simulation import edit as simulated
+from stepscope.activity import host
+from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
+from stepscope.cli.options import WithActions
+from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.docs.answers import reports_page, rules_page
+from stepscope.docs.colour_page import colours_page
 from stepscope.docs.comparison import comparison_parts
 from stepscope.docs.contracts import CONTRACTS, json_page, json_schema
 from stepscope.docs.kernel_pages import kernels_page
@@ -48,7 +38,13 @@ from stepscope.docs.markdown import (
 from stepscope.docs.ncu_pages import limiters_page
 from stepscope.docs.rawformat import raw_format_page
 from stepscope.docs.snippets import demo_session
+from stepscope.gaps import call_cost, gil, noise, profiler_cost, stalls
+from stepscope.gaps import idle as gaps
+from stepscope.gaps import submit_time as enqueueing
+from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
+from stepscope.simulation import costs, program, waits
+from stepscope.simulation import edit as simulated
 from stepscope.trace.meta import Absent
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
@@ -73,6 +69,13 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
+    "STEPSCOPE_QUERY_TIMEOUT": (
+        "seconds that SQL may take, of `query`, `verify`, own reports and evidence; 300"
+    ),
+    "STEPSCOPE_QUERY_MEMORY": (
+        "memory that SQL may take, such as `4GB`; by default half of what the machine or container "
+        "has. Nothing is spilled to disk"
+    ),
     "STEPSCOPE_CUPTI": "the `libcupti` that the collector shall use; the program's own by default",
     "STEPSCOPE_CUBLASLT": (
         "the `libcublasLt` that `stepscope ceilings` shall use; that of PyTorch's packages or of "
@@ -192,6 +195,9 @@ def commands_page() -> str:
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
         rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
+        if isinstance(command, WithActions):
+            actions = [(code(action), prose(does)) for action, does in command.actions.items()]
+            parts.append(table(("action", "meaning"), actions))
         parts.append(table(("option", "values", "default", "meaning"), rows))
     return page(parts)
 
@@ -310,6 +316,7 @@ def environment_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
+    "colours.md": lambda: page(colours_page()),
     "idle-time.md": idle_page,
     "kernels.md": lambda: page(kernels_page()),
     "limiters.md": lambda: page(limiters_page()),
@@ -354,7 +361,7 @@ def _absent(importer: str) -> list[Absent]:
 
         return nsys({}, set())
     if importer == "stepscope":
-        from stepscope.importers.own.absent import absent_tables as own
+        from stepscope.importers.stepscope.absent import absent_tables as own
 
         return own({})
     if importer == "kineto":

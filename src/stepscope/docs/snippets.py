@@ -159,8 +159,8 @@ def info() -> str:
 
 def whatif() -> str:
     """A prediction for the bundled trace, with the command that gives it."""
-    from stepscope.analysis.simulation import Free
     from stepscope.render.simulation import whatif_text
+    from stepscope.simulation import Free
 
     with demo_session() as session:
         name = Path(session.paths[0]).name

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.timeline.classes import CLASSES
-from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Samples
 from stepscope.export.pieces import CHUNK, Arrows, Piece, launches, pieces
+from stepscope.intervals.distinct import distinct_values
+from stepscope.timeline.classes import CLASSES
+from stepscope.timeline.timeline import Timeline
+from stepscope.timeline.track import Samples
 
 REFERENCE = "Trace Event Format (Google); JSON object format"
 
@@ -77,7 +78,7 @@ def _slices(
     for at in range(0, len(piece.rows), CHUNK):
         rows = piece.rows[at : at + CHUNK]
         numbers = content.name[rows]
-        for number in np.unique(numbers).tolist():
+        for number in distinct_values(numbers).tolist():
             if number not in names:
                 names[number] = f',"name":{_text(texts[number])}'
         start = content.start[rows].tolist()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Samples
 from stepscope.export.pieces import CHUNK, begins_and_ends, launches, pieces
+from stepscope.timeline.timeline import Timeline
+from stepscope.timeline.track import Samples
 from stepscope.trace.frame import BoolArray, IntArray
 
 REFERENCE = "perfetto/trace/trace_packet.proto"

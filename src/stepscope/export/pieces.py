@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.launch import launching_calls
-from stepscope.analysis.timeline.timeline import Timeline
-from stepscope.analysis.timeline.track import Slices, Track
+from stepscope.activity.launch import launching_calls
+from stepscope.intervals.distinct import distinct_values, with_first
+from stepscope.timeline.timeline import Timeline
+from stepscope.timeline.track import Slices, Track
 from stepscope.trace.frame import BoolArray, IntArray
 
 _MOST_LANES = 8
@@ -112,7 +113,7 @@ def _entangled(start: IntArray, end: IntArray) -> Iterator[IntArray]:
     order = np.argsort(level, kind="stable")
     crossed = row[order[0::2]] != row[order[1::2]]
     group = np.cumsum(begins & (depth == 1)) - 1  # of each begin and end
-    wanted = np.unique(group[order[0::2][crossed]])
+    wanted = distinct_values(group[order[0::2][crossed]])
     of_row = group[begins]
     rows = row[begins]
     low = np.searchsorted(of_row, wanted, side="left")
@@ -174,7 +175,7 @@ def launches(timeline: Timeline) -> dict[int, Arrows]:
         call = launching_calls(gpu, api)
         ops = np.flatnonzero(call >= 0)
         # a call that enqueued several operations has one arrow, to the first
-        _, first = np.unique(call[ops], return_index=True)
+        _, first = with_first(call[ops])
         ops = ops[first]
         numbers = np.arange(number, number + len(ops))
         of_op = np.full(len(gpu), -1, np.int64)

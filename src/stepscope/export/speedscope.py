@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from stepscope.analysis.timeline.timeline import Timeline
 from stepscope.export.pieces import CHUNK, begins_and_ends, pieces
+from stepscope.timeline.timeline import Timeline
 
 REFERENCE = "speedscope's file-format-schema"
 

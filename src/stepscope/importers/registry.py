@@ -14,6 +14,7 @@ from stepscope.importers.base import HEAD_BYTES, Importer
 from stepscope.importers.foreign import recognised
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
+from stepscope.trace.folders import private_folder
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import (
@@ -31,10 +32,10 @@ TRACE_SUFFIX = ".stepscope"
 
 @cache
 def importers() -> tuple[Importer, ...]:
-    """Every importer: each sub-package of ``importers`` registers one as ``IMPORTER``."""
+    """Every importer: each sub-package but ``common`` registers one as ``IMPORTER``."""
     found = []
     for module in pkgutil.iter_modules(package.__path__):
-        if module.ispkg:
+        if module.ispkg and module.name != "common":
             loaded = importlib.import_module(f"{package.__name__}.{module.name}")
             found.append(loaded.IMPORTER)
     return tuple(found)
@@ -130,7 +131,9 @@ def load(path: Path, cache_store: Cache, *, again: bool = False) -> Trace:
         StorageError: the cache cannot be written.
     """
     if is_trace_folder(path):
-        return Trace(path)
+        found = Trace(path)
+        found.examine()
+        return found
     importer = detect(path)
     if importer is None:
         raise InputError(_unknown(path))
@@ -138,8 +141,9 @@ def load(path: Path, cache_store: Cache, *, again: bool = False) -> Trace:
     def build(folder: Path, digest: str) -> None:
         _fill(importer, path, folder, digest)
 
-    folder = cache_store.get(path, f"{importer.name}/{importer.revision}", build, again=again)
-    return Trace(folder, path)
+    key = f"{importer.name}/{importer.revision}"
+    folder = cache_store.get(path, key, build, again=again)
+    return Trace(folder, path, lambda: cache_store.renew(path, key, build))
 
 
 def convert(path: Path, target: Path) -> None:
@@ -159,7 +163,7 @@ def convert(path: Path, target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     with storage_errors(target):
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        private_folder(partial)
     try:
         _fill(importer, path, partial, "")
         with storage_errors(target):

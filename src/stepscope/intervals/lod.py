@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.algebra import Intervals, Ints, coverage, overlap_per_window, union
+from stepscope.intervals.distinct import distinct_values
 
 FACTOR = 16
 """Slices, or groups of the level below, in one group of the pyramid."""
@@ -80,7 +81,7 @@ class Pyramid:
 
     @cached_property
     def _by_kind(self) -> dict[int, _Cover]:
-        kinds = np.unique(self.kind).tolist()
+        kinds = distinct_values(self.kind).tolist()
         if len(kinds) == 1:
             return {kinds[0]: self._cover}
         return {

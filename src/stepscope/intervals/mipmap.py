@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.algebra import Ints
+from stepscope.intervals.distinct import values_of_either
 from stepscope.intervals.lod import Columns, Pyramid
 
 FEWEST = 4096
@@ -127,7 +128,7 @@ def _candidates(start: Ints, end: Ints, power: int) -> Ints:
 def _distinct(first: Ints, more: Ints) -> Ints:
     """Distinct numbers of an ascending array and of another."""
     found = first[np.flatnonzero(np.diff(first, prepend=first[0] - 1))] if len(first) else first
-    return np.union1d(found, more) if len(more) else found
+    return values_of_either(found, more) if len(more) else found
 
 
 def _of_depth(

@@ -1,5 +1,1 @@
-"""Inside one kernel: Nsight Compute reports read and explained.
-
-``reading`` gives launches with their metrics, ``limiters`` names what holds a launch back,
-``roofline`` and ``explain`` say by how much, ``against`` compares two reports.
-"""
+"""What the kernels are, who launched them, and what a repair inside them would gain."""

@@ -13,7 +13,7 @@ from stepscope.render.text import clean, milliseconds, plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.collectives.summary import Communication
+    from stepscope.collectives.summary import Communication
 
 _LONGEST_LINE = 400
 
@@ -25,7 +25,7 @@ def as_json(found: Communication) -> str:
 
 def as_csv(found: Communication, by: str) -> str:
     """All fields of the operations, or of the ranks, as they are in JSON."""
-    from stepscope.analysis.collectives.summary import Operations, RankArrival
+    from stepscope.collectives.summary import Operations, RankArrival
 
     rows, kind = (
         (found.operations, Operations) if by == "operation" else (found.arrivals, RankArrival)

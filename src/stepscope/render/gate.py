@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape as xml
 from xml.sax.saxutils import quoteattr
 
 from stepscope.render.markdown import escape
-from stepscope.render.text import clean, milliseconds
+from stepscope.render.text import clean, milliseconds, plural
 from stepscope.trace.units import signed_milliseconds
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def gitlab(g: GateResult) -> str:
 def _headline(g: GateResult) -> str:
     step = milliseconds(g.step_ns)
     if not g.checks:
-        return f"Nothing was checked; the step takes {step}"
+        return f"{_saved(g)}; the step takes {step}. No checks were requested"
     bad = sum(c.status == "fail" for c in g.checks)
     unknown = sum(c.status == "cannot_tell" for c in g.checks)
     if g.passed:
@@ -116,7 +116,17 @@ def _notes(g: GateResult) -> list[str]:
             most = ", ".join(f"{m.name} {milliseconds(m.difference_ns)}" for m in g.causes)
             notes.append(f"takes most of the step beside compute: {most}")
     notes += [f"kernel: {said}" for said in g.kernels]
-    return [*notes, *g.remarks]
+    saved = [_saved(g)] if g.saved and g.checks else []  # without checks it is the headline
+    return [*notes, *g.remarks, *saved]
+
+
+def _saved(g: GateResult) -> str:
+    """Where the captures went."""
+    if g.saved is None:
+        return "Nothing was saved"
+    s = g.saved
+    whole = "" if s.runs == s.added else f", which now holds {s.runs:,}"
+    return f"Saved {plural(s.added, 'capture')} to {clean(s.path, _LONG)}{whole}"
 
 
 def _case(g: GateResult, c: Check, unknown_fails: bool) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.kernels.limiters import LIMITERS
-from stepscope.kernels.result import (
+from stepscope.ncu.limiters import LIMITERS
+from stepscope.ncu.result import (
     Against,
     Change,
     Explanation,
@@ -15,8 +15,8 @@ from stepscope.kernels.result import (
     KernelTable,
     StallShare,
 )
-from stepscope.kernels.roofline import LEVELS, PRECISIONS, Roofline
-from stepscope.kernels.units import shown
+from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
+from stepscope.ncu.units import shown
 from stepscope.render.roofline import roofline_text
 from stepscope.render.text import clean
 

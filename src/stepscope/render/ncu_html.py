@@ -6,9 +6,9 @@ from html import escape
 from pathlib import PurePath
 from typing import Final
 
-from stepscope.kernels.limiters import LIMITERS
-from stepscope.kernels.result import Against, Pair
-from stepscope.kernels.units import shown
+from stepscope.ncu.limiters import LIMITERS
+from stepscope.ncu.result import Against, Pair
+from stepscope.ncu.units import shown
 from stepscope.render.ncu import notable, ratio_text
 from stepscope.render.roofline_svg import Point, roofline_svg
 from stepscope.render.text import clean

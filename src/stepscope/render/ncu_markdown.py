@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.kernels.limiters import LIMITERS
-from stepscope.kernels.result import Against, Explanation, KernelTable
+from stepscope.ncu.limiters import LIMITERS
+from stepscope.ncu.result import Against, Explanation, KernelTable
 from stepscope.render.markdown import escape
 from stepscope.render.ncu import against_rows, explanation_rows, kernels_table
 from stepscope.render.tables import as_markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.kernels.operator_roofline import OperatorRoofline, OperatorRooflines
+from stepscope.operators.roofline import OperatorRoofline, OperatorRooflines
 from stepscope.render.text import clean, figure
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stepscope.kernels.roofline import LEVELS, PRECISIONS, Roofline
+from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
 
 _HEIGHT = 14
 _DECADES_BELOW = 5  # of performance that are drawn below the ceiling

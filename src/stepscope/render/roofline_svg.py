@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from stepscope.kernels.roofline import LEVELS, PRECISIONS, Roof, Roofline
+from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roof, Roofline
 from stepscope.render.text import clean
 
 _WIDTH, _HEIGHT = 860, 520

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.render.text import clean, milliseconds
 
 if TYPE_CHECKING:
-    from stepscope.analysis.simulation.result import CriticalPath, PathPlace, WhatIf
+    from stepscope.simulation.result import CriticalPath, PathPlace, WhatIf
 
 _NAME = 90
 _SHOWN = 10

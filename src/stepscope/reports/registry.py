@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from stepscope.analysis.tabular.report import Report, registered
+from stepscope.tabular.report import Report, registered
 
 DEFAULT = (
     *("nvtx_sum", "osrt_sum", "cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum"),

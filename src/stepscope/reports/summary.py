@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import (
+from stepscope.tabular.maths import (
     Statistics,
     nullable,
     percent_of_total,
@@ -14,7 +14,7 @@ from stepscope.analysis.tabular.maths import (
     statistics,
     text_ranks,
 )
-from stepscope.analysis.tabular.report import Column
+from stepscope.tabular.report import Column
 from stepscope.trace.frame import AnyArray, IntArray
 
 
@@ -82,7 +82,7 @@ def by_name(
     Returns:
         The statistics, the order of their groups, and the code of each group.
     """
-    from stepscope.analysis.tabular.maths import group
+    from stepscope.tabular.maths import group
 
     groups, firsts = group(codes)
     found = statistics(duration, groups, len(firsts))

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report, Unit, nearest
-from stepscope.analysis.tabular.source import Source
+from stepscope.tabular.report import Answer, Arguments, Column, Report, Unit, nearest
+from stepscope.tabular.source import Source
 from stepscope.trace.errors import InputError, StepscopeError, UsageError
 from stepscope.trace.schema import TABLES
 

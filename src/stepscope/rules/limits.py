@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.tabular.report import Argument, Arguments
+from stepscope.tabular.report import Argument, Arguments
 
 ROWS = Argument("rows", "show at most N rows (-1: all)", 50, low=-1)
 

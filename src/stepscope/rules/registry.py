@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from stepscope.analysis.tabular.report import Report, registered
+from stepscope.tabular.report import Report, registered
 
 DEFAULT = (
     *("cuda_api_sync", "cuda_memcpy_async", "cuda_memcpy_sync", "cuda_memset_sync"),

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from stepscope.runs.comparing import profiles_of
+from stepscope.runs.comparing import Paths, profiles_of
 from stepscope.session import OpenOptions, Session
+from stepscope.trace import progress
 from stepscope.trace.errors import UsageError
+from stepscope.trace.given import listed
 from stepscope.trace.one_job import refuse_ranks_as_runs
 
 if TYPE_CHECKING:
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def gate_runs(
-    paths: Sequence[str],
+    paths: Paths,
     *,
-    baseline: Sequence[str] = (),
-    budgets: Sequence[str] = (),
-    config: str | None = None,
+    baseline: Paths = (),
+    budgets: str | Sequence[str] = (),
+    config: str | Path | None = None,
     allow_missing: bool = False,
-    save_baseline: str | None = None,
+    save_baseline: str | Path | None = None,
     **opening: Unpack[OpenOptions],
 ) -> GateResult:
     """Judge captures of one state of the code against budgets and a baseline.
@@ -46,22 +48,25 @@ def gate_runs(
     """
     from dataclasses import replace
 
+    from msgspec import structs
+
     from stepscope import __version__
     from stepscope.compare.budgets import Rules, read_rules, with_limits
-    from stepscope.compare.gate import NOTHING_ASKED, gate
+    from stepscope.compare.gate import NOTHING_ASKED, Saved, gate
     from stepscope.compare.stored import add_to_baseline
 
     usual = Path("stepscope.toml")
     file = Path(config) if config else usual if usual.is_file() else None
-    rules = with_limits(read_rules(file) if file else Rules(), budgets)
+    rules = with_limits(read_rules(file) if file else Rules(), listed(budgets))
     if allow_missing:
         rules = replace(rules, allow_missing=True)
     if not (baseline or rules.limits or rules.figures or rules.cells or save_baseline):
         raise UsageError(NOTHING_ASKED)  # before anything is read
-    before = profiles_of(baseline, **opening)
-    sessions = [Session([path], **opening) for path in paths]
+    before = profiles_of(baseline, **opening) if listed(baseline) else []
+    sessions = [Session([path], **opening) for path in listed(paths)]
     refuse_ranks_as_runs([session.job.traces for session in sessions])
-    runs = [session.profile() for session in sessions]
+    numbered = progress.each(range(len(sessions)), "Run", lambda number: str(number + 1))
+    runs = [sessions[number].profile() for number in numbered]
 
     def compute(item: SqlLimit | CellLimit) -> float:
         return max(session.limited(item) for session in sessions)
@@ -69,7 +74,9 @@ def gate_runs(
     asked = before or rules.limits or rules.figures or rules.cells or not save_baseline
     result = gate(runs, before, rules, compute) if asked else nothing_asked(runs)
     if save_baseline:
-        add_to_baseline(Path(save_baseline), runs, __version__)
+        held = add_to_baseline(Path(save_baseline), runs, __version__)
+        place = str(save_baseline).encode("utf-8", "replace").decode()
+        result = structs.replace(result, saved=Saved(place, len(runs), held))
     return result
 
 

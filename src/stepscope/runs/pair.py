@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stepscope.session import OpenOptions, Session
@@ -28,7 +29,9 @@ class Pair:
         InputError: a path cannot be read as a capture.
     """
 
-    def __init__(self, before: str, after: str, **opening: Unpack[OpenOptions]) -> None:
+    def __init__(
+        self, before: str | Path, after: str | Path, **opening: Unpack[OpenOptions]
+    ) -> None:
         self.sessions = {
             side: Session([path], **opening)
             for side, path in zip(SIDES, (before, after), strict=True)

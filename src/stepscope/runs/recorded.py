@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.runs.comparing import profiles
+from stepscope.runs.comparing import Paths, profiles
 from stepscope.trace.errors import StorageError, UsageError
+from stepscope.trace.given import listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +20,8 @@ UNSENT = "stepscope-history-unsent"
 
 
 def history_add(
-    place: str,
-    paths: Sequence[str],
+    place: str | Path,
+    paths: Paths,
     *,
     name: str = "",
     revision: str | None = None,
@@ -46,8 +47,9 @@ def history_add(
     from stepscope.compare.history import History, record_of
     from stepscope.compare.history.git import head
 
+    given = listed(paths)
     made_from = head() if revision is None else revision
-    found = profiles([[path] for path in paths])
+    found = profiles([[path] for path in given])
     records = [
         record_of(
             profile,
@@ -55,7 +57,7 @@ def history_add(
             revision=made_from,
             label=label,
         )
-        for path, profile in zip(paths, found, strict=True)
+        for path, profile in zip(given, found, strict=True)
     ]
     left = list(records)
     try:
@@ -65,7 +67,7 @@ def history_add(
                 left.remove(record)
                 yield entry
     except StorageError as error:
-        if "://" not in place or place.startswith("file://"):
+        if "://" not in str(place) or str(place).startswith("file://"):
             raise
         with History(f"{UNSENT}/", create=True) as kept:
             for record in left:
@@ -76,7 +78,7 @@ def history_add(
         ) from error
 
 
-def history_copy(source: str, target: str) -> tuple[int, int]:
+def history_copy(source: str | Path, target: str | Path) -> tuple[int, int]:
     """Copy every run of a history that another one does not have yet.
 
     Returns:
@@ -97,7 +99,9 @@ def history_copy(source: str, target: str) -> tuple[int, int]:
         return len(records), len(missing)
 
 
-def history_log(place: str, name: str, trackers: Sequence[str], latest: int | None = None) -> int:
+def history_log(
+    place: str | Path, name: str, trackers: str | Sequence[str], latest: int | None = None
+) -> int:
     """Send recorded runs, all or the latest, to experiment trackers; returns how many.
 
     Raises:
@@ -110,15 +114,15 @@ def history_log(place: str, name: str, trackers: Sequence[str], latest: int | No
     return len(entries)
 
 
-def send_to(trackers: Sequence[str], entries: Sequence[Entry]) -> None:
+def send_to(trackers: str | Sequence[str], entries: Sequence[Entry]) -> None:
     """Send entries to experiment trackers, each written ``NAME`` or ``NAME=WHERE``."""
     from stepscope.compare.sinks.base import send
 
-    for tracker in trackers:
+    for tracker in listed(trackers):
         send(tracker, entries)
 
 
-def history_entries(place: str, name: str = "") -> list[Entry]:
+def history_entries(place: str | Path, name: str = "") -> list[Entry]:
     """Recorded runs, the earliest first.
 
     Raises:
@@ -130,7 +134,7 @@ def history_entries(place: str, name: str = "") -> list[Entry]:
         return history.entries(name)
 
 
-def history_plot(place: str, name: str, figure: str, *, added: bool = False) -> Plot:
+def history_plot(place: str | Path, name: str, figure: str, *, added: bool = False) -> Plot:
     """A figure over the recorded runs, with its changes of level.
 
     Args:
@@ -150,7 +154,7 @@ def history_plot(place: str, name: str, figure: str, *, added: bool = False) -> 
         return history.plot(name, figure, None if added else by_commit)
 
 
-def history_keep(place: str, latest: int, name: str = "") -> int:
+def history_keep(place: str | Path, latest: int, name: str = "") -> int:
     """Remove all but the latest runs of each name; returns how many.
 
     Raises:
@@ -163,7 +167,7 @@ def history_keep(place: str, latest: int, name: str = "") -> int:
         return history.keep(latest, name)
 
 
-def history_parquet(entries: Sequence[Entry], output: str | None) -> None:
+def history_parquet(entries: Sequence[Entry], output: str | Path | None) -> None:
     """Write recorded runs as Parquet: a row a run, a column a figure.
 
     Raises:

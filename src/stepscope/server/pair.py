@@ -61,7 +61,7 @@ def pair_layout(pair: Pair) -> dict[str, Any]:
     """Names of the runs, and what classes mean."""
     return {
         "pair": {side: _short(pair.sessions[side].paths) for side in SIDES},
-        "classes": timeline_classes(),
+        **timeline_classes(),
     }
 
 

@@ -47,9 +47,9 @@ from stepscope.session.viewing import Viewing
 from stepscope.trace.cache import remove_leftovers
 
 if TYPE_CHECKING:
-    from stepscope.analysis.tabular.report import Outcome as Outcome
-    from stepscope.analysis.tabular.report import Report as Report
-    from stepscope.analysis.tabular.report import Request as Request
+    from stepscope.tabular.report import Outcome as Outcome
+    from stepscope.tabular.report import Report as Report
+    from stepscope.tabular.report import Request as Request
 
 __all__ = [
     "OpenOptions",
@@ -79,7 +79,7 @@ class Session(Diagnosing, Reporting, Viewing):
     """One opened job.
 
     Args:
-        paths: captures, folders of captures, or Stepscope trace folders.
+        paths: a capture, a folder of captures or a Stepscope trace folder, or several of them.
         cache: where imported files are kept; the user's cache by default.
         again: import even what the cache holds.
         ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.

@@ -10,7 +10,7 @@ from stepscope.trace.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.kernels.ceilings import Ceilings
+    from stepscope.kernels.ceilings import Ceilings
 
 
 def read_ceilings(path: str | Path) -> Ceilings:
@@ -19,7 +19,7 @@ def read_ceilings(path: str | Path) -> Ceilings:
     Raises:
         InputError: it is no such file.
     """
-    from stepscope.analysis.kernels.ceilings import SCHEMA, Ceilings
+    from stepscope.kernels.ceilings import SCHEMA, Ceilings
     from stepscope.trace.text import JsonError, from_json
 
     advice = "stepscope ceilings -o FILE writes one on the GPU"
@@ -48,8 +48,8 @@ def ceilings_beside_data_sheet(document: bytes) -> pa.Table:
     import msgspec
     import pyarrow as pa
 
-    from stepscope.analysis.kernels.ceilings import CEILINGS, Ceilings
-    from stepscope.analysis.kernels.peaks import peaks_of
+    from stepscope.kernels.ceilings import CEILINGS, Ceilings
+    from stepscope.kernels.peaks import peaks_of
 
     found = msgspec.json.decode(document, type=Ceilings)
     sheet = peaks_of(found.device)

@@ -7,13 +7,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stepscope.session.opening import Opening
+from stepscope.trace import progress
 from stepscope.trace.errors import InputError
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.job import Device, JobView
-    from stepscope.analysis.kernels.ceilings import Ceilings
+    from stepscope.breakdown.explain import Explanation
+    from stepscope.jobs.view import Device, JobView
+    from stepscope.kernels.ceilings import Ceilings
+
+
+def _title(member: Member) -> str:
+    return f"rank {member.rank}"
 
 
 class Explaining(Opening):
@@ -49,10 +54,10 @@ class Explaining(Opening):
         Raises:
             InputError: a trace holds no GPU work, or none with sound times.
         """
-        from stepscope.analysis.explain import explain
+        from stepscope.breakdown.explain import explain
 
         found: list[tuple[int, Member, Explanation]] = []
-        for member in self.job.members:
+        for member in progress.each(self.job.members, "Explaining", _title):
             of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings, self.choice)
             if not of_rank:
                 from stepscope.session.without_gpu import why_without_gpu
@@ -101,7 +106,7 @@ class Explaining(Opening):
     @cached_property
     def _view(self) -> JobView:
         """All explained devices."""
-        from stepscope.analysis.job import Device, JobView
+        from stepscope.jobs.view import Device, JobView
 
         return JobView(
             [

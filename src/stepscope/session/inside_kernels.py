@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.job import JobView
-    from stepscope.analysis.kernels.examine import Launches
     from stepscope.diagnosis.result import Diagnosis, InsideKernel
-    from stepscope.kernels.model import Report
+    from stepscope.jobs.view import JobView
+    from stepscope.ncu.model import Report
+    from stepscope.operators.examine import Launches
 
 CAUSES: Final = ("inefficient_kernel", "memory_bound_kernels")
 """Causes whose findings a report can go on from."""
@@ -29,8 +29,8 @@ def launches_to_examine(query: Query, diagnosis: Diagnosis, view: JobView) -> La
     Returns:
         None where no finding is about a kernel, and no operator is far below its roof.
     """
-    from stepscope.analysis.kernels.examine import launches_of
-    from stepscope.analysis.kernels.operator_roofline import far_below
+    from stepscope.operators.examine import launches_of
+    from stepscope.operators.roofline import far_below
 
     diagnosed = {finding.cause for finding in diagnosis.findings} & set(CAUSES)
     rows = _heaviest(query, sorted(diagnosed), "name")
@@ -81,8 +81,8 @@ def _heaviest(query: Query, causes: Iterable[str], *columns: str) -> list[dict[s
 def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) -> list[InsideKernel]:
     """The heaviest kernels of a cause that the reports hold."""
     from stepscope.diagnosis.result import InsideKernel
-    from stepscope.kernels.decide import limiter_of
-    from stepscope.kernels.match import matched
+    from stepscope.ncu.decide import limiter_of
+    from stepscope.ncu.match import matched
 
     rows = _heaviest(query, (cause,), "name", "grid_x", "grid_y", "grid_z")
     total = sum(row["ns"] for row in rows)

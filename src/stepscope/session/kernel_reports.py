@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.kernels.model import Report
-    from stepscope.kernels.result import Against, Explanation, KernelTable
-    from stepscope.kernels.roofline import Roofline
+    from stepscope.ncu.model import Report
+    from stepscope.ncu.result import Against, Explanation, KernelTable
+    from stepscope.ncu.roofline import Roofline
 
 
 def is_kernel_report(path: str | Path) -> bool:
     """Whether a path is an Nsight Compute report (``.ncu-rep`` or CSV) rather than a trace."""
-    from stepscope.kernels.reading import is_report
+    from stepscope.ncu.reading import is_report
 
     return is_report(Path(path))
 
@@ -24,7 +24,7 @@ def read_report(path: str | Path) -> Report:
     Raises:
         InputError: it cannot be read.
     """
-    from stepscope.kernels.reading import read_report
+    from stepscope.ncu.reading import read_report
 
     return read_report(Path(path))
 
@@ -35,7 +35,7 @@ def kernel_report(path: str | Path) -> KernelTable:
     Raises:
         InputError: it cannot be read.
     """
-    from stepscope.kernels.explain import kernel_table
+    from stepscope.ncu.explain import kernel_table
 
     return kernel_table(read_report(path))
 
@@ -52,8 +52,8 @@ def explain_kernel(path: str | Path, kernel: str) -> Explanation:
         InputError: the report cannot be read.
         UsageError: it has no such kernel.
     """
-    from stepscope.kernels.choose import open_for
-    from stepscope.kernels.explain import explanation
+    from stepscope.ncu.choose import open_for
+    from stepscope.ncu.explain import explanation
 
     report, launch = open_for(Path(path), kernel)
     return explanation(report, launch)
@@ -69,7 +69,7 @@ def compare_kernel_reports(path: str | Path, other: str | Path) -> Against:
     Raises:
         InputError: one cannot be read.
     """
-    from stepscope.kernels.against import against
+    from stepscope.ncu.against import against
 
     return against(read_report(path), read_report(other))
 
@@ -88,8 +88,8 @@ def kernel_rooflines(
         InputError: a report cannot be read.
         UsageError: there is no such kernel.
     """
-    from stepscope.kernels.choose import chosen
-    from stepscope.kernels.roofline import roofline_of
+    from stepscope.ncu.choose import chosen
+    from stepscope.ncu.roofline import roofline_of
 
     launches = read_report(path).launches
     if other:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from stepscope.analysis.steps.model import StepChoice
 from stepscope.importers.registry import load
+from stepscope.session.answers import Answers
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
+from stepscope.steps.model import StepChoice
+from stepscope.trace import progress
 from stepscope.trace.cache import Cache
-from stepscope.trace.errors import InputError
+from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
 from stepscope.trace.problems import Problem
 from stepscope.trace.trace import Job
@@ -33,7 +36,7 @@ class Opening:
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        paths: str | Path | Sequence[str | Path],
         *,
         cache: Cache | None = None,
         again: bool = False,
@@ -42,26 +45,42 @@ class Opening:
         step: str = "",
         step_kernel: str = "",
     ) -> None:
+        given = listed(paths)
+        if not given:
+            raise UsageError("no path is given; name a capture")
         self.choice = StepChoice(step, step_kernel)
         self._ceilings = read_ceilings(ceilings) if ceilings else None
         # a file name need not be valid Unicode, but results are
-        self.paths = [str(path).encode("utf-8", "replace").decode() for path in paths]
+        self.paths = [str(path).encode("utf-8", "replace").decode() for path in given]
         if "" in self.paths:
             raise InputError("one of the paths is empty; name a capture")
-        self.given = list(paths)
+        self.given = given
         self.explains_elsewhere = False  # set by who lets another process explain
         # kept for as long as the session: the cache holds the locks of the entries that it gave
         self._cache = cache or Cache()
         left_out: list[str] = []
-        captures = captures_of(paths, left_out)
+        captures = captures_of(given, left_out)
         self.job: Job = assemble(
-            [load(path, self._cache, again=again) for path in captures], apart=apart
+            [
+                load(path, self._cache, again=again)
+                for path in progress.each(captures, "Reading", lambda path: path.name)
+            ],
+            apart=apart,
         )
         if left_out:
             named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
             self.job.remarks.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
+        self._answers = Answers(
+            self.job.members,
+            self._cache,
+            [
+                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
+                *(*self.job.remarks, *map(repr, self.problems)),
+            ],
+            again=again,
+        )
 
     @property
     def open_options(self) -> OpenOptions:

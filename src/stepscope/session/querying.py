@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -12,9 +11,8 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.collectives.summary import Communication
-    from stepscope.analysis.job import JobView
-    from stepscope.analysis.kernels.operator_roofline import OperatorRooflines
+    from stepscope.collectives.summary import Communication
+    from stepscope.operators.roofline import OperatorRooflines
     from stepscope.sql.engine import Engine
 
 
@@ -31,41 +29,57 @@ class Querying(Ranking):
         """SQL over the canonical tables, the derived tables and ``prediction``."""
         from functools import partial
 
-        from stepscope.analysis.derived import derived_tables
-        from stepscope.diagnosis.predictions import prediction_table
+        from stepscope.derived import names
         from stepscope.sql.engine import Engine
 
         return Engine(
             [(member.rank, member.trace) for member in self.job.members],
             {
-                **{
-                    name: partial(self._derived, table.build)
-                    for name, table in derived_tables().items()
-                },
-                "prediction": lambda: prediction_table(
-                    [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
-                ),
+                **{name: partial(self._derived, name) for name in names()},
+                "prediction": lambda: self._answers.find_table("prediction", self._predictions),
             },
         )
 
-    def _derived(self, build: Callable[[JobView], pa.Table]) -> pa.Table:
-        return build(self._view)
+    def _derived(self, name: str) -> pa.Table:
+        def build() -> pa.Table:
+            from stepscope.derived import derived_table
 
-    def query(self, sql: str) -> pa.Table:
+            return derived_table(name).build(self._view)
+
+        return self._answers.find_table(name, build)
+
+    def _predictions(self) -> pa.Table:
+        from stepscope.diagnosis.predictions import prediction_table
+
+        return prediction_table(
+            [(r.case, r.cause.id, r.detection, r.predicted) for r in self._ranked]
+        )
+
+    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
         """Run one SELECT.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take; by default ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
 
         Raises:
             UsageError: the statement is wrong.
+            LimitError: it takes too much time or memory.
         """
-        return self.engine.query(sql)
+        return self.engine.query(sql, timeout_s)
 
-    def figure(self, sql: str) -> float | int:
+    def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; 0 for null.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take, as for :meth:`query`.
 
         Raises:
             UsageError: the statement is wrong, or its answer is not one number.
+            LimitError: it takes too much time or memory.
         """
-        answer = self.query(sql)
+        answer = self.query(sql, timeout_s)
         if answer.num_rows != 1 or answer.num_columns != 1:
             raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
         value = answer.column(0)[0].as_py()
@@ -77,9 +91,7 @@ class Querying(Ranking):
 
     def steps(self) -> pa.Table:
         """The ``step`` table: one row a step and device."""
-        from stepscope.analysis.derived.step import TABLE
-
-        return TABLE.build(self._view)
+        return self._derived("step")
 
     def communication(self) -> Communication:
         """Collectives by kind and group, and how each rank arrives at them.
@@ -87,12 +99,15 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.collectives.summary import nothing, summary
+        from stepscope.collectives.summary import Communication, nothing, summary
 
-        found = self._view.collectives
-        if found is None:
-            return nothing(self.paths, len({device.rank for device in self._view.devices}))
-        return summary(found, self.paths)
+        def made() -> Communication:
+            found = self._view.collectives
+            if found is None:
+                return nothing(self.paths, len({device.rank for device in self._view.devices}))
+            return summary(found, self.paths)
+
+        return self._answers.find("communication", Communication, made)
 
     def kernels(self) -> pa.Table:
         """Kernels of the steady steps by family and name, the longest time first.
@@ -100,7 +115,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import KERNELS_VIEW
+        from stepscope.kernels.views import KERNELS_VIEW
 
         return self.query(KERNELS_VIEW)
 
@@ -113,7 +128,7 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.views import operators_view
+        from stepscope.kernels.views import operators_view
 
         if not by:
             known = any(trace.rows("operator") for trace in self.job.traces)
@@ -126,6 +141,10 @@ class Querying(Ranking):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.kernels.operator_roofline import operator_rooflines
+        from stepscope.operators.roofline import OperatorRooflines, operator_rooflines
 
-        return operator_rooflines(self._view, self.paths)
+        return self._answers.find(
+            "operator rooflines",
+            OperatorRooflines,
+            lambda: operator_rooflines(self._view, self.paths),
+        )

@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING
 
 from stepscope.session.querying import Querying, is_number
 from stepscope.trace.errors import UsageError
+from stepscope.trace.given import listed
+from stepscope.trace.job import BY_ORDER
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.analysis.tabular.report import Outcome, Report, Request
-    from stepscope.analysis.tabular.source import Scope
     from stepscope.compare.budgets import CellLimit, SqlLimit
+    from stepscope.tabular.report import Outcome, Report, Request
+    from stepscope.tabular.source import Scope
 
 
 class Reporting(Querying):
     """What reports and rules say of the job."""
+
+    @property
+    def stated_ranks(self) -> list[tuple[Path, int | None]]:
+        """(capture, its rank where it or its name tells one), in order of rank."""
+        return [
+            (m.trace.path, None if m.rank_source == BY_ORDER else m.rank) for m in self.job.members
+        ]
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""
@@ -35,9 +44,9 @@ class Reporting(Querying):
         Raises:
             UsageError: a filter is written wrong.
         """
-        from stepscope.analysis.tabular.report import Outcome, answer
-        from stepscope.analysis.tabular.source import Scope, Source
-        from stepscope.analysis.tabular.window import range_scope, time_scope
+        from stepscope.tabular.report import Outcome, answer
+        from stepscope.tabular.source import Scope, Source
+        from stepscope.tabular.window import range_scope, time_scope
 
         fixed = time_scope(window) if window else Scope()
         for member in self.job.members:
@@ -122,7 +131,7 @@ def _facts(member: Member, *, several: bool) -> list[str]:
     ]
 
 
-def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:
+def known_reports(folders: str | Path | Sequence[str | Path] = ()) -> dict[str, Report]:
     """Every report by name: those in the folders, those that ship.
 
     Raises:
@@ -134,7 +143,9 @@ def known_reports(folders: Sequence[str] = ()) -> dict[str, Report]:
         return reports()
     from stepscope.reports.user import user_reports
 
-    return dict(sorted((reports() | user_reports([Path(folder) for folder in folders])).items()))
+    return dict(
+        sorted((reports() | user_reports([Path(folder) for folder in listed(folders)])).items())
+    )
 
 
 def known_rules() -> dict[str, Report]:
@@ -144,27 +155,27 @@ def known_rules() -> dict[str, Report]:
     return rules()
 
 
-def stats_requests(names: Sequence[str], known: Mapping[str, Report]) -> list[Request]:
+def stats_requests(names: str | Sequence[str], known: Mapping[str, Report]) -> list[Request]:
     """Read ``name[:argument]...``; the default set when there are no names.
 
     Raises:
         UsageError: unknown report or argument.
     """
-    from stepscope.analysis.tabular.report import parse
     from stepscope.reports.registry import DEFAULT
+    from stepscope.tabular.report import parse
 
-    return [parse(name, known) for name in names or DEFAULT]
+    return [parse(name, known) for name in listed(names) or DEFAULT]
 
 
-def rule_requests(names: Sequence[str]) -> list[Request]:
+def rule_requests(names: str | Sequence[str]) -> list[Request]:
     """Read ``name[:argument]...``; the default set when there are no names, ``all`` for all.
 
     Raises:
         UsageError: unknown rule or argument.
     """
-    from stepscope.analysis.tabular.report import parse
     from stepscope.rules.registry import DEFAULT, rules
+    from stepscope.tabular.report import parse
 
-    wanted = list(names) or list(DEFAULT)
+    wanted = listed(names) or list(DEFAULT)
     every = [name for item in wanted for name in (rules() if item == "all" else (item,))]
     return [parse(name, rules(), "rule") for name in every]

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.timeline.explained import Explained, open_explained, store_explained
-from stepscope.analysis.timeline.stored import Stored, identity, open_stored
+from stepscope.session.answers import code_digest
+from stepscope.timeline.explained import Explained, open_explained, store_explained
+from stepscope.timeline.stored import Stored, identity, open_stored
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
@@ -22,7 +23,7 @@ from stepscope.trace.store import storage_errors
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.timeline.timeline import Timeline
 
 TRACKS = "timeline.arrays"
 DIAGNOSIS = "diagnosis.arrays"
@@ -92,7 +93,7 @@ class Shelves:
 
     def store(self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]) -> None:
         """Store the tracks of the traces that have none, and the clock of a job that has none."""
-        from stepscope.analysis.timeline.storing import store_tracks
+        from stepscope.timeline.storing import store_tracks
 
         wanted = [m for m, one in zip(self._members, self.stored(), strict=True) if one is None]
         for done, member in enumerate(wanted):
@@ -149,15 +150,13 @@ class Shelves:
 
     def whole(self) -> bool:
         """Whether all contents are as they were written; removes what is not."""
-        files = [one.file for one in self.stored() if one is not None]
-        explained = self.explained()
-        files += [explained.file] if explained is not None else []
-        for name in (TABLES, STEPS):
+        paths = {one.file.path for one in self.stored() if one is not None}
+        for name in (DIAGNOSIS, TABLES, STEPS):
             with suppress(NotWholeError, StorageError, OSError):
-                files.append(ArrayFile(self.place(name)))
-        damaged = [file for file in files if not file.verify()]
-        for file in damaged:
-            file.path.unlink(missing_ok=True)
+                paths.add(self.place(name))
+        damaged = [path for path in paths if path.exists() and not _matches(path)]
+        for path in damaged:
+            path.unlink(missing_ok=True)
         return not damaged
 
     def explained(self) -> Explained | None:
@@ -175,7 +174,14 @@ class Shelves:
     @property
     def identity(self) -> str:
         """What files about the whole job depend on."""
-        told = [*self._paths, self._choice]
+        told = [code_digest(), *self._paths, self._choice]
         for member in self._members:
             told += [identity(member.trace), str(member.rank), member.rank_source]
         return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
+
+
+def _matches(path: Path) -> bool:
+    """Whether a file is as it was written."""
+    with suppress(NotWholeError):
+        return ArrayFile(path).verify()
+    return False

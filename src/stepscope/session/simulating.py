@@ -10,8 +10,8 @@ from stepscope.session.explaining import Explaining
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.analysis.simulation import Change, Simulation
-    from stepscope.analysis.simulation.result import CriticalPath, WhatIf
+    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation.result import CriticalPath, WhatIf
 
 
 class Simulating(Explaining):
@@ -24,7 +24,7 @@ class Simulating(Explaining):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.simulation import Simulation
+        from stepscope.simulation import Simulation
 
         readers = {rank: member.trace.frame for rank, member, _ in self._explained}
         collectives = self._view.collectives
@@ -37,9 +37,14 @@ class Simulating(Explaining):
         Raises:
             UsageError: a change is impossible, or is about nothing in the capture.
         """
-        from stepscope.analysis.simulation.summary import what_if
+        from stepscope.simulation.result import WhatIf
 
-        return what_if(self.simulation, changes, self.paths)
+        def made() -> WhatIf:
+            from stepscope.simulation.summary import what_if
+
+            return what_if(self.simulation, changes, self.paths)
+
+        return self._answers.find(f"what if {list(changes)!r}", WhatIf, made)
 
     def critical_path(self, step: int | None = None) -> CriticalPath:
         """What decided how long the steps took.
@@ -50,10 +55,15 @@ class Simulating(Explaining):
         Raises:
             UsageError: the step is not among the replayed ones.
         """
-        from stepscope.analysis.simulation.summary import critical_path
+        from stepscope.simulation.result import CriticalPath
 
-        readers = [member.trace.frame for _, member, _ in self._explained]
-        return critical_path(self.simulation, readers, self.paths, step)
+        def made() -> CriticalPath:
+            from stepscope.simulation.summary import critical_path
+
+            readers = [member.trace.frame for _, member, _ in self._explained]
+            return critical_path(self.simulation, readers, self.paths, step)
+
+        return self._answers.find(f"critical path {step}", CriticalPath, made)
 
 
 def changes_of(
@@ -76,7 +86,7 @@ def changes_of(
     Raises:
         UsageError: one is written wrong.
     """
-    from stepscope.analysis.simulation import (
+    from stepscope.simulation import (
         Free,
         LaunchesFree,
         OverlapCommunication,

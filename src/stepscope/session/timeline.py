@@ -11,9 +11,9 @@ from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.trace import Member
 
 if TYPE_CHECKING:
-    from stepscope.analysis.explain import Explanation
-    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.breakdown.explain import Explanation
     from stepscope.session.shelves import Shelves
+    from stepscope.timeline.timeline import Timeline
 
 
 class WithTimeline(Explaining):
@@ -22,7 +22,7 @@ class WithTimeline(Explaining):
     @cached_property
     def timeline(self) -> Timeline:
         """All tracks of the job on one clock: stored ones, else built when first shown."""
-        from stepscope.analysis.timeline.timeline import Timeline
+        from stepscope.timeline.timeline import Timeline
 
         made = Timeline(
             self.job.members,
@@ -117,8 +117,8 @@ class WithTimeline(Explaining):
         self._shelves.store_explained(self.timeline, answer)
 
 
-def timeline_classes() -> list[dict[str, str]]:
-    """Classes of what is drawn: key and meaning; the position is the code."""
-    from stepscope.analysis.timeline.classes import CLASSES
+def timeline_classes() -> dict[str, object]:
+    """Classes of what is drawn, the position is the code; and what their colours mean."""
+    from stepscope.timeline import colours
 
-    return [{"key": key, "says": says} for key, says in CLASSES.items()]
+    return {"classes": colours.drawn_classes(), "legend": colours.legend()}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from stepscope.session.timeline import WithTimeline
 
 if TYPE_CHECKING:
-    from stepscope.analysis.aligned.steps import AlignedSteps
-    from stepscope.analysis.timeline.ask import Asker
-    from stepscope.analysis.timeline.panels import Panels
-    from stepscope.analysis.timeline.timeline import Timeline
+    from stepscope.timeline.ask import Asker
+    from stepscope.timeline.panels import Panels
+    from stepscope.timeline.stepview.steps import AlignedSteps
+    from stepscope.timeline.timeline import Timeline
     from stepscope.trace.notes import Notes
 
 
@@ -22,7 +22,7 @@ class Viewing(WithTimeline):
     @cached_property
     def asker(self) -> Asker:
         """Answers about single rows of the timeline."""
-        from stepscope.analysis.timeline.ask import Asker
+        from stepscope.timeline.ask import Asker
 
         return Asker(self.timeline)
 
@@ -33,7 +33,7 @@ class Viewing(WithTimeline):
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.aligned.steps import AlignedSteps
+        from stepscope.timeline.stepview.steps import AlignedSteps
 
         timeline = self.timeline
         place = {member.rank: i for i, member in enumerate(timeline.members)}
@@ -54,7 +54,7 @@ class Viewing(WithTimeline):
     @cached_property
     def panels(self) -> Panels:
         """Tables and flame graphs of windows of the timeline."""
-        from stepscope.analysis.timeline.panels import Panels
+        from stepscope.timeline.panels import Panels
 
         return Panels(self.timeline, lambda: self._view)
 
@@ -67,19 +67,19 @@ class Viewing(WithTimeline):
 
     def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
         """Where each device's time goes in a window of the timeline, and its longest kernels."""
-        from stepscope.analysis.timeline.hostwindow import threads
-        from stepscope.analysis.timeline.window import statistics
+        from stepscope.timeline.hostwindow import threads
+        from stepscope.timeline.window import statistics
 
         found = statistics(self.timeline, begin_ns, end_ns, explained=explained)
         return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
 
     def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
-        """The worst instances of a cause on the timeline, the worst first.
+        """Instances of a cause on the timeline: the typical one, then the largest first.
 
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.analysis.timeline.instances import instances
+        from stepscope.timeline.instances import instances
 
         return instances(self.asker, self._view, cause, ranks)
 
@@ -108,8 +108,8 @@ class Viewing(WithTimeline):
         Raises:
             UsageError: it holds too much for one page, or the window is written wrong.
         """
-        from stepscope.analysis.tabular.window import time_scope
-        from stepscope.analysis.timeline.extract import refuse_too_large
+        from stepscope.tabular.window import time_scope
+        from stepscope.timeline.extract import refuse_too_large
 
         if step is not None:
             return  # which time that is, is known when the job is explained
@@ -128,7 +128,7 @@ class Viewing(WithTimeline):
             UsageError: the window is written wrong, empty, or holds too much.
             InputError: a step is asked for, and a trace holds no GPU work.
         """
-        from stepscope.analysis.timeline.extract import chosen, extract
+        from stepscope.timeline.extract import chosen, extract
 
         begin, end = chosen(
             self.timeline, window, step, self.explanations if step is not None else []

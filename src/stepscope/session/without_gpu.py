@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from stepscope.analysis.lanes import Reader
-from stepscope.analysis.without_gpu import WithoutGpu, without_gpu
+from stepscope.activity.device import Reader
+from stepscope.breakdown.without_gpu import WithoutGpu, without_gpu
 from stepscope.trace.units import shown
 
 _TRACING: Final = (

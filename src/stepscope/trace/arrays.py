@@ -4,7 +4,9 @@ Layout: eight bytes of magic; the arrays, each from a multiple of 64 bytes on; a
 (name to type, place, length and checksum, and whatever the writer wants to say); the index's
 length and checksum; the magic again. All numbers are little-endian. The file is written under a
 temporary name and renamed, so a reader sees a whole one or none. A reader checks both ends, the
-index and that every array lies inside; :meth:`ArrayFile.verify` also reads the contents.
+index and that every array lies inside. Contents are checked against their checksums when they are
+first asked for, or all at once where the file is small: small files that are damaged are as good as
+absent, of a large one whoever meets the damage is told, and the file is removed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import mmap
 import os
 import struct
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -23,10 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.errors import StorageError
+from stepscope.trace.folders import open_private
+
 _MAGIC = b"STEPARR1"
 _TAIL = struct.Struct("<QI8s")
 _ALIGNED = 64
 _CHUNK = 1 << 22
+_SMALL_BYTES = 64 << 20
+"""Files up to this size are checked as they are opened, which takes some hundredths of a second."""
 _KINDS = frozenset({"<i8", "<f8", "<i4", "<u4", "<f4", "<u2", "|u1"})
 _STALE_PART_S = 3600
 Array = npt.NDArray[Any]
@@ -49,7 +57,7 @@ class ArrayWriter:
         self._path = path
         _remove_parts(path)
         self._part = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
-        self._file = self._part.open("xb")
+        self._file = open_private(self._part, "xb")
         self._file.write(_MAGIC)
         self._index: dict[str, list[Any]] = {}
 
@@ -113,11 +121,12 @@ class ArrayFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                self.bytes = os.fstat(file.fileno()).st_size
-                if self.bytes < len(_MAGIC) + _TAIL.size:
-                    raise NotWholeError(f"{path} is too short")
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._descriptor)
+            self.bytes = os.fstat(self._descriptor).st_size
+            if self.bytes < len(_MAGIC) + _TAIL.size:
+                raise NotWholeError(f"{path} is too short")
+            self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise NotWholeError(f"{path}: {error}") from error
         length, check, magic = _TAIL.unpack(self._map[-_TAIL.size :])
@@ -134,6 +143,11 @@ class ArrayFile:
             if kind not in _KINDS or at < 0 or at + np.dtype(kind).itemsize * count > begin:
                 raise NotWholeError(f"{path} has a damaged index")
             self._arrays[name] = (kind, at, count, of)
+        self._checked: set[str] = set()
+        if self.bytes <= _SMALL_BYTES:
+            if not self.verify():
+                raise NotWholeError(f"{path} is damaged")
+            self._checked.update(self._arrays)
 
     def expect(self, **says: Any) -> ArrayFile:
         """The file itself, once it is clear that it is about the right thing.
@@ -149,33 +163,54 @@ class ArrayFile:
         return self
 
     def __getitem__(self, name: str) -> Array:
-        """One array, read-only."""
-        kind, at, count, _ = self._arrays[name]
+        """One array, read-only.
+
+        Raises:
+            StorageError: it is damaged; the file has been removed.
+        """
+        kind, at, count, _ = self._sound(name)
         return np.frombuffer(self._map, kind, count, at)
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 
     def buffer(self, name: str) -> memoryview:
-        """The bytes of one array."""
-        kind, at, count, _ = self._arrays[name]
+        """The bytes of one array.
+
+        Raises:
+            StorageError: it is damaged; the file has been removed.
+        """
+        kind, at, count, _ = self._sound(name)
         return memoryview(self._map)[at : at + np.dtype(kind).itemsize * count]
+
+    def _sound(self, name: str) -> tuple[str, int, int, int]:
+        """Where an array stands, once its content is known to be as it was written."""
+        place = self._arrays[name]
+        if name not in self._checked:
+            if not self._matches(place):
+                self.path.unlink(missing_ok=True)
+                raise StorageError(
+                    f"{self.path} was damaged and has been removed; do the same again, which "
+                    "makes it anew"
+                )
+            self._checked.add(name)
+        return place
+
+    def _matches(self, place: tuple[str, int, int, int]) -> bool:
+        """Whether an array's content is as it was written; it is read through no mapping."""
+        kind, at, count, expected = place
+        end, check = at + np.dtype(kind).itemsize * count, 0
+        while at < end and (data := os.pread(self._descriptor, min(end - at, _CHUNK), at)):
+            check = zlib.crc32(data, check)
+            at += len(data)
+        return at == end and check == expected
 
     def verify(self) -> bool:
         """Whether all contents are as they were written; reads the file without mapping it."""
         try:
-            with self.path.open("rb") as file:
-                for kind, at, count, expected in self._arrays.values():
-                    file.seek(at)
-                    left, check = np.dtype(kind).itemsize * count, 0
-                    while left > 0 and (data := file.read(min(left, _CHUNK))):
-                        check = zlib.crc32(data, check)
-                        left -= len(data)
-                    if left or check != expected:
-                        return False
+            return all(map(self._matches, self._arrays.values()))
         except OSError:
             return False
-        return True
 
 
 def _remove_parts(path: Path) -> None:

@@ -4,7 +4,8 @@ An entry is a finished trace folder ``KEY.stepscope``. It is written under a tem
 renamed into place, so a reader sees a whole entry or none; when two processes import the same
 file at once, the second finds the first's entry in place and drops its own. Readers and writers
 hold a shared lock on their folder; only folders that nobody holds are removed, so what a killed
-process left behind is found by its free lock. An entry that is damaged is made anew.
+process left behind is found by its free lock. An entry that is damaged is made anew: as a whole
+when it is opened, or file by file in place when a table turns out not to match its checksum.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import IO
 import msgspec
 
 from stepscope.trace.errors import InputError, StorageError, UsageError
-from stepscope.trace.folders import user_folder
+from stepscope.trace.folders import open_private, private_folder, user_folder, write_private
 from stepscope.trace.meta import Meta
 from stepscope.trace.schema import SCHEMA_VERSION
-from stepscope.trace.store import is_whole, read_meta, storage_errors, write_meta
+from stepscope.trace.store import META_NAME, is_whole, read_meta, storage_errors, write_meta
 
 DEFAULT_LIMIT_BYTES = 20 * 10**9
 _SUFFIX = ".stepscope"
@@ -132,14 +133,48 @@ class Cache:
         """
         before = _stamps(path)
         digest = self._digest(path, before)
+        entry = self._entry(digest, importer)
+        if again or not self._hold(entry, digest):
+
+            def publish(filled: Path, lock: IO[bytes]) -> None:
+                self._publish(filled, lock, entry, digest, again=again)
+
+            self._build(lambda folder: _built(path, before, folder, digest, build), publish)
+            self.shrink()
+        return entry
+
+    def renew(self, path: Path, importer: str, build: Callable[[Path, str], None]) -> None:
+        """Make the files of an entry anew in place, because one of them is damaged.
+
+        The same input gives the same tables, so whoever reads the entry meanwhile may go on.
+
+        Args:
+            path: as of :meth:`get`, as are the others.
+            importer: name and revision of the importer.
+            build: fills a folder.
+
+        Raises:
+            InputError: the input cannot be read or changed while it was read.
+            StorageError: the cache cannot be written.
+        """
+        before = _stamps(path)
+        digest = self._digest(path, before)
+        entry = self._entry(digest, importer)
+
+        def publish(filled: Path, lock: IO[bytes]) -> None:
+            if not entry.exists():  # somebody has removed it
+                self._publish(filled, lock, entry, digest, again=False)
+                return
+            lock.close()
+            _replace_files(filled, entry)
+
+        self._build(lambda folder: _built(path, before, folder, digest, build), publish)
+
+    def _entry(self, digest: str, importer: str) -> Path:
         key = hashlib.blake2b(
             f"{digest} {importer} {SCHEMA_VERSION}".encode(), digest_size=16
         ).hexdigest()
-        entry = self.folder / f"{key}{_SUFFIX}"
-        if again or not self._hold(entry):
-            self._build(entry, lambda folder: _built(path, before, folder, digest, build), again)
-            self.shrink()
-        return entry
+        return self.folder / f"{key}{_SUFFIX}"
 
     def shelf(self, folder: Path, *, make: bool) -> Path | None:
         """Where what was derived from a trace folder is kept: its entry, or one of its own.
@@ -164,7 +199,11 @@ class Cache:
             if not make:
                 return None
             about = Meta(source="derived", input_name=name)
-            self._build(entry, lambda made: write_meta(made, about), again=False)
+
+            def publish(filled: Path, lock: IO[bytes]) -> None:
+                self._publish(filled, lock, entry, "", again=False)
+
+            self._build(lambda made: write_meta(made, about), publish)
         return entry
 
     def keep(self, name: str, content: bytes) -> Path:
@@ -174,9 +213,10 @@ class Cache:
             StorageError: the cache cannot be written.
         """
         file = self.folder / _KEPT_NAME / name
-        if not file.exists() or file.stat().st_size != len(content):
-            with storage_errors(self.folder):
-                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with storage_errors(self.folder):
+            if not file.exists() or file.read_bytes() != content:
+                private_folder(self.folder)
+                private_folder(file.parent)
                 _write_atomically(file, content)
         return file
 
@@ -221,25 +261,34 @@ class Cache:
                 total -= entry.bytes
         self._remove_abandoned()
 
-    def _build(self, entry: Path, fill: Callable[[Path], None], again: bool) -> None:
-        """Fill a temporary folder and put it in place, held."""
+    def _build(
+        self, fill: Callable[[Path], None], publish: Callable[[Path, IO[bytes]], None]
+    ) -> None:
+        """Fill a temporary folder and put it in place.
+
+        Args:
+            fill: fills it.
+            publish: puts it in place, given its lock, which is held.
+        """
         unlocked, temporary = (_temporary(self.folder, prefix) for prefix in ("new-", "tmp-"))
         try:  # from the first moment: an interrupt may come at any time
             with storage_errors(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                private_folder(self.folder)
                 unlocked.mkdir(mode=0o700)
-                lock = (unlocked / _LOCK_NAME).open("w+b")
+                lock = open_private(unlocked / _LOCK_NAME, "w+b")
                 _share(lock)
                 # only now may other processes see it: one without its lock looks abandoned
                 unlocked.rename(temporary)
             fill(temporary)
             with storage_errors(self.folder):
-                self._publish(temporary, lock, entry, again)
+                publish(temporary, lock)
         finally:
             _remove_tree(unlocked)
             _remove_tree(temporary)
 
-    def _publish(self, temporary: Path, lock: IO[bytes], entry: Path, again: bool) -> None:
+    def _publish(
+        self, temporary: Path, lock: IO[bytes], entry: Path, digest: str, *, again: bool
+    ) -> None:
         """Rename a filled folder into place, or use the one that another process put there."""
         for _ in range(_TRIES):
             if again:
@@ -252,18 +301,27 @@ class Cache:
             else:
                 self._held.append(lock)
                 return
-            if self._hold(entry):  # the other process's entry is as good
+            if self._hold(entry, digest):  # the other process's entry is as good
                 lock.close()
                 return
             again = True  # it is damaged, or another process is replacing it
             time.sleep(_RETRY_S)
-        raise StorageError(
-            f"the cached copy {entry} is damaged and in use; remove it, or set STEPSCOPE_CACHE_DIR "
-            "to another folder"
-        )
+        if entry.is_dir():  # it is damaged, and another process reads it
+            _replace_files(temporary, entry)
+        lock.close()
+        if not self._hold(entry, digest):
+            raise StorageError(
+                f"the cached copy {entry} is damaged and in use; remove it, or set "
+                "STEPSCOPE_CACHE_DIR to another folder"
+            )
 
-    def _hold(self, entry: Path) -> bool:
-        """Take the shared lock of an entry; False when there is none, or a damaged one."""
+    def _hold(self, entry: Path, digest: str = "") -> bool:
+        """Take the shared lock of an entry; False when there is none, or a damaged one.
+
+        Args:
+            entry: the entry.
+            digest: content key of the input that it must come from; empty for any.
+        """
         try:
             handle = (entry / _LOCK_NAME).open("rb")
         except OSError:
@@ -274,7 +332,7 @@ class Cache:
             current = os.path.samestat(os.fstat(handle.fileno()), (entry / _LOCK_NAME).stat())
         except OSError:
             current = False
-        if not current or not is_whole(entry):
+        if not current or not is_whole(entry, digest):
             handle.close()
             return False
         self._held.append(handle)
@@ -339,7 +397,7 @@ class Cache:
         if _is_unchanged(path, stamps):
             kept = dict(list(index.items())[-1000:]) | {key: digest.hexdigest()}
             with contextlib.suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                private_folder(self.folder)
                 _write_atomically(self._index_path, msgspec.json.encode(kept))
         return digest.hexdigest()
 
@@ -367,6 +425,17 @@ def _built(
         ) from failure
     if failure is not None:
         raise failure
+
+
+def _replace_files(filled: Path, entry: Path) -> None:
+    """Replace the files of an entry by those of another folder, its metadata last."""
+    names = sorted((file.name for file in filled.iterdir()), key=lambda name: name == META_NAME)
+    for name in names:
+        if name != _LOCK_NAME or not (entry / name).exists():
+            (filled / name).replace(entry / name)
+    for file in entry.glob("*.parquet"):
+        if file.name not in names:
+            file.unlink(missing_ok=True)
 
 
 def _is_unchanged(path: Path, before: dict[str, Stamp]) -> bool:
@@ -419,7 +488,7 @@ def remove_leftovers() -> None:
 def _write_atomically(path: Path, data: bytes) -> None:
     temporary = _temporary(path.parent, "tmp-")
     try:
-        temporary.write_bytes(data)
+        write_private(temporary, data)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -29,5 +29,19 @@ class StorageError(StepscopeError):
     """The cache or an output cannot be written (full disk, missing rights)."""
 
 
+class LimitError(StepscopeError):
+    """A statement or a search took more time or memory than it may.
+
+    Attributes:
+        left_running: whether it heeds no interrupt, and so may still run in a thread.
+    """
+
+    left_running = False
+
+
 class GivenUpError(Exception):
     """Nobody waits for the answer any more; no error."""
+
+
+class DamageWarning(UserWarning):
+    """A part of an input is damaged, which what does not need that part can go on without."""

@@ -1,10 +1,11 @@
-"""Folders of the user that Stepscope writes to."""
+"""Folders of the user that Stepscope writes to, and files that only the user may read."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import IO
 
 from stepscope.trace.errors import StorageError
 
@@ -33,3 +34,32 @@ def user_folder(variable: str, what: str, *, xdg: str, usual: str, macos: str) -
         raise StorageError(
             f"this user has no home folder for {what}; set {variable} to a writable folder"
         ) from error
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only its owner may enter, whatever the umask; one that is there stays.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: str = "wb") -> IO[bytes]:
+    """Open a file for writing, so that only its owner may read it from its first moment on.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open_private(path) as file:
+        file.write(content)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.text import LONGEST_JUDGED
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stepscope.trace.regex import Regex
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -66,7 +69,7 @@ class Frame:
         codes, texts = self.columns[column], self.texts[column]
         known = codes[codes >= 0]
         if 8 * len(known) < len(texts):
-            used = np.unique(known)
+            used = distinct_values(known)
         else:
             used = np.flatnonzero(np.bincount(known, minlength=len(texts)))
         if len(used) == len(texts):
@@ -90,6 +93,10 @@ class Frame:
         """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
         return self.that(column, lambda text: pattern.search(text) is not None)
 
+    def found(self, column: str, pattern: Regex) -> BoolArray:
+        """Mask of the rows in whose text a user's expression is found."""
+        return np.append(pattern.search(self.texts[column]), False).take(self.columns[column])
+
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
         known = (text[:LONGEST_JUDGED] for text in self.texts[column])
@@ -109,7 +116,7 @@ def distinct(values: AnyArray) -> AnyArray:
     """Sorted distinct values; at once when there is only one, as with most process ids."""
     if len(values) and values.min() == values.max():
         return values[:1]
-    return np.unique(values)
+    return distinct_values(values)
 
 
 def from_arrow(table: pa.Table) -> Frame:

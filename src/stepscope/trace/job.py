@@ -5,6 +5,9 @@ from __future__ import annotations
 from stepscope.trace.one_job import apart_says, claimed_rank, refuse_unrelated
 from stepscope.trace.trace import Job, Member, Trace
 
+BY_ORDER = "order of the paths"
+"""Source of a rank that nothing but the order of the captures tells."""
+
 
 def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
     """Order traces by rank.
@@ -33,7 +36,7 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
             if None not in ranks
             else "not every trace says its rank"
         )
-        members = [Member(t, i, "order of the paths") for i, t in enumerate(traces)]
+        members = [Member(t, i, BY_ORDER) for i, t in enumerate(traces)]
         return Job(members, [f"ranks are numbered in the order of the paths, because {why}"])
     members = [
         Member(trace, rank or 0, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stepscope.trace.checksums import StoredFile
 from stepscope.trace.problems import Problem
 from stepscope.trace.schema import SCHEMA_VERSION
 
@@ -45,6 +46,8 @@ class Meta(msgspec.Struct, kw_only=True):
         rows: number of rows of every table present.
         absent: tables the source does not hold, and how to get them.
         problems: counted import problems.
+        files: what the file of each table was when it was written; None in what earlier versions
+            stored, where damage is not noticed.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -65,3 +68,4 @@ class Meta(msgspec.Struct, kw_only=True):
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     absent: list[Absent] = msgspec.field(default_factory=list)
     problems: list[Problem] = msgspec.field(default_factory=list)
+    files: dict[str, StoredFile] | None = None

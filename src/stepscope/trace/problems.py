@@ -191,6 +191,26 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "copy the capture again, and check the disk it was written to",
     ),
     ProblemKind(
+        "damaged_file",
+        "data_loss",
+        "files of the capture are not as they were written; what could not be read in part was left"
+        " out",
+        "copy the capture again, and check the disk it was written to",
+    ),
+    ProblemKind(
+        "damaged_table",
+        "error",
+        "stored tables are damaged; what needs them is refused, all else is as it was",
+        "restore them from a copy, or capture again",
+    ),
+    ProblemKind(
+        "no_checksums",
+        "info",
+        "the capture was stored by an earlier version, without checksums: damage in its tables may"
+        " go unnoticed",
+        "nothing to do; captures made now carry them",
+    ),
+    ProblemKind(
         "no_time",
         "notice",
         "GPU operations have no time, because they had not finished when recording ended",

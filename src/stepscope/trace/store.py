@@ -1,13 +1,14 @@
 """Write and read the Parquet directory of one trace.
 
 Layout: ``meta.json`` and one ``TABLE.parquet`` per non-empty canonical table. ``meta.json`` is
-written last, so a folder without it is an unfinished write and is never read.
+written last, so a folder without it is an unfinished write and is never read. It holds the
+:mod:`checksums <stepscope.trace.checksums>` of the tables and of itself. Only the user may read
+what is written: captures hold command lines.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import queue
 import threading
 from bisect import bisect_right
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.trace.checksums import is_sealed, sealed, stored_file
 from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.trace.folders import write_private
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Table, arrow_schema
@@ -33,9 +36,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 META_NAME = "meta.json"
-_PARQUET_MAGIC = b"PAR1"
 _PENDING_BATCHES = 3  # bounds the memory between the reading and the writing thread
 _ROW_BATCH = 1 << 15
+_RESTORE = "restore it from a copy, or capture again"
 
 
 @contextmanager
@@ -224,9 +227,17 @@ def _cast(data: Any, wanted: pa.DataType) -> pa.Array:
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
-    """Write ``meta.json``, which makes the folder a readable trace."""
+    """Write ``meta.json``, which makes the folder a readable trace.
+
+    Args:
+        folder: the trace, with the files of its tables.
+        meta: receives the checksums of these files.
+    """
     with storage_errors(folder):
-        (folder / META_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
+        tables = [(name, table_path(folder, name)) for name in sorted(meta.rows)]
+        meta.files = {name: stored_file(path) for name, path in tables if path.exists()}
+        text = msgspec.json.format(msgspec.json.encode(meta))
+        write_private(folder / META_NAME, sealed(text))
 
 
 def read_meta(folder: Path) -> Meta:
@@ -240,46 +251,53 @@ def read_meta(folder: Path) -> Meta:
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{folder} is not a Stepscope trace: {META_NAME} cannot be read; "
-            "import the original capture again (--again)"
+            f"{folder} is not a Stepscope trace: {META_NAME} cannot be read; {_RESTORE}"
         ) from error
     try:
-        version = msgspec.json.decode(raw, type=_Version).schema_version
-        if version <= SCHEMA_VERSION:
+        about = msgspec.json.decode(raw, type=_About)
+        if (about.files is not None or about.seal) and not is_sealed(raw):
+            raise damaged(path, "its content does not match its checksum")
+        if about.schema_version <= SCHEMA_VERSION:
             return msgspec.json.decode(raw, type=Meta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is damaged ({error}); import the original capture again (--again)"
-        ) from error
+        raise damaged(path, str(error)) from error
     raise InputError(
-        f"{folder} was written by a newer Stepscope (layout {version}, this one reads "
+        f"{folder} was written by a newer Stepscope (layout {about.schema_version}, this one reads "
         f"{SCHEMA_VERSION}); update Stepscope"
     )
 
 
-class _Version(msgspec.Struct):
+class _About(msgspec.Struct):
     schema_version: int
+    files: Any = None
+    seal: Any = None
 
 
-def is_whole(folder: Path) -> bool:
+def table_path(folder: Path, table: str) -> Path:
+    """Where the file of a table is."""
+    return folder / f"{table}.parquet"
+
+
+def is_whole(folder: Path, digest: str = "") -> bool:
     """Whether a trace folder can be read and all its tables are there to their last byte.
 
-    Cheap, for folders that this program wrote itself: it looks at both ends of each file.
+    Cheap, for folders that this program wrote itself: the files' contents are checked against
+    their checksums when they are first read.
+
+    Args:
+        folder: the trace.
+        digest: content key of the input that it must come from; empty for any.
     """
     try:
-        tables = [name for name, rows in read_meta(folder).rows.items() if rows]
-        return all(_is_closed_parquet(folder / f"{name}.parquet") for name in tables)
+        meta = read_meta(folder)
+        if meta.files is None or (digest and meta.input_digest != digest):
+            return False
+        if meta.files.keys() != {name for name, rows in meta.rows.items() if rows}:
+            return False
+        sizes = {name: table_path(folder, name).stat().st_size for name in meta.files}
     except (InputError, OSError):
         return False
-
-
-def _is_closed_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        begins = file.read(4) == _PARQUET_MAGIC
-        file.seek(-8, os.SEEK_END)
-        tail = file.read(8)
-        footer = int.from_bytes(tail[:4], "little")
-        return begins and tail[4:] == _PARQUET_MAGIC and footer + 12 <= file.tell()
+    return sizes == {name: file.bytes for name, file in meta.files.items()}
 
 
 def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa.Table:
@@ -299,7 +317,7 @@ def read_table(folder: Path, table: str, columns: list[str] | None = None) -> pa
     for name in wanted:
         if name not in names:
             raise UsageError(f"{table} has no column {name!r}; columns are {', '.join(names)}")
-    path = folder / f"{table}.parquet"
+    path = table_path(folder, table)
     schema = arrow_schema(table)
     if not path.exists():
         return pa.schema([schema.field(name) for name in wanted]).empty_table()
@@ -332,7 +350,7 @@ def read_row(folder: Path, table: str, row: int) -> dict[str, object]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / f"{table}.parquet"
+    path = table_path(folder, table)
     if table not in TABLES or row < 0 or not path.exists():
         raise UsageError(f"there is no row {row} of {table!r}")
     try:
@@ -363,6 +381,6 @@ def _row_groups(path: Path, modified_ns: int, size: int) -> tuple[pq.FileMetaDat
     return metadata, list(accumulate(rows))
 
 
-def damaged(path: Path, why: str) -> InputError:
-    """The error for a stored table that cannot be trusted."""
-    return InputError(f"{path} is damaged ({why}); import the original capture again (--again)")
+def damaged(path: Path, why: str, others: str = "") -> InputError:
+    """The error for a stored file that cannot be trusted; ``others`` tells of the files beside."""
+    return InputError(f"{path} is damaged ({why}); {_RESTORE}{others}")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.folders import write_private
 from stepscope.trace.frame import IntArray
 from stepscope.trace.schema import Table, arrow_schema
 
@@ -98,7 +100,9 @@ def _in_order(file: pq.ParquetFile, spec: Table) -> Iterator[pa.RecordBatch]:
     del key
     bounds = np.concatenate(([0], np.cumsum(counts)))
     parts = [order[at : at + _SORTED_ROWS] for at in range(0, len(order), _SORTED_ROWS)]
-    needs = [np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist() for rows in parts]
+    needs = [
+        distinct_values(np.searchsorted(bounds, rows, side="right") - 1).tolist() for rows in parts
+    ]
     if sum(counts[group] for groups in needs for group in groups) > _MOST_TAKEN * len(order):
         yield from _all_sorted(file, spec, order).to_batches(max_chunksize=_SORTED_ROWS)
         return
@@ -162,6 +166,7 @@ def _parquet_writer(spec: Table, path: Path) -> pq.ParquetWriter:
 
     delta = [c.name for c in spec.columns if c.name in _DELTA_COLUMNS]
     dictionary = [c.name for c in spec.columns if c.name not in _DELTA_COLUMNS]
+    write_private(path, b"")  # Arrow would leave it to the umask who may read it
     return pq.ParquetWriter(
         path,
         arrow_schema(spec.name),
@@ -169,4 +174,5 @@ def _parquet_writer(spec: Table, path: Path) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=dictionary,
         column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,  # for other readers; Stepscope checks whole files
     )

@@ -25,6 +25,7 @@ static uint8_t* g_buffer;
 static size_t g_size, g_valid;
 static uint32_t g_correlation;
 static int g_calls_after_end;
+static void (*g_at_end)(void); /* happens in the midst of the capture's end */
 /* A graph that was made while its tracing was off must not be launched while it is on, and none may
  * be launched after the end of CUPTI: the driver then crashes, or fails. */
 static int g_graphs, g_graphs_untraced, g_finalized;
@@ -109,8 +110,9 @@ static void complete(void) {
   g_buffer = NULL;
   g_completed((void*)1, 0, b, size, valid);
 }
+EXPORT void fake_at_end(void (*happens)(void)) { g_at_end = happens; }
 EXPORT int cuptiActivityFlushAll(uint32_t flag) {
-  (void)flag;
+  if (flag && g_at_end) g_at_end();
   if (g_calls_after_end) { fprintf(stderr, "flush after the driver's end\n"); abort(); }
   pthread_mutex_lock(&g_lock);
   complete();

@@ -1,9 +1,11 @@
 /* A program's copy of NVTX: loads the tool as NVTX's headers do, and gives a test its functions. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <wchar.h>
 
 typedef void (*Function)(void);
@@ -86,4 +88,33 @@ EXPORT int collective_push(void* d, uint64_t schema_id, const char* m, uint64_t 
   data = (Data){schema_id, sizeof c, &c};
   Event e = {3, sizeof(Event), 0, 0, 0, (int32_t)0xDFBD0009, 1, {.u = (uint64_t)(uintptr_t)&data}, 1, m};
   return ((int (*)(void*, const Event*))core2[4])(d, &e);
+}
+
+/* A thread of the program that is still at work while the capture ends. */
+static int g_ready, g_go, g_gone; /* atomic */
+static void await(int* it) {
+  while (!__atomic_load_n(it, __ATOMIC_ACQUIRE)) usleep(100);
+}
+static void* work_late(void* unused) {
+  (void)unused;
+  push("before");
+  pop();
+  __atomic_store_n(&g_ready, 1, __ATOMIC_RELEASE);
+  await(&g_go);
+  usleep(100);
+  push("late");
+  pop();
+  mark("late mark");
+  range_end(range_start("late range"));
+  __atomic_store_n(&g_gone, 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+EXPORT void late_begin(void) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, work_late, NULL)) abort();
+  await(&g_ready);
+}
+EXPORT void late_go(void) {
+  __atomic_store_n(&g_go, 1, __ATOMIC_RELEASE);
+  await(&g_gone);
 }

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import ncu_report  # type: ignore[import-not-found]
 
-from stepscope.kernels.metrics import BREAKDOWNS
-from stepscope.kernels.read_rep import _NAMES
+from stepscope.ncu.metrics import BREAKDOWNS
+from stepscope.ncu.read_rep import _NAMES
 
 report = ncu_report.load_report(sys.argv[1])
 actions = [

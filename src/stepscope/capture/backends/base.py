@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.capture.options import Options
+from stepscope.capture.errors import CaptureError
+from stepscope.capture.libraries import Tool, find_tool
+from stepscope.capture.options import Options, refuse_unwritable
 
 HOOK_FOLDER = Path(__file__).resolve().parents[1] / "hook" / "path"
 """Goes into the program's ``PYTHONPATH``, so it holds a ``sitecustomize`` and nothing else."""
@@ -43,6 +45,7 @@ class Plan:
         results: glob of the capture files below the output folder, for tools that write their own.
         pool: folder in memory that must be emptied into the raw files afterwards.
         log: file that the tool writes its messages to.
+        outside: whether the command is another tool's, which starts the program.
         limit_s: seconds after which the tool is ended, from the first of its messages that has
             ``working`` in it; 0: none. What it has by then is kept.
         working: see ``limit_s``.
@@ -55,6 +58,7 @@ class Plan:
     results: str = ""
     pool: Path | None = None
     log: Path | None = None
+    outside: bool = False
     limit_s: float = 0.0
     working: str = ""
 
@@ -72,13 +76,39 @@ class Backend:
         name: as given to ``--backend``.
         title: what it is, in a few words.
         check: looks at the machine. Its argument is the command that would be run.
-        plan: makes the plan of a capture. Raises CaptureError for options it cannot honour.
+        plan: makes the plan of a capture. Raises CaptureError for options it cannot honour. Told
+            that it is only shown, it does without the tool.
     """
 
     name: str
     title: str
     check: Callable[[tuple[str, ...]], Readiness]
-    plan: Callable[[Options], Plan]
+    plan: Callable[[Options, bool], Plan]
+
+
+def tool_or(name: str, newest: tuple[int, ...], *, shown: bool, missing: str) -> tuple[Tool, str]:
+    """A tool, and a note for the user.
+
+    Args:
+        name: the tool.
+        newest: version to assume where the plan is only shown and the tool is not here.
+        shown: whether the plan is only shown.
+        missing: what to do where it is needed and not here.
+
+    Raises:
+        CaptureError: it is not installed.
+    """
+    if (found := find_tool(name)) is not None:
+        return found, ""
+    if not shown:
+        raise CaptureError(missing)
+    tool = Tool(name, newest)
+    return tool, f"{name} is not installed here; the command is for version {tool.text()} or newer"
+
+
+def path_for_tool(path: Path) -> str:
+    """A path as NVIDIA's tools take it, which fill in what stands behind percent signs."""
+    return str(path).replace("%", "%%")
 
 
 def with_hook(environment: dict[str, str]) -> dict[str, str]:
@@ -89,10 +119,25 @@ def with_hook(environment: dict[str, str]) -> dict[str, str]:
 
 
 def configuration(values: dict[str, object]) -> str:
-    """Lines of ``key=value``; empty values are left out, newlines cannot be."""
+    """Lines of ``key=value``; empty texts and zeros are left out.
+
+    Raises:
+        CaptureError: a value would not be one line, or not be read whole.
+    """
     lines = []
     for key, value in values.items():
+        if isinstance(value, int | float) and not value:
+            continue
         text = str(int(value)) if isinstance(value, bool) else str(value)
-        if text and text != "0":
-            lines.append(f"{key}={text}".replace("\n", " "))
+        if text:
+            refuse_unwritable(_NAMES.get(key, key), text, _LONGEST_VALUE)
+            lines.append(f"{key}={text}")
     return "\n".join(lines) + "\n"
+
+
+_LONGEST_VALUE = 8000
+_NAMES = {
+    "folder": "the folder of the capture (-o, or the one it lies in)",
+    "output": "the folder of the capture (-o, or the one it lies in)",
+    "library": "the path of the collector's library",
+}

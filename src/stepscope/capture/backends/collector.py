@@ -16,6 +16,7 @@ from stepscope.capture.profilers import in_environment
 
 RAW_FOLDER = "raw"
 CONFIGURATION = "collector.conf"
+_CANDIDATES_BYTES = 8000
 _SHARED_MEMORY = Path("/dev/shm")
 _SHARED_MEMORY_BYTES = 256 << 20
 """Free space below which NVTX events are kept on the heap instead, and die with a killed process. A
@@ -40,7 +41,7 @@ def check(command: tuple[str, ...]) -> Readiness:
     return Readiness(True, "ready", detail=f"{library.path}; CUPTI {candidates[0]}")
 
 
-def plan(options: Options) -> Plan:
+def plan(options: Options, shown: bool = False) -> Plan:
     """The program itself, with two variables that make CUDA and NVTX load the collector."""
     library = find()
     if library.path is None:
@@ -60,7 +61,7 @@ def plan(options: Options) -> Plan:
     values: dict[str, object] = {
         "folder": raw,
         "pool": pool or "",
-        "cupti": ":".join(map(str, cupti_candidates(options.command))),
+        "cupti": _candidates(options.command),
         "kinds": ",".join(map(str, options.kinds())),
         "range": _range_mode(options),
         "nvtx_name": name if _range_mode(options) == "nvtx" else "",
@@ -108,6 +109,16 @@ def plan(options: Options) -> Plan:
         notes=tuple(notes),
         pool=pool,
     )
+
+
+def _candidates(command: tuple[str, ...]) -> str:
+    """Copies of libcupti, best first, as many as the collector reads."""
+    text = ""
+    for path in map(str, cupti_candidates(command)):
+        longer = f"{text}:{path}" if text else path
+        if path.isprintable() and ":" not in path and len(os.fsencode(longer)) < _CANDIDATES_BYTES:
+            text = longer
+    return text
 
 
 def _range_mode(options: Options) -> str:

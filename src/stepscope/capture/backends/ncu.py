@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 
-from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
+from stepscope.capture.backends.base import (
+    Backend,
+    Plan,
+    Readiness,
+    configuration,
+    path_for_tool,
+    tool_or,
+    with_hook,
+)
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.libraries import find_tool
 from stepscope.capture.options import PROFILER_RANGE, Options
@@ -13,8 +21,10 @@ from stepscope.capture.options import PROFILER_RANGE, Options
 RESULT = "kernels"
 _CONFIGURATION = "hook.conf"
 _LOG = "ncu.log"
-_MOST_KERNELS = 50
+_MOST_KERNELS = 20
 """Kernels of a capture by an ncu that cannot tell launches apart: more take very long."""
+_ASSUMED = (2025, 3)
+"""Version that a command is shown for where there is no ncu."""
 _WARM_LAUNCHES = 5
 """Launches of each kernel and shape to let pass: caches, clocks and autotuning settle."""
 _LIMIT_S = 180.0
@@ -44,15 +54,17 @@ def _tells_launches_apart(program: str) -> bool:
     return "per-launch-config" in done.stdout
 
 
-def plan(options: Options) -> Plan:
+def plan(options: Options, shown: bool = False) -> Plan:
     """``ncu`` on one launch of each kernel and shape, after warm-up or in the range."""
-    tool = find_tool("ncu")
-    if tool is None:
-        raise CaptureError(check(options.command).remedy)
+    remedy = check(options.command).remedy
+    tool, note = tool_or("ncu", _ASSUMED, shown=shown, missing=remedy)
     for given, name in (
         (options.paused, "--paused"),
         (bool(options.delay_s or options.duration_s), "--delay and --duration"),
         (bool(options.ring_s), "--ring"),
+        (bool(options.max_bytes), "--max-size"),
+        (bool(options.ranks), "--ranks"),
+        (bool(options.ranges), "--ranges"),
         (bool(options.record), "--record"),
         (options.gc, "--gc"),
         (options.waits, "--waits"),
@@ -64,28 +76,10 @@ def plan(options: Options) -> Plan:
             raise CaptureError(f"the ncu back-end does not know {name}")
     log = options.output.resolve() / _LOG
     command = [tool.path, "--set", "full", "--target-processes", "all", "--force-overwrite"]
-    command += ["--log-file", str(log)]
-    if options.kernel:
-        command += ["--kernel-name", options.kernel]
-    in_a_range = bool(options.steps or options.range)
-    what = "matching " if options.kernel else ""
-    if not options.launch_count and _tells_launches_apart(tool.path):
-        if not re.search(r"[\^$]", options.kernel):
-            # by function names it takes kernels for one that differ in template arguments only;
-            # what is anchored is meant for function names
-            command += ["--kernel-name-base", "demangled"]
-        command += ["--filter-mode", "per-launch-config", "--launch-count", "1"]
-        skip = options.launch_skip or (0 if in_a_range else _WARM_LAUNCHES)
-        said = f"one launch of each {what}kernel and launch shape is recorded"
-        if skip:
-            said += f", after {skip} that are let pass as warm-up"
-    else:
-        count, skip = options.launch_count or _MOST_KERNELS, options.launch_skip
-        command += ["--launch-count", str(count)]
-        said = f"the first {count} {what}kernels of the range are recorded"
-    if skip:
-        command += ["--launch-skip", str(skip)]
-    command += ["--export", str(options.output.resolve() / RESULT)]
+    command += ["--log-file", path_for_tool(log)]
+    filters, said = _filters(options, bool(note) or _tells_launches_apart(tool.path))
+    command += filters
+    command += ["--export", path_for_tool(options.output.resolve() / RESULT)]
     environment: dict[str, str] = {}
     files = {}
     if options.steps or options.range == PROFILER_RANGE:
@@ -103,14 +97,54 @@ def plan(options: Options) -> Plan:
         environment=environment,
         files=files,
         notes=(
+            *([note] if note else []),
             f"{said}; each is run some 40 times. The program is ended after {_LIMIT_S:.0f} seconds "
             "of that, or by Ctrl+C, and what was recorded by then is kept",
         ),
+        outside=True,
         results=f"{RESULT}.ncu-rep",
         log=log,
         limit_s=_LIMIT_S,
         working="==PROF== Profiling ",
     )
+
+
+def _filters(options: Options, apart: bool) -> tuple[list[str], str]:
+    """The flags that choose launches, and what they choose.
+
+    Args:
+        options: what is wanted.
+        apart: whether this ncu applies counts to each kernel and launch shape separately.
+    """
+    in_a_range = bool(options.steps or options.range)
+    what = "matching " if options.kernel else ""
+    where = " of the range" if in_a_range else ""
+    named = ["--kernel-name", options.kernel] if options.kernel else []
+    if options.launch_count:  # counted in a capture of the same program
+        skip = ["--launch-skip", str(options.launch_skip)] if options.launch_skip else []
+        after = f" after {options.launch_skip:,}" if options.launch_skip else ""
+        count = f"{options.launch_count} {what}kernels{where}"
+        counted = ["--launch-count", str(options.launch_count), *skip]
+        return [*named, *counted], f"the first {count}{after} are recorded"
+    warm = 0 if in_a_range else options.launch_skip or _WARM_LAUNCHES
+    if apart:
+        if not re.search(r"[\^$]", options.kernel):
+            # by function names it takes kernels for one that differ in template arguments only;
+            # what is anchored is meant for function names
+            named += ["--kernel-name-base", "demangled"]
+        counted = ["--filter-mode", "per-launch-config", "--launch-count", "1"]
+        counted += ["--launch-skip", str(warm)] if warm else []
+        said = f"one launch of each {what}kernel and launch shape is recorded"
+        return [*named, *counted], said + (f", after {warm} that are let pass" if warm else "")
+    most = ["--launch-count", str(_MOST_KERNELS)]
+    if not warm:
+        return [*named, *most], f"the first {_MOST_KERNELS} {what}kernels of the range are recorded"
+    if ":" not in options.kernel.removeprefix("regex:"):  # which parts the identifier
+        chosen = ["--kernel-id", f"::{options.kernel}:{warm + 1}"]
+        said = f"launch {warm + 1} of each {what}kernel is recorded, of {_MOST_KERNELS} at most"
+        return [*chosen, *most], said
+    counted = [*most, "--launch-skip", str(warm)]
+    return [*named, *counted], f"{_MOST_KERNELS} {what}kernels are recorded, after the first {warm}"
 
 
 BACKEND = Backend("ncu", "Nsight Compute", check, plan)

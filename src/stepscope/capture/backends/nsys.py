@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 
-from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
+from stepscope.capture.backends.base import (
+    Backend,
+    Plan,
+    Readiness,
+    configuration,
+    path_for_tool,
+    tool_or,
+    with_hook,
+)
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.libraries import Tool, find_tool
 from stepscope.capture.options import PROFILER_RANGE, Options
@@ -14,6 +22,7 @@ RESULT = "run"
 _CONFIGURATION = "hook.conf"
 _EVENTS_SINCE = (2025, 1)
 """Versions from here on know ``--cuda-event-trace``."""
+_ASSUMED = (2025, 3)
 
 
 def check(command: tuple[str, ...]) -> Readiness:
@@ -29,11 +38,10 @@ def check(command: tuple[str, ...]) -> Readiness:
     return Readiness(True, "ready", detail=f"{tool.path} {tool.text()}")
 
 
-def plan(options: Options) -> Plan:
+def plan(options: Options, shown: bool = False) -> Plan:
     """``nsys profile`` with the flags that its version knows."""
-    tool = find_tool("nsys")
-    if tool is None:
-        raise CaptureError(check(options.command).remedy)
+    remedy = check(options.command).remedy
+    tool, note = tool_or("nsys", _ASSUMED, shown=shown, missing=remedy)
     for given, name in (
         (options.paused, "--paused (use nsys start and nsys stop)"),
         (bool(options.ring_s), "--ring"),
@@ -48,7 +56,7 @@ def plan(options: Options) -> Plan:
             raise CaptureError(f"the nsys back-end does not know {name}; use --backend collector")
     command = [tool.path, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
     command += [f"--cuda-graph-trace={options.graph}", "--force-overwrite=true"]
-    command.append(f"--output={options.output.resolve() / RESULT}")
+    command.append(f"--output={path_for_tool(options.output.resolve() / RESULT)}")
     if "memory" in options.record:
         command.append("--cuda-memory-usage=true")
     if "event" in options.record:
@@ -57,7 +65,7 @@ def plan(options: Options) -> Plan:
                 f"nsys {tool.text()} does not record CUDA events; it needs 2025.1 or newer"
             )
         command.append("--cuda-event-trace=true")
-    command += _operators(options, tool)
+    command += _operators(options, tool, assumed=bool(note))
     environment: dict[str, str] = {}
     files = {}
     end = "stop-shutdown" if options.stop_program else "stop"
@@ -87,15 +95,17 @@ def plan(options: Options) -> Plan:
         command=(*command, *options.command),
         environment=environment,
         files=files,
+        notes=(note,) if note else (),
         results=f"{RESULT}.nsys-rep",
+        outside=True,
     )
 
 
-def _operators(options: Options, tool: Tool) -> list[str]:
+def _operators(options: Options, tool: Tool, *, assumed: bool) -> list[str]:
     """The flag for PyTorch's operators; none where the hook does it, in the recorded steps only."""
     if not options.ops or options.steps:
         return []
-    if not _knows(tool.path, "--pytorch"):
+    if not assumed and not _knows(tool.path, "--pytorch"):
         raise CaptureError(
             f"nsys {tool.text()} does not record PyTorch's operators by itself; give --steps, too"
         )

@@ -10,7 +10,7 @@ from stepscope.capture.libraries import site_folders
 from stepscope.capture.options import Options
 
 _CONFIGURATION = "hook.conf"
-_STEPS, _WARMUP = 10, 5
+STEPS, WARMUP = 10, 5
 """Recorded where --steps is not given: torch.profiler keeps everything in memory, so never all."""
 
 
@@ -24,7 +24,7 @@ def check(command: tuple[str, ...]) -> Readiness:
     )
 
 
-def plan(options: Options) -> Plan:
+def plan(options: Options, shown: bool = False) -> Plan:
     """The program itself, with a hook that records some optimizer steps."""
     for given, name in (
         (bool(options.range), "--range"),
@@ -41,7 +41,7 @@ def plan(options: Options) -> Plan:
                 f"the torch back-end records optimizer steps and does not know {name}; give "
                 "--steps and --warmup, or use --backend collector"
             )
-    steps, warmup = options.steps or _STEPS, options.warmup if options.steps else _WARMUP
+    steps, warmup = options.steps or STEPS, options.warmup if options.steps else WARMUP
     path = options.output.resolve() / _CONFIGURATION
     values: dict[str, object] = {
         "hook": "torch",

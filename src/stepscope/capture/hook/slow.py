@@ -12,6 +12,11 @@ _LEAST = 10
 """Steps before anything is judged: the first ones are compilation and allocation."""
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 class SlowSteps:
     """Compares the time between steps of the first optimizer that makes one.
 
@@ -26,15 +31,19 @@ class SlowSteps:
         self._since = 0.0
         self._steps = 0
         self._lengths: deque[float] = deque(maxlen=_STEPS)
+        self._note(0)
 
     def after(self, optimizer: object, *_: Any) -> None:
         """After each step of any optimizer."""
         now = time.perf_counter()
         if self._optimizer is None:
             self._optimizer = id(optimizer)
+            self._note(1)
         elif id(optimizer) == self._optimizer:
             length = now - self._since
             self._steps += 1
+            if self._steps <= _LEAST:
+                self._note(1 + self._steps)
             if len(self._lengths) >= _LEAST:
                 usual = sorted(self._lengths)[len(self._lengths) // 2]
                 if length > self._factor * usual:
@@ -43,6 +52,11 @@ class SlowSteps:
         else:
             return
         self._since = now
+
+    def _note(self, steps: int) -> None:
+        """Tell the launcher how many steps there were, as long as none can be judged."""
+        hook: Any = sys.modules["_stepscope_hook"]
+        hook.note(hook.STEPS_MADE.format(os.getpid()), str(steps))
 
     def _ask(self, length_s: float, usual_s: float) -> None:
         process = os.getpid()
@@ -54,7 +68,7 @@ class SlowSteps:
         if os.path.exists(f"{base}.request"):  # noqa: PTH110
             return  # the dump that is on its way shows this step, too
         try:
-            with open(f"{base}.made", "w", encoding="utf-8") as file:  # noqa: PTH123
+            with open(f"{base}.made", "w", encoding="utf-8", opener=_private) as file:
                 file.write(why)
             os.replace(f"{base}.made", f"{base}.request")  # noqa: PTH105
         except OSError as error:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 class _ProfilerApi:
     """Recording by another tool that watches cudaProfilerStart and cudaProfilerStop."""
 
@@ -88,7 +93,7 @@ def _free_name(folder: str) -> str:
     while True:
         name = f"{folder}/torch.rank{number}.json.gz"
         try:
-            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             number += 1
             continue
@@ -188,7 +193,7 @@ class _StepTimes:
         lines, self._lines = self._lines, []
         if lines:
             clocks = f"C\t{time.monotonic_ns()}\t{time.time_ns()}\n"
-            with open(name, "a", encoding="utf-8") as file:  # noqa: PTH123
+            with open(name, "a", encoding="utf-8", opener=_private) as file:
                 file.write(clocks + "".join(lines))
 
 
@@ -222,6 +227,8 @@ class _Steps:
             return
         self._made += 1
         recorded = self._made - self._warmup
+        if recorded <= self._steps:
+            self.note()
         if recorded <= 0 or recorded > self._steps:
             self._time(recorded)
         else:
@@ -236,6 +243,11 @@ class _Steps:
                 import signal
 
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def note(self) -> None:
+        """Tell the launcher how many steps there were, which a killed process cannot any more."""
+        hook = sys.modules["_stepscope_hook"]
+        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._made))
 
     def _time(self, recorded: int) -> None:
         """A step ended that was not recorded."""
@@ -336,6 +348,7 @@ def count_steps(configuration: _Configuration, module: Any) -> None:
         module: ``torch.optim.optimizer``.
     """
     steps = _Steps(configuration)
+    steps.note()
     try:
         module.register_optimizer_step_pre_hook(steps.before)
         module.register_optimizer_step_post_hook(steps.after)

@@ -73,7 +73,9 @@ class PostgresStore:
     def __init__(self, place: str) -> None:
         self.where = shown(place)
         self._place = place
-        self._psycopg: Any = needed("psycopg", "postgres", "a history on a PostgreSQL server")
+        self._psycopg: Any = needed(
+            "psycopg", "psycopg[binary]", "a history on a PostgreSQL server"
+        )
         self._db: Any = None
         self._ask(lambda _: None)
 

@@ -22,7 +22,7 @@ class RemoteFiles:
     """
 
     def __init__(self, place: str) -> None:
-        fsspec = needed("fsspec", "remote", f"a history in {shown(place)}")
+        fsspec = needed("fsspec", "fsspec", f"a history in {shown(place)}")
         try:
             self._fs, folder = fsspec.core.url_to_fs(place)
         except ImportError as error:  # fsspec names the package that it wants

@@ -155,12 +155,12 @@ def opened(place: str, *, create: bool) -> Store:
     return SqliteStore(Path(place), create=create)
 
 
-def needed(module: str, extra: str, why: str) -> ModuleType:
+def needed(module: str, package: str, why: str) -> ModuleType:
     """Import an optional package.
 
     Args:
         module: its name.
-        extra: the extra of Stepscope that brings it.
+        package: what pip installs to bring it.
         why: what it is for, as in "a PostgreSQL history".
 
     Raises:
@@ -170,6 +170,5 @@ def needed(module: str, extra: str, why: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
-            f"{why} needs the package {module.partition('.')[0]} ({error}); "
-            f"pip install 'stepscope[{extra}]'"
+            f"{why} needs the package {module.partition('.')[0]} ({error}); pip install '{package}'"
         ) from error

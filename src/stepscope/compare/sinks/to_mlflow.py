@@ -11,9 +11,9 @@ from stepscope.compare.sinks.base import PREFIX, Sink, by_name
 
 def _send(entries: Sequence[Entry], where: str) -> None:
     """Log through the client, which leaves the program's active run alone."""
-    needed("mlflow", "mlflow", "logging to MLflow")
-    tracking = needed("mlflow.tracking", "mlflow", "logging to MLflow")
-    entities = needed("mlflow.entities", "mlflow", "logging to MLflow")
+    needed("mlflow", "mlflow-skinny", "logging to MLflow")
+    tracking = needed("mlflow.tracking", "mlflow-skinny", "logging to MLflow")
+    entities = needed("mlflow.entities", "mlflow-skinny", "logging to MLflow")
     client = tracking.MlflowClient(tracking_uri=where or None)
     for name, runs in by_name(entries).items():
         known = client.get_experiment_by_name(name)

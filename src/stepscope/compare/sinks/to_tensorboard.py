@@ -14,7 +14,7 @@ from stepscope.compare.sinks.base import PREFIX, Sink, by_name
 
 def _send(entries: Sequence[Entry], where: str) -> None:
     """Write one event file a name; TensorBoard joins the files of a folder."""
-    writers = needed("tensorboardX", "tensorboard", "logging to TensorBoard")
+    writers = needed("tensorboardX", "tensorboardX", "logging to TensorBoard")
     for name, runs in by_name(entries).items():
         folder = Path(where or "runs") / (re.sub(r"[^\w.-]+", "_", name).strip(".") or "run")
         # files are named by the second and the host: a second one would replace the first

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.stalls import NAMED, STALL_EVIDENCE
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
 _OF_STALLS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"

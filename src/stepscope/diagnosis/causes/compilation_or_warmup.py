@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.loading import FIRST_EVIDENCE
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.gaps.loading import FIRST_EVIDENCE
+from stepscope.kernels.families import classify
 
 _ID = "compilation_or_warmup"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.kernels.optimizer import ADAM_PASSES
-from stepscope.analysis.simulation import Free, RemoveOps
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.kernels.optimizer import ADAM_PASSES
+from stepscope.simulation import Free, RemoveOps
 
 _ID = "cpu_offload"
 _OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"

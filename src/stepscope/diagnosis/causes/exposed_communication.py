@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.analysis.collectives.job import Collectives
-from stepscope.analysis.simulation import OverlapCommunication
+from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
     PACE,
@@ -13,6 +12,7 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     position,
 )
+from stepscope.simulation import OverlapCommunication
 
 _ID = "exposed_communication"
 
@@ -106,7 +106,6 @@ def detect(case: Case) -> Detection | None:
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
-        time_sql=_TIME_SQL,
         change=OverlapCommunication(),
     )
 
@@ -171,5 +170,6 @@ CAUSE = Cause(
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step
     min_share=0.03,
+    time_sql=_TIME_SQL,
     detect=detect,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 
 _ID = "fusion_opportunity"
 
@@ -51,5 +51,6 @@ CAUSE = Cause(
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     min_share=0.10,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

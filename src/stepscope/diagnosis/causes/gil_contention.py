@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.gil import GIL_EVIDENCE, MIN_ON_INTERVAL, PATTERN, SWITCH_NS
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.gaps.gil import GIL_EVIDENCE, MIN_ON_INTERVAL, PATTERN, SWITCH_NS
 
 _ID = "gil_contention"
 _OF_WAITS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"

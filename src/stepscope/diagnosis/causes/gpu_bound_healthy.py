@@ -25,5 +25,6 @@ CAUSE = Cause(
     prediction="none",
     reference="docs/how-it-works.md",
     min_share=1.0,
+    takes_time=False,
     detect=detect,
 )

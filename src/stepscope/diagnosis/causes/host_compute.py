@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.silence import BATCH_UPLOADED, NAMED_OTHER, OS_WAIT
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.gaps.untraced_cpu import BATCH_UPLOADED, NAMED_OTHER, OS_WAIT
 
 _ID = "host_compute"
 

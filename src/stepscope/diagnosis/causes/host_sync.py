@@ -7,14 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis.kernels.families import classify
-from stepscope.analysis.waiting import PLAIN, READ, UPLOAD, Waiting
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.own_waits import mostly_of_ddp
 from stepscope.diagnosis.result import Location
+from stepscope.gaps.waiting import PLAIN, READ, UPLOAD, Waiting
+from stepscope.intervals.distinct import distinct_rows, with_inverse
+from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray
 
 _ID = "host_sync"
@@ -127,8 +128,8 @@ def _main_call(case: Case, waiting: Waiting) -> IntArray:
     if not len(waiting.call):
         return waiting.call
     names = case.explanation.lane.host.api["name"][waiting.call].astype(np.int64)
-    kinds = np.unique(waiting.kind, return_inverse=True)[1].reshape(-1)
-    group = np.unique(names * 4 + kinds, return_inverse=True)[1].reshape(-1)
+    kinds = with_inverse(np.asarray(waiting.kind))[1]
+    group = with_inverse(names * 4 + kinds)[1]
     waited = np.bincount(group, weights=waiting.waited_ns)
     if not waited.any():
         waited = np.bincount(group).astype(float)
@@ -185,13 +186,13 @@ def _ended_by(case: Case, waiting: Waiting, rows: IntArray) -> str:
     if not len(rows):
         return ""
     names, streams = ops["name"][waiting.op[rows]], ops["stream"][waiting.op[rows]]
-    pairs, group = np.unique(np.stack((names, streams)), axis=1, return_inverse=True)
-    weight = np.bincount(group.reshape(-1), weights=waiting.waited_ns[rows])
+    first, group = distinct_rows((names, streams))
+    weight = np.bincount(group, weights=waiting.waited_ns[rows])
     best = int(np.argmax(weight))
     if not weight[best] or 3 * weight[best] < waiting.waited_ns[rows].sum():
         return ""
-    label = classify(ops.texts["name"][int(pairs[0][best])]).label
-    return f"{label!r} on stream {int(pairs[1][best])}"
+    label = classify(ops.texts["name"][int(names[first[best]])]).label
+    return f"{label!r} on stream {int(streams[first[best]])}"
 
 
 def _most(codes: IntArray, weight: IntArray) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 
 _ID = "inefficient_kernel"
 
@@ -73,5 +73,6 @@ CAUSE = Cause(
     ),
     reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
     min_share=0.10,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

@@ -6,19 +6,19 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.silence import (
+from stepscope.activity import names as words
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.workloads import in_inference
+from stepscope.gaps.untraced_cpu import (
     BATCH_PINNED,
     BATCH_UPLOADED,
     EVIDENCE,
     NAMED_INPUT,
     OS_WAIT,
 )
-from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
-from stepscope.diagnosis.frameworks import in_jax
-from stepscope.diagnosis.thread_states import with_thread_states
-from stepscope.diagnosis.workloads import in_inference
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from stepscope.analysis.unrecorded import BUSY, HOLE
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.evidence import STEP_SQL
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_figures, unrecorded_ns
+from stepscope.gaps.unrecorded import BUSY, HOLE
 
 _MANY = 20
 _STEPS = 5
@@ -143,5 +143,6 @@ CAUSE = Cause(
     prediction="none",
     reference="docs/how-it-works.md",
     min_share=0.0,
+    takes_time=False,
     detect=detect,
 )

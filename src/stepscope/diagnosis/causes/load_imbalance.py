@@ -32,7 +32,7 @@ def detect(case: Case) -> Detection | None:
         return None
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
-    time, time_sql = late.imposed_ns, IMPOSED_SQL
+    time, time_sql = late.imposed_ns, None
     if late.in_turn:
         says = (
             "the late rank changes from step to step with the work it was given; the others wait "
@@ -114,5 +114,6 @@ CAUSE = Cause(
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
+    time_sql=IMPOSED_SQL,
     detect=detect,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.frameworks import in_jax
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 from stepscope.diagnosis.workloads import in_inference
 
 _ID = "low_precision_unused"
@@ -82,8 +82,8 @@ CAUSE = Cause(
         "single precision), times the shares of the peaks that are attained; the range goes from "
         "half that ratio to BF16's. What else then limits the step is not followed"
     ),
-    reference="PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in "
-    "analysis/kernels/peaks.py",
+    reference="PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in kernels/peaks.py",
     min_share=0.05,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

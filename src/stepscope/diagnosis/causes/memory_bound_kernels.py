@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.kernels.chains import WAITING
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.kernels.chains import WAITING
 
 _ID = "memory_bound_kernels"
 
@@ -76,5 +76,6 @@ CAUSE = Cause(
     prediction="the step with half of these kernels' traffic; a quarter less or more either way",
     reference="Williams et al., Roofline (CACM 2009)",
     min_share=0.15,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

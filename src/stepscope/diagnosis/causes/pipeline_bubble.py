@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.collectives.stages import stages_of
+from stepscope.collectives.stages import stages_of
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import position
 
@@ -88,7 +88,6 @@ def detect(case: Case) -> Detection | None:
         ],
         floor_ns=max(float(c.step_ns) - time, 0.0),
         next_capture=None if c.matched.complete else "the same capture of the ranks not there",
-        time_sql=_TIME_SQL,
     )
 
 
@@ -112,5 +111,6 @@ CAUSE = Cause(
     ),
     reference="GPipe (arXiv:1811.06965), Megatron-LM (arXiv:2104.04473)",
     min_share=0.05,
+    time_sql=_TIME_SQL,
     detect=detect,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.kernels.view import FAMILY_NAMES
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.intervals.distinct import distinct_values
+from stepscope.kernels.view import FAMILY_NAMES
 
 _ID = "small_kernels"
 
@@ -24,7 +25,7 @@ def detect(case: Case) -> Detection | None:
     explanation = case.explanation
     kernels = explanation.kernels
     ended = explanation.gaps.segments["op"][explanation.segments_of(_ID)]
-    rows = np.unique(ended[ended >= 0])
+    rows = distinct_values(ended[ended >= 0])
     family = kernels.family[rows]
     most = np.bincount(family[family >= 0], minlength=len(FAMILY_NAMES))
     what = f"of the family {FAMILY_NAMES[int(np.argmax(most))]}" if most.any() else "copies"

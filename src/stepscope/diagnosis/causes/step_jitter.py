@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.explain import Explanation
-from stepscope.analysis.outliers import PARTS, Outliers
+from stepscope.activity import names as words
+from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.intervals.distinct import among, distinct_values
 
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
@@ -55,10 +56,6 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        time_sql=(
-            "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
-            "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
-        ),
         says="{odd_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
         + _SAYS[kind].format(place=place),
         texts=where.texts() | ({"name": repr(name)} if name else {}),
@@ -173,7 +170,9 @@ def _forward_only(case: Case, odd: Outliers) -> bool:
     lane, normal = case.explanation.lane, odd.reference
     bounds = case.explanation.bounds_ns
     start = lane.ops["start_ns"]
-    usual = np.unique(lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])])
+    usual = distinct_values(
+        lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])]
+    )
     known = {lane.ops.texts["name"][code] for code in usual.tolist()}
     rows = (odd.parts["part"] == PARTS.index("compute")) & (odd.parts["more"] > 0)
     more = odd.parts["more"][rows]
@@ -188,7 +187,7 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
     e = case.explanation
     segments = e.gaps.segments
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
-    rows = e.segments_of("host_compute") & np.isin(step, odd.steps)
+    rows = e.segments_of("host_compute") & among(step, odd.steps)
     where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
     return located(where)
 
@@ -198,7 +197,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
     e = case.explanation
     ops = e.lane.ops
     step = np.searchsorted(e.bounds_ns, ops["start_ns"], side="right") - 1
-    rows = np.flatnonzero(np.isin(step, odd.steps) & ops.that("name", names.__contains__))
+    rows = np.flatnonzero(among(step, odd.steps) & ops.that("name", names.__contains__))
     at = e.lane.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
@@ -232,5 +231,9 @@ CAUSE = Cause(
     prediction="the mean step with the odd steps as long as the normal one",
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,
+    time_sql=(
+        "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
+        "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+    ),
     detect=detect,
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.collectives.job import Collectives
-from stepscope.analysis.collectives.late import Lateness
-from stepscope.analysis.simulation import Change, DeviceLike, RankLike
+from stepscope.collectives.job import Collectives
+from stepscope.collectives.late import Lateness
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
@@ -17,6 +16,7 @@ from stepscope.diagnosis.collective_figures import (
     surplus_figure,
 )
 from stepscope.diagnosis.result import Location
+from stepscope.simulation import Change, DeviceLike, RankLike
 
 _ID = "straggler"
 _WHY = {
@@ -75,7 +75,6 @@ def detect(case: Case) -> Detection | None:
         figures=figures,
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
-        time_sql=IMPOSED_SQL,
         change=_change(case, late),
         because=because if because in causes() else None,
         absorbs=_symptoms(c, late),
@@ -162,5 +161,6 @@ CAUSE = Cause(
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
+    time_sql=IMPOSED_SQL,
     detect=detect,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 
 _ID = "unfused_attention"
 
@@ -76,9 +76,10 @@ CAUSE = Cause(
     prediction=(
         "the step without everything between the products, and with the products at the share of "
         "their time that fused attention takes (point and range in "
-        "analysis/kernels/attention.py)"
+        "kernels/attention.py)"
     ),
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.diagnosis.inside_kernels import detection
+from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 
 _ID = "unfused_optimizer"
 
@@ -66,5 +66,6 @@ CAUSE = Cause(
     ),
     reference="PyTorch: torch.optim, the parameters fused and foreach",
     min_share=0.05,
+    time_sql=saved_time_sql(_ID),
     detect=detect,
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepscope.importers.kineto.columns import Columns, Events, Ints, integers, nanoseconds
 from stepscope.importers.kineto.events import MISSING
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.problems import ProblemLog
 
 
@@ -49,7 +50,7 @@ class Flows:
         tail = by_id[np.minimum(np.searchsorted(tail_id, head_id, sorter=by_id), len(by_id) - 1)]
         paired = tail_id[tail] == head_id
         unresolved = int((~paired).sum())
-        for thread in np.unique(head_tid[paired]):
+        for thread in distinct_values(head_tid[paired]):
             arrows = np.flatnonzero(paired & (head_tid == thread))
             rows = np.flatnonzero(tid == thread)
             rows = rows[np.argsort(start[rows], kind="stable")]  # parents come before children

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
 from stepscope.importers.kineto.collectives import Said, said
 from stepscope.importers.kineto.columns import (
     Events,
@@ -21,7 +22,6 @@ from stepscope.importers.kineto.columns import (
 )
 from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
 from stepscope.importers.kineto.spans import Context, Spans
-from stepscope.importers.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
 from stepscope.trace.text import LONGEST_JUDGED
 
 KERNEL, MEMCPY, MEMSET = range(3)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.stretches import TABLE as STRETCHES
+from stepscope.importers.common.stretches import columns, read_header
 from stepscope.importers.foreign import of_events
 from stepscope.importers.kineto.absent import absent_tables
 from stepscope.importers.kineto.collectives import write_collectives
@@ -38,8 +40,7 @@ from stepscope.importers.kineto.sinks import (
 )
 from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.importers.kineto.stream import open_text
-from stepscope.importers.stretches import TABLE as STRETCHES
-from stepscope.importers.stretches import columns, read_header
+from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
@@ -272,12 +273,11 @@ def _without_calls(tables: Tables) -> tuple[npt.NDArray[np.bool_], npt.NDArray[n
     """
     gpu, calls = tables.gpu.columns, tables.calls.columns
     known = calls.peek("correlation")
-    lacking: npt.NDArray[np.bool_] = ~np.isin(gpu.peek("correlation"), known[known > 0])
+    lacking: npt.NDArray[np.bool_] = ~among(gpu.peek("correlation"), known[known > 0])
     if not lacking.any() or not calls.rows:
         return lacking, np.zeros(len(lacking), bool)
     start = gpu.peek("start")
-    place = np.stack([gpu.peek("device"), gpu.peek("stream")], axis=1)
-    stream = np.unique(place, axis=0, return_inverse=True)[1].reshape(-1)
+    stream = distinct_rows((gpu.peek("device"), gpu.peek("stream")))[1]
     first = np.full(int(stream.max()) + 1, int(calls.peek("start").min()))
     linked = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(linked, stream[~lacking], start[~lacking])

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.naming import call_name
 from stepscope.importers.kineto.collectives import Said, said
 from stepscope.importers.kineto.columns import (
     Codes,
@@ -31,7 +32,7 @@ from stepscope.importers.kineto.columns import (
 )
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
 from stepscope.importers.kineto.spans import Context, Spans, place
-from stepscope.importers.naming import call_name
+from stepscope.intervals.distinct import among
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
 CUDA_DEVICE_TYPES = (1, 20)  # c10::DeviceType CUDA and HIP
@@ -103,7 +104,7 @@ class Operators(Spans):
             elif name == "record_param_comms":
                 self._communication = known + code
         if self._range_codes:
-            annotated = np.isin(codes, self._range_codes)
+            annotated = among(codes, self._range_codes)
             if annotated.any():
                 marks = annotated.tolist()
                 self._ranges.add([e for e, mark in zip(events, marks, strict=True) if mark])
@@ -275,7 +276,7 @@ class Allocations(Spans):
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """What was allocated where."""
         device = integers([a.device_id for a in args])
-        on_gpu = np.isin(integers([a.device_type for a in args]), CUDA_DEVICE_TYPES)
+        on_gpu = among(integers([a.device_type for a in args]), CUDA_DEVICE_TYPES)
         return {
             **place(events),
             "device": np.where(on_gpu & (device >= 0), device, MISSING),

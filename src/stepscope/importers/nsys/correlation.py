@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import distinct_rows, distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 _PAGE_BITS = 16
@@ -60,7 +61,8 @@ def _pages(processes: IntArray, ids: IntArray) -> list[tuple[int, int, BoolArray
         low, high = int(pages.min()), int(pages.max())
         if low == high:
             return [(int(processes[0]), low, slice(None))]
-        found = np.unique(pages).tolist()
+        found = distinct_values(pages).tolist()
         return [(int(processes[0]), page, pages == page) for page in found]
-    pairs = np.unique(np.stack([processes, pages]), axis=1).T.tolist()
+    first, _ = distinct_rows((processes, pages))
+    pairs = zip(processes[first].tolist(), pages[first].tolist(), strict=True)
     return [(p, page, (processes == p) & (pages == page)) for p, page in pairs]

@@ -12,6 +12,7 @@ from stepscope.importers.nsys.correlation import CorrelationFlags
 from stepscope.importers.nsys.merge import Columns, merged
 from stepscope.importers.nsys.rows import Field, Rows, code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of
+from stepscope.intervals.distinct import distinct_rows, distinct_values
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
@@ -212,8 +213,9 @@ class GpuReader:
         )
         changes = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
         found = keys[:, np.concatenate(([0], changes))]
-        self._sink.streams.update(map(tuple, np.unique(found, axis=1).T.tolist()))
-        self._sink.processes.update(np.unique(found[0]).tolist())
+        found = found[:, distinct_rows(list(found))[0]]
+        self._sink.streams.update(map(tuple, found.T.tolist()))
+        self._sink.processes.update(distinct_values(found[0]).tolist())
 
 
 def _coalesce(first: pa.Array, second: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ from stepscope.importers.nsys.merge import Columns
 from stepscope.importers.nsys.rows import Field, Rows, code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.importers.nsys.targets import records
+from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_mpi_events(sink: Sink) -> None:
 def _ranks(rows: Rows, ranks: dict[int, int]) -> pa.Array:
     import pyarrow as pa
 
-    processes, inverse = np.unique(process_of(rows.ints("globalTid")), return_inverse=True)
+    processes, inverse = with_inverse(process_of(rows.ints("globalTid")))
     found = pa.array([ranks.get(process) for process in processes.tolist()], type=pa.int64())
     return found.take(pa.array(inverse))
 
@@ -180,12 +181,13 @@ def _read_samples(
         *(must("metricsListId"), must("metricsIdx"), must("value")),
     )
     for rows in sink.tables.read(source, fields, table):
-        pairs = np.stack([rows.ints("metricsListId"), rows.ints("metricsIdx")])
-        distinct, which = np.unique(pairs, axis=1, return_inverse=True)
-        names = [metrics.get((a, b), f"metric {a}.{b}") for a, b in distinct.T.tolist()]
+        lists, places = rows.ints("metricsListId"), rows.ints("metricsIdx")
+        first, which = distinct_rows((lists, places))
+        pairs = zip(lists[first].tolist(), places[first].tolist(), strict=True)
+        names = [metrics.get((a, b), f"metric {a}.{b}") for a, b in pairs]
         metric = sink.lexicon(table, "metric")
-        codes = np.array([metric.code(name) for name in names], np.int32)[which.ravel()]
-        ids, device = np.unique(rows.ints("globalId"), return_inverse=True)
+        codes = np.array([metric.code(name) for name in names], np.int32)[which]
+        ids, device = with_inverse(rows.ints("globalId"))
         known = [devices.get(number) or {} for number in ids.tolist()]
         guids = pa.array([card.get("GUID") for card in known], type=pa.int64())
         sink.put(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.importers.common.operators import TABLE, operators_in
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
-from stepscope.importers.operators import TABLE, operators_in
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:

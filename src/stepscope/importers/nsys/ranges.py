@@ -13,6 +13,7 @@ from stepscope.importers.nsys.nesting import count_overlapping
 from stepscope.importers.nsys.operators import put_operators
 from stepscope.importers.nsys.rows import Field, Rows, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class RangeReader:
         for rows in self._sink.tables.read(SOURCE, _FIELDS, TABLE):
             types = rows.ints("eventType")
             self._note_unknown(types)
-            events = rows.filter(np.isin(types, list(_KINDS)))
+            events = rows.filter(among(types, list(_KINDS)))
             if len(events):
                 self._put(events)
         overlapping = count_overlapping(self._nesting)
@@ -140,7 +141,7 @@ class RangeReader:
             },
         )
         is_gil = self._put_gil(names, domains, tids, start, end)
-        nests = np.isin(types, codes.NVTX_PUSHPOP) & ~is_gil & closed
+        nests = among(types, codes.NVTX_PUSHPOP) & ~is_gil & closed
         self._nesting.append((tids[nests], start[nests], end[nests]))
         put_operators(sink, texts, tids, start, end, nests)
 
@@ -205,13 +206,13 @@ class RangeReader:
             for number, text in enumerate(sink.lexicon(TABLE, "domain").texts)
             if _GIL_DOMAIN.search(text)
         ]
-        is_gil = np.isin(domains.fill_null(-1).to_numpy(zero_copy_only=False), lock_domains)
+        is_gil = among(domains.fill_null(-1).to_numpy(zero_copy_only=False), lock_domains)
         if not is_gil.any():
             return is_gil
         texts = sink.lexicon(TABLE, "name").texts
         numbers = names.to_numpy(zero_copy_only=False)
         state = np.full(len(texts), -1, np.int32)
-        for number in np.unique(numbers[is_gil]).tolist():
+        for number in distinct_values(numbers[is_gil]).tolist():
             text = texts[number].lower()
             if "hold" in text:
                 state[number] = sink.lexicon("gil", "state").code("holding")
@@ -233,7 +234,7 @@ class RangeReader:
         return is_gil
 
     def _note_unknown(self, types: IntArray) -> None:
-        unknown = types[~np.isin(types, [*_KINDS, *codes.NVTX_NAMING])]
+        unknown = types[~among(types, [*_KINDS, *codes.NVTX_NAMING])]
         if len(unknown):
             detail = f"{SOURCE}: event type {int(unknown[0])}"
             self._sink.tables.problems.count(

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.importers.nsys.source import Raw, Source, Where, find_table
 from stepscope.importers.nsys.text import clean_array
+from stepscope.intervals.distinct import among
 from stepscope.trace.frame import NULL, BoolArray, IntArray
 from stepscope.trace.problems import ProblemLog
 
@@ -207,7 +208,7 @@ class TableReader:
             return self._floats(array, old)
         none = field.none + (field.old_none if old else ())
         if none:
-            array = _nullify(array, np.isin(_numbers(array), none))
+            array = _nullify(array, among(_numbers(array), none))
         if field.type == "time":
             return self._times(array)
         if field.type == "int32":

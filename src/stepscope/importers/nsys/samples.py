@@ -8,6 +8,7 @@ import numpy as np
 
 from stepscope.importers.nsys.rows import Rows, code, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
+from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import BoolArray, IntArray
 
 _GPU_MASK = 0xFF
@@ -249,12 +250,12 @@ def read_metrics(sink: Sink) -> None:
     )
     for rows in sink.tables.read("GPU_METRICS", fields, table):
         keys = np.stack([rows.ints("typeId"), rows.ints("metricId")])
-        distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+        first, inverse = distinct_rows(list(keys))
         known = [
             lexicon.code(names.get((kind, metric), f"metric {metric}"))
-            for kind, metric in distinct.T.tolist()
+            for kind, metric in keys[:, first].T.tolist()
         ]
-        metrics = np.array(known, np.int32)[inverse.reshape(-1)]
+        metrics = np.array(known, np.int32)[inverse]
         sink.put(
             table,
             {

@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.importers.nsys.merge import Columns
 from stepscope.importers.nsys.rows import TableReader
 from stepscope.importers.nsys.text import Lexicon, NameColumn, Replaced, Strings
+from stepscope.intervals.distinct import distinct_values, with_inverse
 from stepscope.trace.frame import IntArray
 from stepscope.trace.schema import TABLES
 from stepscope.trace.store import TraceWriter
@@ -105,9 +106,9 @@ class Sink:
         lexicon = self.lexicon(table, column)
         valid = np.asarray(codes.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
         numbers = codes.fill_null(0).to_numpy(zero_copy_only=False)
-        distinct, inverse = np.unique(numbers, return_inverse=True)
+        distinct, inverse = with_inverse(numbers)
         if not valid.all():
-            distinct, inverse = np.unique(numbers[valid], return_inverse=True)
+            distinct, inverse = with_inverse(numbers[valid])
         texts = [known.get(number, other.format(number)) for number in distinct.tolist()]
         found = np.array([lexicon.code(text) for text in texts], np.int32)
         result = np.zeros(len(numbers), np.int32)
@@ -141,7 +142,7 @@ class Sink:
         if len(global_tid):
             # neighbouring rows mostly share a thread: compare before sorting
             changes = np.flatnonzero(global_tid[1:] != global_tid[:-1]) + 1
-            found = np.unique(global_tid[np.concatenate(([0], changes))])
+            found = distinct_values(global_tid[np.concatenate(([0], changes))])
             self.threads.update(found.tolist())
             self.processes.update(process_of(found).tolist())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class NameColumn:
         codes = self._known[at]
         missing = codes < 0
         if missing.any():
-            for position in np.unique(at[missing & (at >= 0)]).tolist():
+            for position in distinct_values(at[missing & (at >= 0)]).tolist():
                 text, changed = self._strings.text(position)
                 if changed:
                     self._replaced(1, text)
@@ -201,7 +202,7 @@ class NameColumn:
     def _name_unknown(self, codes: Codes, numbers: IntArray, where: BoolArray) -> None:
         if not where.any():
             return
-        distinct, inverse = np.unique(numbers[where], return_inverse=True)
+        distinct, inverse = with_inverse(numbers[where])
         named = [self._lexicon.code(f"[string {number}]") for number in distinct.tolist()]
         codes[where] = np.array(named, np.int32)[inverse]
         self._unknown(int(where.sum()), f"string id {int(numbers[where][0])}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import call_names
-from stepscope.analysis.tabular.maths import dictionary, group, statistics
-from stepscope.analysis.tabular.needs import CUDA_CALLS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.summary import header, summary
+from stepscope.tabular.attribution import call_names
+from stepscope.tabular.maths import dictionary, group, statistics
+from stepscope.tabular.needs import CUDA_CALLS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 
 
 def by_recorded_name(calls: Rows) -> Answer:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import KERNEL_NAMES, kernel_names, triples
-from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.analysis.tabular.needs import KERNELS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import header, summary
+from stepscope.tabular.attribution import KERNEL_NAMES, kernel_names, triples
+from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.tabular.needs import KERNELS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import memory_op_names
-from stepscope.analysis.tabular.maths import Statistics, dictionary, group, running_std
-from stepscope.analysis.tabular.needs import MEMORY_OPS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import by_name
+from stepscope.tabular.attribution import memory_op_names
+from stepscope.tabular.maths import Statistics, dictionary, group, running_std
+from stepscope.tabular.needs import MEMORY_OPS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import AnyArray, IntArray
 
 _EXACT_ROWS = 100_000  # up to so many rows the last digit of the deviation is that of nsys, too

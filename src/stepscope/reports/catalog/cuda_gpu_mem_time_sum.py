@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.tabular.attribution import memory_op_names
-from stepscope.analysis.tabular.maths import dictionary
-from stepscope.analysis.tabular.needs import MEMORY_OPS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import by_name, header, summary
+from stepscope.tabular.attribution import memory_op_names
+from stepscope.tabular.maths import dictionary
+from stepscope.tabular.needs import MEMORY_OPS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, _: Arguments) -> Answer:

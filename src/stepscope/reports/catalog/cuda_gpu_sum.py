@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.reports.summary import header, summary
+from stepscope.tabular.attribution import (
     KERNEL_NAMES,
     Names,
     call_names,
     kernel_names,
     memory_op_names,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.reports.summary import header, summary
+from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 
 _CATEGORIES = ["CUDA_KERNEL", "MEMORY_OPER", "CUDA_API"]

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.tabular.attribution import (
     KERNEL_NAMES,
     kernel_names,
     memory_kinds,
     memory_op_names,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, nullable
-from stepscope.analysis.tabular.needs import GPU_WORK
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
+from stepscope.tabular.maths import dictionary, group, nullable
+from stepscope.tabular.needs import GPU_WORK
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 
 _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
 _SECOND_NS = 1_000_000_000

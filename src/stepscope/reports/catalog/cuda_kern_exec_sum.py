@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import KERNEL_NAMES
-from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.catalog.cuda_kern_exec_trace import executions
 from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.attribution import KERNEL_NAMES
+from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.tabular.needs import CUDA_CALLS, KERNELS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:

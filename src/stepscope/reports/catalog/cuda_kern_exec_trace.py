@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.tabular.attribution import (
     KERNEL_NAMES,
     Names,
     call_names,
@@ -14,10 +14,10 @@ from stepscope.analysis.tabular.attribution import (
     launches,
     triples,
 )
-from stepscope.analysis.tabular.maths import dictionary, nullable
-from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
+from stepscope.tabular.maths import dictionary, nullable
+from stepscope.tabular.needs import CUDA_CALLS, KERNELS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 

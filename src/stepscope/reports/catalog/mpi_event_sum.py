@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import dictionary, group, nullable, statistics, text_ranks
-from stepscope.analysis.tabular.needs import MPI
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.summary import header, summary
+from stepscope.tabular.maths import dictionary, group, nullable, statistics, text_ranks
+from stepscope.tabular.needs import MPI
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 _VALUES = ("tag", "rank", "peer_rank", "root_rank", "bytes", "send_bytes", "receive_bytes")

@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import range_ends, usable_ranges
-from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.analysis.tabular.needs import Need
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.reports.summary import header, summary
+from stepscope.tabular.attribution import range_ends, usable_ranges
+from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.tabular.needs import Need
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _NAME = re.compile(r"^(?:void )?nccl", re.IGNORECASE)

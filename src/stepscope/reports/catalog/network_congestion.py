@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.tabular.maths import dictionary, nullable
-from stepscope.analysis.tabular.needs import NETWORK
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
+from stepscope.tabular.maths import dictionary, nullable
+from stepscope.tabular.needs import NETWORK
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 _WAITS = "IB: Send waits"
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import STYLES
-from stepscope.analysis.tabular.maths import (
+from stepscope.reports.catalog.nvtx_gpu_proj_trace import PROJECTED, project
+from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.attribution import STYLES
+from stepscope.tabular.maths import (
     dictionary,
     group,
     round_half_away,
     statistics,
     text_ranks,
 )
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.reports.catalog.nvtx_gpu_proj_trace import PROJECTED, project
-from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, _: Arguments) -> Answer:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.intervals.distinct import distinct_values
+from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
+from stepscope.tabular.attribution import (
     STYLES,
     Names,
     launches,
@@ -17,11 +19,10 @@ from stepscope.analysis.tabular.attribution import (
     ranges_around,
     usable_ranges,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, nullable
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
+from stepscope.tabular.maths import dictionary, group, nullable
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 
@@ -104,7 +105,7 @@ def _outside(
     return (
         int(work["start_ns"][op].min()),
         int(work["end_ns"][op].max()),
-        len(np.unique(work["correlation_id"][op])),
+        len(distinct_values(work["correlation_id"][op])),
         int(calls["process_id"][one]),
         int(calls["thread_id"][one]),
     )

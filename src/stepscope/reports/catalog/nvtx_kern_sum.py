@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.intervals.distinct import values_without
+from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.attribution import (
     BASE,
     MANGLED,
     STYLES,
@@ -15,11 +17,10 @@ from stepscope.analysis.tabular.attribution import (
     ranges_around,
     usable_ranges,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, nullable, statistics, text_ranks
-from stepscope.analysis.tabular.needs import CUDA_CALLS, KERNELS, RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.reports.summary import spread, spread_columns
+from stepscope.tabular.maths import dictionary, group, nullable, statistics, text_ranks
+from stepscope.tabular.needs import CUDA_CALLS, KERNELS, RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:
@@ -30,7 +31,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     kernel, call = launches(kernels, calls)
     # pairs (kernel, range) through the call, and every kernel that is in no range
     row, of_range = ranges_around(source, ranges, calls, call, none=True)
-    alone = np.setdiff1d(np.arange(len(kernels)), kernel)
+    alone = values_without(np.arange(len(kernels)), kernel)
     which = np.concatenate([kernel[row], alone])
     of_range = np.concatenate([of_range, np.full(len(alone), -1)])
     unknown = np.full(len(alone), -1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import range_ends, range_names, thread_keys
-from stepscope.analysis.tabular.maths import dictionary, nullable
-from stepscope.analysis.tabular.needs import RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.intervals.nesting import nest
+from stepscope.tabular.attribution import range_ends, range_names, thread_keys
+from stepscope.tabular.maths import dictionary, nullable
+from stepscope.tabular.needs import RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import (
+from stepscope.reports.summary import header, summary
+from stepscope.tabular.attribution import (
     STYLES,
     range_ends,
     range_names,
     range_styles,
     usable_ranges,
 )
-from stepscope.analysis.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.analysis.tabular.needs import RANGES
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.reports.summary import header, summary
+from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
+from stepscope.tabular.needs import RANGES
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 
 
 def _of(source: Source, ranges: Rows, *, styled: bool) -> Answer:

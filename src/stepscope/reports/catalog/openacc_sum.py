@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import dictionary, group, statistics
-from stepscope.analysis.tabular.needs import OPENACC, OPENMP
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.summary import by_name, header, summary
+from stepscope.tabular.maths import dictionary, group, statistics
+from stepscope.tabular.needs import OPENACC, OPENMP
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _openacc(source: Source, _: Arguments) -> Answer:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from stepscope.analysis.tabular.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.reports.catalog.cuda_api_sum import by_recorded_name
 from stepscope.reports.summary import header
+from stepscope.tabular.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(api: str, source: Source, _: Arguments) -> Answer:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import dictionary, group, nullable, text_ranks
-from stepscope.analysis.tabular.needs import COPIES, CPU_FAULTS, GPU_FAULTS
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
+from stepscope.tabular.maths import dictionary, group, nullable, text_ranks
+from stepscope.tabular.needs import COPIES, CPU_FAULTS, GPU_FAULTS
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _SECOND_NS = 1_000_000_000

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.explain import explain
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
+from stepscope.breakdown.explain import explain
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 _TRACE_LESS = (
     "the profiler's own work takes this share of the time between the first and the last GPU "

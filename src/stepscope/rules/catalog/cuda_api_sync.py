@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import dictionary
-from stepscope.analysis.tabular.needs import CUDA_CALLS
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.maths import dictionary
+from stepscope.tabular.needs import CUDA_CALLS
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 _NAME = re.compile(r"cuda(Device|Stream)Synchronize", re.IGNORECASE)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import launches, memory_kinds
-from stepscope.analysis.tabular.maths import dictionary, nullable
-from stepscope.analysis.tabular.needs import COPIES, CUDA_CALLS, FILLS
-from stepscope.analysis.tabular.report import Answer, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.attribution import launches, memory_kinds
+from stepscope.tabular.maths import dictionary, nullable
+from stepscope.tabular.needs import COPIES, CUDA_CALLS, FILLS
+from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ASYNC_COPY = re.compile(r"cudaMemcpy.*Async", re.IGNORECASE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.tabular.attribution import memory_kinds
-from stepscope.analysis.tabular.maths import nullable, round_half_away
-from stepscope.analysis.tabular.needs import COPIES
-from stepscope.analysis.tabular.overlap import covered_ns
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.attribution import memory_kinds
+from stepscope.tabular.maths import nullable, round_half_away
+from stepscope.tabular.needs import COPIES
+from stepscope.tabular.overlap import covered_ns
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:

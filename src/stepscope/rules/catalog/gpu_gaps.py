@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analysis.tabular.maths import FloatArray, group, nullable, round_half_away
-from stepscope.analysis.tabular.needs import GPU_WORK
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.maths import FloatArray, group, nullable, round_half_away
+from stepscope.tabular.needs import GPU_WORK
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 
 _MILLISECOND_NS = 1_000_000

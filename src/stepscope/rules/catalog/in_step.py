@@ -7,13 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from stepscope.analysis import vocabulary as words
-from stepscope.analysis.explain import explain
-from stepscope.analysis.tabular.maths import dictionary, group, round_half_away, statistics
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source, in_window
+from stepscope.activity import names as words
+from stepscope.breakdown.explain import explain
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.maths import dictionary, group, round_half_away, statistics
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source, in_window
 
 
 def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answer:

@@ -6,19 +6,20 @@ import re
 
 import numpy as np
 
-from stepscope.analysis.explain import explain
-from stepscope.analysis.tabular.attribution import Names, innermost_ranges, launches, renamed
-from stepscope.analysis.tabular.maths import (
+from stepscope.breakdown.explain import explain
+from stepscope.intervals.distinct import with_first
+from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.attribution import Names, innermost_ranges, launches, renamed
+from stepscope.tabular.maths import (
     FloatArray,
     dictionary,
     group,
     round_half_away,
     statistics,
 )
-from stepscope.analysis.tabular.needs import COPIES, CUDA_CALLS
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Source
-from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.needs import COPIES, CUDA_CALLS
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 
 _KB = 1024
@@ -33,7 +34,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         & (copies["graph_node_id"] < 0)
     )
     op, call = launches(copies, calls)
-    op, first = np.unique(op, return_index=True)
+    op, first = with_first(op)
     call = call[first]
     ranges, innermost = innermost_ranges(source, calls)
     place = innermost[call]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.communication import is_communication
-from stepscope.analysis.tabular.maths import (
+from stepscope.activity.communication import is_communication
+from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.maths import (
     dictionary,
     group,
     nullable,
     round_half_away,
     statistics,
 )
-from stepscope.analysis.tabular.needs import KERNELS, Need
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.needs import KERNELS, Need
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 _MICROSECOND_NS = 1000

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.gaps import TURNAROUND_NS
-from stepscope.analysis.tabular.maths import dictionary, group, round_half_away, statistics
-from stepscope.analysis.tabular.needs import CUDA_CALLS, GPU_WORK, Need
-from stepscope.analysis.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.analysis.tabular.source import Rows, Source
-from stepscope.analysis.tabular.waits import Enqueued, Held, enqueued, held, stream_values
+from stepscope.gaps.idle import TURNAROUND_NS
+from stepscope.intervals.distinct import distinct_values
 from stepscope.rules.limits import ROWS, limit
+from stepscope.tabular.maths import dictionary, group, round_half_away, statistics
+from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, Need
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.source import Rows, Source
+from stepscope.tabular.waits import Enqueued, Held, enqueued, held, stream_values
 from stepscope.trace.frame import IntArray
 
 _MICROSECOND_NS = 1000
@@ -48,7 +49,7 @@ def _priority(source: Source, arguments: Arguments) -> Answer:
     place, _ = group(found.work["process_id"], found.work["device"])
     least_ns = int(arguments["us"]) * _MICROSECOND_NS
     parts = []
-    for level in np.unique(priority[kernel]).tolist():
+    for level in distinct_values(priority[kernel]).tolist():
         # a smaller number is a higher priority
         lower = kernel & (priority > level)
         part = held(found, place, kernel & (priority == level), lower, least_ns)

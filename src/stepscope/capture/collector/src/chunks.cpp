@@ -93,10 +93,16 @@ void Chunks::write(Sink& sink, ChunkHeader* chunk) {
 }
 
 void Chunks::drain(Sink& sink, bool all) {
+  // Texts last: what a row names was noted before it, and another thread may still note both.
+  drain(sink, all, false);
+  drain(sink, all, true);
+}
+
+void Chunks::drain(Sink& sink, bool all, bool texts) {
   for (uint32_t i = 0; i < count_; i++) {
     auto* chunk = reinterpret_cast<ChunkHeader*>(pool_ + uint64_t{i} * kChunkBytes);
     uint32_t state = state_of(chunk);
-    if (state == kFull || (all && state == kFilling)) {
+    if ((state == kFull || (all && state == kFilling)) && (chunk->kind == kStrings) == texts) {
       write(sink, chunk);
       if (state == kFull) set_state(chunk, kFree);
     }
@@ -105,6 +111,10 @@ void Chunks::drain(Sink& sink, bool all) {
   for (Heap** place = &heap_; *place;) {
     Heap* entry = *place;
     uint32_t state = state_of(entry->chunk);
+    if ((entry->chunk->kind == kStrings) != texts) {
+      place = &entry->next;
+      continue;
+    }
     if (state == kFull) {
       write(sink, entry->chunk);
       *place = entry->next;

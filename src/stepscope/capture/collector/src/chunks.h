@@ -26,6 +26,7 @@ class Chunks {
     ChunkHeader* chunk;
   };
   void write(Sink& sink, ChunkHeader* chunk);
+  void drain(Sink& sink, bool all, bool texts);
 
   Mutex mutex_;
   uint8_t* pool_ = nullptr;

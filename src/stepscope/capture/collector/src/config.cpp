@@ -8,6 +8,7 @@
 namespace stepscope {
 namespace {
 
+constexpr int kLongestLine = 16384;  // the launcher refuses longer values
 Config g_config;
 pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
@@ -57,8 +58,8 @@ void read() {
   if (!file) return;
   g_config.flush_ns = 500000000;
   g_config.pool_bytes = 8 << 20;
-  char* line = static_cast<char*>(malloc(16384));
-  while (line && fgets(line, 16384, file)) {
+  char* line = static_cast<char*>(malloc(kLongestLine));
+  while (line && fgets(line, kLongestLine, file)) {
     line[strcspn(line, "\n")] = 0;
     char* value = strchr(line, '=');
     if (!value) continue;

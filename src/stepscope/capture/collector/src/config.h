@@ -13,7 +13,7 @@ struct Config {
   char cupti[8192];    // candidates for libcupti, separated by ':'
   char nvtx_name[512];
   char nvtx_domain[256];
-  char ranks[1024];    // ",0,3,": only processes of these ranks record; empty: all
+  char ranks[8192];    // ",0,3,": only processes of these ranks record; empty: all
   int kinds[64];       // CUPTI activity kinds to record
   int kind_count;
   Range range;

@@ -90,7 +90,9 @@ void write_meta(Process& p) {
   json.quote(system.nodename);
   json.add(",\"pool\":");
   json.quote(p.chunks.path());
-  json.add(",");
+  constexpr const char* kWhen[] = {"process", "profiler", "nvtx", "external"};
+  json.format(",\"when\":\"%s\",\"ring_ns\":%llu,", kWhen[static_cast<int>(config().range)],
+              static_cast<unsigned long long>(config().ring_ns));
   add_environment(json);
   json.add(",");
   add_command(json);

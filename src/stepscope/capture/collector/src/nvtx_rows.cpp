@@ -1,5 +1,7 @@
 #include "nvtx_rows.h"
 
+#include "seen.h"
+
 namespace stepscope {
 namespace nvtx {
 namespace {
@@ -44,6 +46,9 @@ Thread* thread_of(Process& p) {
 }  // namespace
 
 void append(const void* row) {
+  // A thread may work on while the capture ends. Its texts are no longer taken then, and a row of it
+  // would stand there without its name.
+  if (ended()) return;
   Thread* t = t_thread;
   if (!t || !t->chunk || t->generation != generation() ||
       t->chunk->used + sizeof(NvtxRow) > kChunkCapacity) {
@@ -130,6 +135,7 @@ bool sane(const Event* e) { return e && e->size >= sizeof(Event); }
 void event(NvtxOp op, const void* domain, const Event* e, uint64_t id) {
   uint32_t domain_id = id_of(domain);
   uint32_t name = sane(e) ? message_id(*e) : 0;
+  if (op == kPush || op == kStart) seen::note(name, domain_id);
   if (op != kMark && config().range == Range::kNvtx && starts_capture(domain_id, name))
     start_recording(kReasonNvtx);
   if (!nvtx_wanted()) return;
@@ -158,9 +164,11 @@ void event(NvtxOp op, const void* domain, const Event* e, uint64_t id) {
 }
 
 void plain(NvtxOp op, uint32_t name, uint64_t id, uint32_t domain) {
-  if ((op == kPush || op == kStart) && config().range == Range::kNvtx &&
-      starts_capture(domain, name))
-    start_recording(kReasonNvtx);
+  if (op == kPush || op == kStart) {
+    seen::note(name, domain);
+    if (config().range == Range::kNvtx && starts_capture(domain, name))
+      start_recording(kReasonNvtx);
+  }
   if (!nvtx_wanted()) return;
   NvtxRow row{};
   row.time = now_ns();

@@ -11,6 +11,7 @@
 
 #include "activity.h"
 #include "describe.h"
+#include "seen.h"
 
 extern "C" void stepscope_range(const char*, const char*, uint64_t, uint64_t);
 
@@ -29,6 +30,7 @@ int g_life = kFresh;  // atomic
 Mutex g_birth, g_switch;
 bool g_recording = false;  // atomic
 uint64_t g_recorded_first = 0, g_recorded_since = 0, g_recorded_until = 0;
+uint64_t g_limited_since = 0;  // --duration counts from here; a forked child goes on with it
 uint64_t g_over_since = 0;  // recording has ended for good then
 uint64_t g_ranges = 0;
 uint32_t g_generation = 1;
@@ -43,6 +45,8 @@ struct sigaction g_old_term;
 
 int life() { return __atomic_load_n(&g_life, __ATOMIC_ACQUIRE); }
 void set_life(int life) { __atomic_store_n(&g_life, life, __ATOMIC_RELEASE); }
+
+bool over() { return __atomic_load_n(&g_over_since, __ATOMIC_ACQUIRE) != 0; }
 
 void sleep_ms(long ms) {
   timespec pause{ms / 1000, ms % 1000 * 1000000};
@@ -81,12 +85,12 @@ void obey_limits(Process& p) {
   if (!recording && c.range == Range::kProcess && c.start_ns && now >= c.start_ns &&
       !g_recorded_since)
     start_recording(kReasonTime);
-  if (!recording) return;
-  if ((c.stop_ns && now >= c.stop_ns) ||
-      (c.duration_ns && now - g_recorded_since >= c.duration_ns)) {
+  if (recording && ((c.stop_ns && now >= c.stop_ns) ||
+                    (c.duration_ns && now - g_limited_since >= c.duration_ns))) {
     end_recording(kReasonTime);
   }
-  if (c.max_bytes && !c.ring_ns && p.sink.bytes() >= c.max_bytes) {
+  // Without a GPU, NVTX events are kept outside of recording, too.
+  if (c.max_bytes && !c.ring_ns && !over() && p.sink.bytes() >= c.max_bytes) {
     remark("warning", "the limit of %llu bytes was reached; recording ended there",
            static_cast<unsigned long long>(c.max_bytes));
     end_recording(kReasonSize);
@@ -99,6 +103,7 @@ void* write_all(void*) {
   Process& p = g_process;
   uint64_t flushed = now_ns(), clock = flushed;
   bool let_go = false;
+  seen::Times seen_times;
   while (life() == kLiving) {
     timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -118,9 +123,10 @@ void* write_all(void*) {
     }
     p.chunks.drain(p.sink, false);
     activity::drain(p);
+    if (seen_times.due(now)) seen::write(p);
     // Two flushes later: what was launched last has come back.
-    uint64_t over = __atomic_load_n(&g_over_since, __ATOMIC_ACQUIRE);
-    if (over && !let_go && now > over + 2 * config().flush_ns) {
+    uint64_t over_since = __atomic_load_n(&g_over_since, __ATOMIC_ACQUIRE);
+    if (over_since && !let_go && now > over_since + 2 * config().flush_ns) {
       let_go = true;
       activity::flush(true);
       activity::drain(p);
@@ -138,6 +144,7 @@ void* write_all(void*) {
   p.chunks.drain(p.sink, true);
   write_clock(p);
   write_threads(p);
+  seen::write(p);
   write_end(p, g_how, __atomic_load_n(&g_ended_ns, __ATOMIC_ACQUIRE));
   p.sink.close();
   p.chunks.remove();
@@ -180,10 +187,12 @@ void on_fork_child() {
     g_process.nvtx_dropped = 0;
   }
   activity::forget();
+  seen::forget();
+  bool ended = over();  // for the whole family, which a child born later belongs to
   g_recording = false;
   g_recorded_first = g_recorded_since = g_recorded_until = g_over_since = g_ranges = 0;
   g_finished = 0;
-  set_life(kFresh);
+  set_life(ended ? kDead : kFresh);
 }
 
 // Only installed where the program left the default, which would end it at once.
@@ -214,14 +223,25 @@ void prepare_once() {
     take(stepscope_range);
 }
 
-// Whether this process's rank is one of those asked for; a process without a rank is.
+constexpr const char* kRanks[] = {"RANK",     "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+                                  "PMI_RANK", "MV2_COMM_WORLD_RANK",  "SLURM_PROCID"};
+
+// Whether this process's rank is one of those asked for; a process without a rank is. One that is
+// not leaves an empty file, by which the launcher can tell which ranks there were.
 bool of_wanted_rank() {
-  const char* rank = config().ranks[0] ? getenv("RANK") : nullptr;
-  if (!rank) rank = config().ranks[0] ? getenv("SLURM_PROCID") : nullptr;
+  const char* rank = nullptr;
+  for (size_t i = 0; config().ranks[0] && !rank && i < sizeof kRanks / sizeof *kRanks; i++)
+    rank = getenv(kRanks[i]);
   if (!rank) return true;
-  char listed[64];
+  char listed[64], path[4300];
   snprintf(listed, sizeof listed, ",%s,", rank);
-  return strstr(config().ranks, listed) != nullptr;
+  if (strstr(config().ranks, listed)) return true;
+  if (!rank[strspn(rank, "0123456789")] && strlen(rank) < 10) {
+    snprintf(path, sizeof path, "%s/left-out-rank%s.txt", config().folder, rank);
+    int file = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file >= 0) ::close(file);
+  }
+  return false;
 }
 
 class Ours {
@@ -281,9 +301,16 @@ Process* process() {
 
 bool recording() { return __atomic_load_n(&g_recording, __ATOMIC_ACQUIRE); }
 
+bool ended() {
+  int state = life();
+  return state == kEnding || state == kDead;
+}
+
 bool is_ours() { return t_ours; }
 
 uint32_t generation() { return g_generation; }
+
+bool ever_recorded() { return g_recorded_first != 0; }
 
 bool nvtx_wanted() {
   if (__atomic_load_n(&g_recording, __ATOMIC_RELAXED)) return true;
@@ -293,7 +320,8 @@ bool nvtx_wanted() {
     process();
     if (__atomic_load_n(&g_recording, __ATOMIC_RELAXED)) return true;
   }
-  return life() == kLiving && config().range != Range::kProcess && !activity::attached();
+  return life() == kLiving && config().range != Range::kProcess && !over() &&
+         !activity::attached();
 }
 
 void start_recording(StateReason reason) {
@@ -304,6 +332,7 @@ void start_recording(StateReason reason) {
   if (config().start_ns && now_ns() < config().start_ns) return;
   g_recorded_since = now_ns();
   if (!g_recorded_first) g_recorded_first = g_recorded_since;
+  if (!g_limited_since || config().range != Range::kProcess) g_limited_since = g_recorded_since;
   write_state(*p, true, reason, g_recorded_since);
   activity::enable();
   __atomic_store_n(&g_recording, true, __ATOMIC_RELEASE);

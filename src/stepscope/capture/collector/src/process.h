@@ -21,6 +21,10 @@ Process* process();
 // The number of this process in its line of forks: what was made before a fork is not ours.
 uint32_t generation();
 
+// Whether this process's capture ends or has ended: nothing is taken any more.
+bool ended();
+// Whether recording has ever begun in this process.
+bool ever_recorded();
 // Whether NVTX events are recorded now.
 bool nvtx_wanted();
 bool recording();

@@ -111,6 +111,13 @@ uint32_t Strings::wide(const wchar_t* text) {
   return found;
 }
 
+void Strings::each(void (*take)(void*, uint32_t, const char*, uint32_t), void* to) {
+  Table* table = __atomic_load_n(&table_, __ATOMIC_ACQUIRE);
+  for (uint64_t i = 0; table && i <= table->mask; i++)
+    if (Entry* entry = __atomic_load_n(&table->slots[i], __ATOMIC_ACQUIRE))
+      take(to, entry->id, entry->text, entry->length);
+}
+
 void Strings::record(uint32_t id, const char* text, uint32_t length) {
   uint32_t bytes = (8 + length + 7) / 8 * 8;
   if (!chunk_ || chunk_->used + bytes > kChunkCapacity) {

@@ -12,6 +12,8 @@ class Strings {
   uint32_t wide(const wchar_t* text);
   uint64_t dropped() const { return dropped_; }
   void open(Chunks* chunks) { chunks_ = chunks; }
+  // Calls back with every text that there is by now; takes no lock.
+  void each(void (*take)(void*, uint32_t id, const char* text, uint32_t length), void* to);
   void forget();  // in a forked child: numbers start anew
 
  private:

@@ -2,7 +2,7 @@
 
 import { absent } from "./absent";
 import { Painter, type Marks } from "./canvas";
-import { Colours } from "./colours";
+import { Colours, coloursLegend } from "./colours";
 import { commands } from "./commands";
 import { Drawer } from "./drawer";
 import { element, fill } from "./dom";
@@ -37,8 +37,8 @@ export class App implements Timeline {
   readonly marks: Marks = {
     selected: null,
     arrows: [],
-    forward: false,
     blamed: [],
+    waiting: [],
     gap: null,
     range: null,
     found: [],
@@ -87,7 +87,10 @@ export class App implements Timeline {
     this.view.fit();
     this.tracks = new Tracks(layout);
     startTheme();
-    this.stage = new Stage(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.says(text));
+    this.stage = new Stage(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.says(text), () => {
+      this.filterBox.value = "";
+      this.says("the filter of tracks is removed: it hid this one");
+    });
     this.painter = new Painter(this.stage.axis, this.stage.rows, source, new Colours(layout.classes));
     this.loader = new Loader(
       source,
@@ -163,7 +166,7 @@ export class App implements Timeline {
     const names = this.layout.paths.map((path) => clean(path.split("/").pop() ?? path, 120));
     const files = names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", ");
     this.around.build(root, names[0] ?? "", files, [this.viewButton, this.filterBox, this.finder.box], this.main);
-    const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, absent(this.layout)];
+    const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, coloursLegend(), absent(this.layout)];
     fill(
       this.main,
       this.stage.gutter,
@@ -289,7 +292,7 @@ export class App implements Timeline {
 
   private setFilter(text: string): void {
     try {
-      this.tracks.filter = text ? new RegExp(text, "i") : null;
+      this.tracks.filterBy(text ? new RegExp(text, "i") : null);
       this.filterBox.setCustomValidity("");
       this.around.fail("");
     } catch {
@@ -365,6 +368,7 @@ export class App implements Timeline {
     clearTimeout(this.linkTimer);
     this.linkTimer = window.setTimeout(() => {
       const { details } = this.selection;
+      const [folded, opened] = this.tracks.folds();
       const text = writeLink({
         begin: this.view.begin,
         end: this.view.end,
@@ -372,7 +376,8 @@ export class App implements Timeline {
         ...(this.marks.range ? { range: [this.marks.range.begin, this.marks.range.end] } : {}),
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
         pins: this.tracks.pins().map((lane) => lane.info.path),
-        folded: this.tracks.groups.filter((g) => g.folded).map((g) => g.title),
+        folded,
+        opened,
         order: this.tracks.moved(),
         panels: this.drawer.state(),
       }) + this.stepWords();
@@ -385,12 +390,12 @@ export class App implements Timeline {
     const link = readLink(location.hash);
     this.showSteps(this.steps.restore(location.hash));
     if (link.begin !== undefined && link.end !== undefined) this.view.set(link.begin, link.end);
+    if (link.order.length) this.tracks.reorder(link.order);
+    this.tracks.restoreFolds(link.folded, link.opened);
     if (link.filter) {
       this.filterBox.value = link.filter;
       this.setFilter(link.filter);
     }
-    if (link.order.length) this.tracks.reorder(link.order);
-    for (const group of this.tracks.groups) group.folded = link.folded.includes(group.title);
     const lanes = new Map([...this.tracks.lanes.values()].map((lane) => [lane.info.path, lane]));
     for (const path of link.pins) {
       const lane = lanes.get(path);

@@ -1,12 +1,12 @@
 /** Draws the timeline: axis above, rows below. Reads state, changes none. */
 
-import { colourOf, type Colours } from "./colours";
+import { colourOf, markColour, type Colours } from "./colours";
 import { amount } from "./counters";
 import { clean, percent, tick, time } from "./format";
 import { FONT, fit, scaled, ticks } from "./sheet";
 import { LABELLED, ROW_PX } from "./strip";
 import { themeNow, type Theme } from "./theme";
-import { COUNTER_PX, GROUP_PX, depths, type Lane, type Tracks } from "./tracks";
+import { CONSTANT_PX, COUNTER_PX, GROUP_PX, constant, depths, type Lane, type Tracks } from "./tracks";
 import type { Place, Row, Source } from "./types";
 import type { View } from "./view";
 
@@ -19,11 +19,12 @@ const MOST_ARROWS = 50;
 
 export interface Marks {
   selected: Place | null;
-  /** Ends of arrows from the selection. */
-  arrows: Place[];
-  forward: boolean;
-  /** What a finding points at. */
+  /** Arrows of the selection: from, to. */
+  arrows: [Place, Place][];
+  /** What a finding holds responsible. */
   blamed: Place[];
+  /** What waits meanwhile. */
+  waiting: Place[];
   gap: { begin: number; end: number } | null;
   range: { begin: number; end: number } | null;
   found: Place[];
@@ -161,6 +162,12 @@ export class Painter {
   ): void {
     const tile = lane.tile!;
     const { column, low, high, last, before, limits } = tile.counter!;
+    if (constant(lane)) {
+      const text = `${amount(lane.info, limits[0])} throughout`;
+      context.fillStyle = this.theme.faint;
+      context.fillText(text, 4, top + CONSTANT_PX / 2);
+      return;
+    }
     const most = Math.max(limits[1], 0);
     const least = Math.min(limits[0], 0);
     const room = COUNTER_PX - 8;
@@ -169,8 +176,11 @@ export class Painter {
     const x = (at: number): number => view.x(tile.begin + at * tile.bucket, width);
     context.beginPath();
     let level = before[0];
-    let from = x(0);
-    context.moveTo(from, y(least));
+    if (!Number.isNaN(level)) {
+      // the last sample before the window holds until the first one inside
+      context.moveTo(x(0), y(least));
+      context.lineTo(x(0), y(level));
+    }
     for (let i = 0; i < column.length; i++) {
       const at = x(column[i]);
       if (!Number.isNaN(level)) context.lineTo(at, y(level));
@@ -179,7 +189,6 @@ export class Painter {
       context.lineTo(at, y(low[i]));
       level = last[i];
       context.lineTo(x(column[i] + 1), y(level));
-      from = at;
     }
     if (!Number.isNaN(level)) {
       const end = x(tile.columns);
@@ -187,11 +196,13 @@ export class Painter {
       context.lineTo(end, y(least));
     }
     context.closePath();
-    context.fillStyle = "#56b4e980";
+    const colour = markColour("counter");
+    context.fillStyle = `${colour}80`;
     context.fill();
-    context.strokeStyle = "#0072b2";
+    context.strokeStyle = colour;
+    context.lineWidth = 1;
     context.stroke();
-    const text = `max ${amount(lane.info, most)}`;
+    const text = `max ${amount(lane.info, limits[1])}`;
     context.fillStyle = this.theme.back; // the curve would run through it
     context.fillRect(2, top + 1, context.measureText(text).width + 4, 15);
     context.fillStyle = this.theme.faint;
@@ -207,6 +218,7 @@ export class Painter {
     height: number,
     marks: Marks,
   ): void {
+    const blame = markColour("mark");
     const band = (begin: number, end: number, fill: string, line: string): void => {
       const x = view.x(begin, width);
       const wide = Math.max(1, view.x(end, width) - x);
@@ -216,8 +228,8 @@ export class Painter {
       context.lineWidth = 1;
       context.strokeRect(Math.round(x) + 0.5, -1, Math.round(wide), height + 2);
     };
-    if (marks.gap) band(marks.gap.begin, marks.gap.end, "#d55e0022", "#d55e00");
-    if (marks.range) band(marks.range.begin, marks.range.end, "#0072b22a", "#0072b2");
+    if (marks.gap) band(marks.gap.begin, marks.gap.end, `${blame}1c`, blame);
+    if (marks.range) band(marks.range.begin, marks.range.end, `${markColour("range")}2a`, markColour("range"));
     const box = (place: Place): [number, number, number] | null => {
       const lane = tracks.lanes.get(place.track);
       if (!lane || !isOpen(tracks, lane)) return null;
@@ -234,17 +246,26 @@ export class Painter {
       const wide = Math.min(width + 4, at[0] + at[2]) - x;
       context.strokeRect(x, at[1], wide, tracks.rowPx - 1);
     };
-    for (const place of marks.found) outline(place, "#f0e442", 2);
-    for (const place of marks.blamed) outline(place, "#d55e00", 2.5);
+    for (const place of marks.found) outline(place, markColour("found"), 2);
+    context.setLineDash([4, 3]);
+    for (const place of marks.waiting) outline(place, blame, 2);
+    context.setLineDash([]);
+    for (const place of marks.blamed) {
+      outline(place, blame, 3);
+      const at = box(place);
+      if (at) flag(context, at, width, marks.waiting.length ? "late" : "responsible", blame);
+    }
+    for (const place of marks.waiting) {
+      const at = box(place);
+      if (at) flag(context, at, width, "waits", this.theme.strong, this.theme.back);
+    }
     if (marks.selected) {
       outline(marks.selected, this.theme.strong, 2.5);
-      const from = box(marks.selected);
-      for (const place of marks.arrows.slice(0, MOST_ARROWS)) {
-        outline(place, this.theme.strong, 1.5);
-        const to = box(place);
-        if (!from || !to) continue;
+      for (const ends of marks.arrows.slice(0, MOST_ARROWS)) {
+        for (const place of ends) if (place !== marks.selected) outline(place, this.theme.strong, 1.5);
         // from the end of the launching call to the begin of what it launched
-        const [call, work] = marks.forward ? [from, to] : [to, from];
+        const [call, work] = ends.map(box);
+        if (!call || !work) continue;
         arrow(context, call[0] + call[2], call[1] + tracks.rowPx / 2, work[0], work[1] + tracks.rowPx / 2,
           this.theme.strong); // prettier-ignore
       }
@@ -284,7 +305,7 @@ export class Painter {
     if (range) {
       const x = view.x(range.begin, width);
       const wide = Math.max(1, view.x(range.end, width) - x);
-      context.fillStyle = "#0072b240";
+      context.fillStyle = `${markColour(marks.range ? "range" : "mark")}40`;
       context.fillRect(x, 0, wide, AXIS_PX);
       const text = time(range.end - range.begin);
       const half = context.measureText(text).width / 2 + 6;
@@ -349,6 +370,25 @@ export function lowerBound(values: Float64Array, wanted: number): number {
     else high = middle;
   }
   return low;
+}
+
+/** A word at the right end of a box that is marked, inside it where there is room. */
+function flag(
+  context: CanvasRenderingContext2D,
+  [x, y, wide]: [number, number, number],
+  width: number,
+  text: string,
+  back: string,
+  front = "#ffffff",
+): void {
+  const room = context.measureText(text).width + 6;
+  const right = Math.min(x + wide, width);
+  if (right < 0 || x > width) return;
+  const left = Math.min(Math.max(right - Math.max(x, 0) > 2 * room ? right - room - 2 : right + 3, 0), width - room);
+  context.fillStyle = back;
+  context.fillRect(left, y + 1, room, ROW_PX - 3);
+  context.fillStyle = front;
+  context.fillText(text, left + 3, y + ROW_PX / 2);
 }
 
 function arrow(

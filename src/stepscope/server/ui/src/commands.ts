@@ -47,7 +47,11 @@ export function commands(timeline: Timeline, parts: Parts): Commands {
       }),
     near: (step, same) => void selection.near(step, same),
     depth: (step) => void selection.depth(step),
-    follow: () => selection.follow(marks.arrows[0], "no arrow from here"),
+    follow: () => {
+      const [arrow] = marks.arrows;
+      const end = arrow?.find((place) => place !== marks.selected);
+      selection.follow(end, "no arrow from here");
+    },
     search: () => parts.finder.box.focus(),
     filter: () => parts.filter.focus(),
     zoomRange: () => parts.range.zoom(),

@@ -1,6 +1,6 @@
 /** A flame graph of the window, roots on top: click to zoom, search, keyboard. */
 
-import { colourOf } from "./colours";
+import { colourOf, markColour } from "./colours";
 import { waiting } from "./waiting";
 import type { Host, Panel, Span } from "./drawer";
 import { element, fill } from "./dom";
@@ -269,7 +269,7 @@ export class Flame implements Panel {
       const y = this.tree.depth[node] * ROW;
       const faded = this.found.size > 0 && !this.found.has(node);
       context.globalAlpha = faded ? 0.3 : 1;
-      context.fillStyle = this.found.has(node) ? "#f0e442" : hue(this.name(node));
+      context.fillStyle = this.found.has(node) ? markColour("found") : hue(this.name(node));
       context.fillRect(x, y, Math.max(LEAST_PX, wide - (wide > 3 ? 1 : 0)), ROW - 1);
       if (wide >= LABEL_PX) {
         context.fillStyle = "#10141a";

@@ -18,21 +18,22 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
   // the elements are made anew: whoever stands on one with the keyboard stays on its successor
   const focused = document.activeElement as HTMLElement | null;
   const stood = focused && parent.contains(focused) ? focused.dataset.stop : undefined;
+  const inside = new Set(tracks.groups.flatMap((group) => group.children));
   for (const [group, lanes] of tracks.visible()) {
     const title = clean(group.title, 80);
     const head = element(
       "div",
-      { class: "group", role: "heading", "aria-level": 2 },
+      { class: inside.has(group) ? "group inside" : "group", role: "heading", "aria-level": inside.has(group) ? 3 : 2 },
       element(
         "button",
         {
           class: "title",
           "data-stop": `group ${group.title}`,
-          "aria-expanded": group.folded ? "false" : "true",
+          "aria-expanded": group.folded || group.brief ? "false" : "true",
           title,
           click: () => actions.fold(group),
         },
-        `${group.folded ? "▸" : "▾"} ${title}`,
+        `${group.folded || group.brief ? "▸" : "▾"} ${title}`,
       ),
       tool("↑", `Move ${title} up`, () => actions.move(group, -1)),
       tool("↓", `Move ${title} down`, () => actions.move(group, 1)),
@@ -42,10 +43,10 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
     if (group.folded) continue;
     for (const lane of lanes) {
       const pinned = tracks.isPinned(lane);
-      const name = clean(pinned ? `${lane.info.title} · ${lane.info.group}` : lane.info.title, 90);
+      const name = clean(tracks.stray(lane) ? abroad(lane) : lane.title, 90);
       const entry = element(
         "div",
-        { class: "lane", "data-track": lane.info.id },
+        { class: lane.info.kind === "counter" ? "lane counter" : "lane", "data-track": lane.info.id },
         element(
           "button",
           {
@@ -74,10 +75,18 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
       made.push(entry);
     }
   }
+  // names stand beside the middle of their first row, as labels stand in it
+  parent.style.setProperty("--row", `${tracks.rowPx}px`);
   parent.style.height = `${Math.max(tracks.height, GROUP_PX)}px`;
   fill(parent, ...made);
   if (stood !== undefined)
     (parent.querySelector(`[data-stop="${CSS.escape(stood)}"]`) as HTMLElement | null)?.focus({ preventScroll: true });
+}
+
+/** Name of a track that stands outside its group: the rank first, because names are cut at their end. */
+function abroad({ info }: Lane): string {
+  const [rank] = /^Rank -?\d+ · /.exec(info.group) ?? [""];
+  return `${rank}${info.title} · ${info.group.slice(rank.length)}`;
 }
 
 function tool(text: string, says: string, run: () => void, on = false): HTMLElement {

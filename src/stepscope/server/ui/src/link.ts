@@ -8,6 +8,8 @@ export interface Link {
   filter?: string;
   pins: string[];
   folded: string[];
+  /** Groups that begin folded, or short, and were opened. */
+  opened: string[];
   /** Paths of the tracks in their order, where somebody has moved some. */
   order: string[];
   /** What the panels below show. */
@@ -30,6 +32,7 @@ export function readLink(hash: string): Link {
     ...(words.get("filter") ? { filter: words.get("filter")! } : {}),
     pins: words.getAll("pin"),
     folded: words.getAll("fold"),
+    opened: words.getAll("open"),
     order: (words.get("order") ?? "").split("\n").filter(Boolean),
     panels: Object.fromEntries(
       [...words].filter(([key]) => key.startsWith(PANEL)).map(([key, text]) => [key.slice(PANEL.length), text]),
@@ -46,6 +49,7 @@ export function writeLink(link: Link): string {
   if (link.filter) words.set("filter", link.filter);
   for (const pin of link.pins) words.append("pin", pin);
   for (const fold of link.folded) words.append("fold", fold);
+  for (const open of link.opened) words.append("open", open);
   if (link.order.length) words.set("order", link.order.join("\n"));
   for (const [key, text] of Object.entries(link.panels)) words.set(PANEL + key, text);
   return `#${words}`;

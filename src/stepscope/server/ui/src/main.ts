@@ -2,6 +2,7 @@ import "./app.css";
 
 import { App } from "./app";
 import { CompareApp } from "./compare";
+import { learnColours } from "./colours";
 import { element, fill } from "./dom";
 import { clean } from "./format";
 import { packedPage, PageSource } from "./page";
@@ -15,11 +16,14 @@ async function start(): Promise<void> {
     const packed = await packedPage();
     if (packed && "pair_steps" in packed) {
       const source: PairSource = new PagePair(packed as unknown as PackedPair);
-      new CompareApp(root, source, await source.layout());
+      const layout = await source.layout();
+      learnColours(layout);
+      new CompareApp(root, source, layout);
       return;
     }
     const source: Source = packed ? new PageSource(packed) : new ServerSource();
     const layout = (await source.layout()) as Layout | PairLayout;
+    learnColours(layout);
     // the same page shows a run, or two: what is behind it says which
     if ("pair" in layout) new CompareApp(root, new ServerPair(), layout);
     else new App(root, source, layout);

@@ -1,6 +1,7 @@
 /** A layer above the rows: instances of a table's row, notes, arrows between operators. */
 
 import { linkPairs } from "./arrows";
+import { markColour } from "./colours";
 import { clean } from "./format";
 import { lowerBound } from "./canvas";
 import { FONT, fit, scaled } from "./sheet";
@@ -10,8 +11,6 @@ import type { View } from "./view";
 
 const MOST_LINES = 100;
 const FLAG_PX = 15;
-export const HIGHLIGHT = "#f0e442";
-export const NOTE = "#cc79a7";
 
 /** Instances of one track and depth, sorted by begin. */
 interface Run {
@@ -84,14 +83,14 @@ export class Overlay {
           const room = Math.min(width + 3, x + wide) - from;
           context.lineWidth = 3.5;
           context.strokeRect(from, y, room, rowPx - 1);
-          context.strokeStyle = HIGHLIGHT;
+          context.strokeStyle = markColour("found");
           context.lineWidth = 2;
           context.strokeRect(from, y, room, rowPx - 1);
           i++;
         } else {
           context.fillStyle = "#10141a";
           context.fillRect(x - 1, y - 1, Math.max(2, wide) + 2, 5);
-          context.fillStyle = HIGHLIGHT;
+          context.fillStyle = markColour("found");
           context.fillRect(x, y, Math.max(2, wide), 3);
           // the next that begins in another pixel
           i = Math.max(i + 1, lowerBound(run.start, run.start[i] + pixel));
@@ -145,9 +144,9 @@ export class Overlay {
       if (note.end < view.begin || note.begin > view.end) continue;
       const x = Math.round(view.x(note.begin, width));
       const wide = Math.round(view.x(note.end, width)) - x;
-      context.fillStyle = `${NOTE}26`;
+      context.fillStyle = `${markColour("note")}26`;
       if (note.end > note.begin) context.fillRect(x, 0, Math.max(1, wide), height);
-      context.fillStyle = NOTE;
+      context.fillStyle = markColour("note");
       context.fillRect(x - 1, 0, 2, height);
       if (note.end > note.begin) {
         context.fillRect(x + wide - 1, 0, 2, height);

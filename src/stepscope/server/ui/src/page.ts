@@ -146,7 +146,7 @@ export class PageSource implements Source {
       class: this.packed.layout.classes[content.code[row]].key,
       facts,
       same,
-      arrows: { forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
+      arrows: { says: info.table === "api_call" ? "Launched" : "Launched by", forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
       links: this.links(track, row),
     });
   }

@@ -1,4 +1,4 @@
-/** Tables, flame graphs and notes of a page without a server. The same as `analysis/timeline` gives. */
+/** Tables, flame graphs and notes of a page without a server. The same as `timeline` gives. */
 
 import type { FlameAnswer, Instances, Layout, NotesAnswer, TableAnswer } from "./types";
 

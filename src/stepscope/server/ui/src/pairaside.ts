@@ -1,6 +1,6 @@
 /** What stands beside two runs: the verdict, what is highlighted, and the tables of differences. */
 
-import type { Colours } from "./colours";
+import { coloursLegend, type Colours } from "./colours";
 import { element, fill } from "./dom";
 import { clean } from "./format";
 import { keyOfPart, showDifferences, showHighlighted } from "./pairpanel";
@@ -39,6 +39,7 @@ export class PairAside {
       element("section", { "aria-label": "Verdict", class: `verdict ${comparison.verdict}` }, element("h2", {}, `${clean(comparison.says, 800)}.`), ...facts.map((line) => element("p", { class: "note" }, clean(line, 600)))),
       this.highlighted,
       this.tables,
+      coloursLegend(),
       element("details", {}, element("summary", {}, `Notes (${notes.length})`), element("ul", { class: "plain" }, ...notes.map((n) => element("li", {}, clean(n, 600))))),
     );
     this.differences();

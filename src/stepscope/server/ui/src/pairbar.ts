@@ -34,8 +34,9 @@ export function showPairChoices(
   timelines: boolean,
   choose: PairChoices,
 ): void {
-  const tools: HTMLElement[] = [];
+  const all: HTMLElement[] = [];
   for (const side of SIDES) {
+    const tools: HTMLElement[] = [];
     const devices = compared.devices[side];
     const device = devices[now.device[side]];
     const number = now.number[side];
@@ -70,10 +71,12 @@ export function showPairChoices(
       const range = step ? `#t=${span}&range=${span}` : "";
       tools.push(element("a", { href: `${side}/${range}`, "aria-label": `Timeline of ${side}` }, "timeline"));
     }
+    // what belongs to one run stays together where the line is too short
+    all.push(element("span", { class: "side" }, ...tools));
   }
-  tools.push(
+  all.push(
     element("button", { click: () => choose.medians() }, "Median steps (M)"),
     labelled("Aligned at", alignments(compared, steps), now.align, (value) => choose.align(value)),
   );
-  fill(parent, ...tools);
+  fill(parent, ...all);
 }

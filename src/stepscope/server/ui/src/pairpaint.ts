@@ -1,6 +1,6 @@
 /** Draws one step of each run on one time scale, row above row. */
 
-import type { Colours } from "./colours";
+import { markColour, type Colours } from "./colours";
 import { clean } from "./format";
 import { NO_ROW, SIDES, type Boxes, type Compared, type PairStep, type Side } from "./pairsource";
 import { AXIS_PX, FONT, drawAxis, fit, scaled } from "./sheet";
@@ -262,7 +262,7 @@ export function times(
     lengths.forEach((ns, step) => {
       const tall = Math.max(1, room * Math.min(1, ns / most));
       context.fillStyle =
-        step === chosen[side] ? theme.strong : step === median ? "#009e73" : step < first || step > last ? theme.line : theme.faint;
+        step === chosen[side] ? theme.strong : step === median ? markColour("median") : step < first || step > last ? theme.line : theme.faint;
       context.fillRect(LEFT_PX + step * each, base - tall, Math.max(0.5, each - (each > 3 ? 1 : 0)), tall);
     });
   });

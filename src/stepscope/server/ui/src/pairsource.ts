@@ -1,5 +1,6 @@
 /** Where the comparison and its steps come from: the server, or the page itself. */
 
+import type { DrawnClass, LegendEntry } from "./colours";
 import { bytesOf, doubles } from "./page";
 import { ask } from "./server";
 
@@ -58,7 +59,8 @@ export interface Compared {
 
 export interface PairLayout {
   pair: Record<Side, string[]>;
-  classes: { key: string; says: string }[];
+  classes: DrawnClass[];
+  legend: LegendEntry[];
 }
 
 interface ToldStep {

@@ -33,6 +33,9 @@ const BUDGET: [keyof Accounting, string, string][] = [
   ["memset_ns", "memory sets", "busy_memset"],
 ];
 
+/** More devices than these share one legend. */
+const LEGEND_EACH = 2;
+
 interface Part {
   says: string;
   ns: number;
@@ -48,6 +51,17 @@ export function budgetParts(accounting: Accounting): Part[] {
   for (const [cause, ns] of Object.entries(accounting.idle_by_cause_ns).sort((a, b) => b[1] - a[1]))
     parts.push({ says: `idle: ${words(cause)}`, ns, colour: colourOf(`idle_${cause}`) });
   return parts.filter((part) => part.ns > 0);
+}
+
+/** Of several devices: the mean of each part. */
+function meanOf(all: Accounting[]): Accounting {
+  const mean = (of: (one: Accounting) => number): number => all.reduce((sum, one) => sum + of(one), 0) / all.length;
+  const causes = new Set(all.flatMap((one) => Object.keys(one.idle_by_cause_ns)));
+  const made: Accounting = { ...all[0], idle_by_cause_ns: {} };
+  for (const key of [...BUDGET.map(([k]) => k), "wall_ns", "idle_ns"] as const)
+    (made as unknown as Record<string, number>)[key] = mean((one) => one[key] as number);
+  for (const cause of causes) made.idle_by_cause_ns[cause] = mean((one) => one.idle_by_cause_ns[cause] ?? 0);
+  return made;
 }
 
 function bar(parts: Part[], whole: number, says: string): HTMLElement {
@@ -107,8 +121,15 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
       const predicted = `predicted ${time(best.predicted_step_ns)} a step without ${words(best.cause)}`;
       budgets.append(outline(predicted, share), element("p", { class: "note" }, `Outlined: ${predicted}`));
     }
-    if (diagnosis.accounting.length <= 2)
+    if (diagnosis.accounting.length <= LEGEND_EACH)
       budgets.append(legend(parts, accounting.wall_ns, (ns) => time(ns / steps)));
+  }
+  if (diagnosis.accounting.length > LEGEND_EACH) {
+    const all = meanOf(diagnosis.accounting);
+    budgets.append(
+      element("p", { class: "note" }, `Mean of the ${diagnosis.accounting.length} GPUs:`),
+      legend(budgetParts(all), all.wall_ns, (ns) => time(ns / steps)),
+    );
   }
   sections.push(budgets);
   const list = element("ol", { class: "findings" });
@@ -146,7 +167,7 @@ function findingItem(
   const go = (to: number): void => {
     if (!places.length) return;
     at = (to + places.length) % places.length;
-    where.textContent = `${places[at].what} ${at + 1} of ${places.length}: ${time(places[at].cost)}`;
+    where.textContent = instanceSays(places[at]);
     actions.instance(number, at);
   };
   const title = element(
@@ -204,6 +225,11 @@ function findingItem(
     ),
   );
   return item;
+}
+
+/** Which instance of a finding is shown. */
+export function instanceSays({ what, number, of, typical, cost }: Instance): string {
+  return `${what} (${typical && of > 1 ? "typical, " : ""}${count(number)} of ${count(of)} by length): ${time(cost)}`;
 }
 
 function figure(value: number, unit: string): string {
@@ -274,7 +300,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
     element("table", { class: "facts" }, element("tbody", {}, ...rows)),
     ...(arrows.length
       ? [
-          element("h3", {}, details.arrows.forward ? "Launched" : "Launched by"),
+          element("h3", {}, details.arrows.says),
           element("ul", { class: "legend" }, ...arrows),
         ]
       : []),

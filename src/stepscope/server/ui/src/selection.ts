@@ -1,13 +1,14 @@
 /** What is selected: a slice, or a place that a finding points at; and how one goes on from there. */
 
+import { arrowPairs } from "./arrows";
 import { lowerBound } from "./canvas";
 import { element, fill } from "./dom";
 import { clean, time, words } from "./format";
 import { nearest } from "./hand";
-import { showDetails } from "./panel";
+import { instanceSays, showDetails } from "./panel";
 import type { Timeline } from "./timeline";
 import { depths, type Lane } from "./tracks";
-import type { Details, Diagnosed, Place, Row } from "./types";
+import type { Details, Diagnosed, Instance, Place, Row } from "./types";
 
 export class Selection {
   readonly panel = element("section", { "aria-label": "Selection" });
@@ -26,8 +27,7 @@ export class Selection {
     if (!details) return;
     this.details = details;
     marks.selected = details;
-    marks.arrows = details.arrows.ends;
-    marks.forward = details.arrows.forward;
+    marks.arrows = arrowPairs(details);
     if (reveal) timeline.stage.reveal(details);
     showDetails(this.panel, details, timeline.layout, timeline.actions);
     timeline.says(`selected ${clean(details.name, 100)}, ${time(details.end - details.start)}`);
@@ -128,27 +128,33 @@ export class Selection {
   instance(finding: number, at: number): void {
     const instance = this.diagnosed?.instances[finding]?.[at];
     if (!instance) return;
-    const { view, stage, tracks, marks } = this.timeline;
+    const { view, stage, marks } = this.timeline;
     this.forget();
     this.place = [finding, at];
     marks.gap = { begin: instance.begin, end: instance.end };
     marks.blamed = instance.responsible;
-    for (const place of instance.responsible) {
-      const lane = tracks.lanes.get(place.track);
-      if (lane) tracks.reveal(lane);
-    }
-    const first = instance.tracks.find((id) => tracks.lanes.has(id));
-    if (first !== undefined) stage.reveal({ track: first, depth: 0 });
+    marks.waiting = instance.waiting;
+    stage.gather(this.lanesOf(instance));
     view.frame(instance.begin, instance.end, 0.7);
     const doing = instance.responsible.map((place) => clean(place.name, 60)).join(", ");
     const silent = "no range, operator or call was recorded; sample or annotate the host code";
     const meanwhile = instance.thread >= 0 ? `; meanwhile on thread ${instance.thread}: ${doing || silent}` : "";
-    const { diagnosis, instances } = this.diagnosed!;
+    const { diagnosis } = this.diagnosed!;
     const cause = words(diagnosis.findings[finding].cause);
-    this.timeline.says(`${cause}, ${instance.what} ${at + 1} of ${instances[finding].length}: ${time(instance.cost)}${meanwhile}`);
+    const late = instance.waiting.length ? `; rank ${instance.rank} is late: ${doing || silent}` : meanwhile;
+    this.timeline.says(`${cause}, ${instanceSays(instance)}${late}`);
     for (const item of document.querySelectorAll<HTMLElement>(".finding"))
       item.setAttribute("aria-current", String(item.dataset.number === String(finding)));
     this.timeline.changed();
+  }
+
+  /** Tracks that show an instance: why the device waits, what is responsible, who waits. */
+  private lanesOf(instance: Instance): Lane[] {
+    const { lanes } = this.timeline.tracks;
+    const idle = instance.tracks.filter((id) => lanes.get(id)?.info.table === "idle_gap");
+    const places = [...instance.responsible, ...instance.waiting].map(({ track }) => track);
+    const ids = new Set([...(idle.length ? idle : instance.tracks.slice(0, 1)), ...places]);
+    return [...ids].flatMap((id) => lanes.get(id) ?? []);
   }
 
   /** The next or previous place of all findings. */
@@ -169,7 +175,10 @@ export class Selection {
     this.place = null;
     marks.gap = null;
     marks.blamed = [];
+    marks.waiting = [];
     marks.found = [];
+    this.timeline.tracks.spotlight([]);
+    for (const item of document.querySelectorAll<HTMLElement>(".finding")) item.removeAttribute("aria-current");
     this.timeline.changed();
   }
 

@@ -140,7 +140,7 @@ async function answered(asked: Promise<Response>): Promise<Response> {
   return answer;
 }
 
-/** Reads the binary form that `analysis/timeline/tile.py` documents. */
+/** Reads the binary form that `timeline/tile.py` documents. */
 export function decode(data: ArrayBuffer): {
   tiles: Map<number, TrackTile>;
   names: Record<string, string>;

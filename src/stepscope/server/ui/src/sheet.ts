@@ -52,7 +52,8 @@ export function drawAxis(context: CanvasRenderingContext2D, theme: Theme, view: 
   for (const at of times) {
     const x = left + view.x(at, chart);
     context.fillRect(Math.round(x), AXIS_PX - 5, 1, 5);
-    context.fillText(tick(at, step), x + 3, AXIS_PX / 2);
+    const text = tick(at, step);
+    if (x + 3 + context.measureText(text).width <= left + chart) context.fillText(text, x + 3, AXIS_PX / 2);
   }
   // labels must not reach into what stands beside the chart
   context.fillStyle = theme.band;

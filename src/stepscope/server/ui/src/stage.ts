@@ -3,7 +3,7 @@
 import { element } from "./dom";
 import { showGutter } from "./gutter";
 import { CLICK_PX } from "./pointer";
-import { depths, type Group, type Lane, type Tracks } from "./tracks";
+import { GROUP_PX, depths, type Group, type Lane, type Tracks } from "./tracks";
 import type { Place } from "./types";
 
 export class Stage {
@@ -27,6 +27,8 @@ export class Stage {
     overlay: HTMLElement,
     private readonly changed: () => void,
     private readonly says: (text: string) => void,
+    /** The filter is gone, because it hid what had to be shown. */
+    private readonly unfiltered: () => void,
   ) {
     this.root = element("div", { class: "stage" }, this.axis, this.scroller, overlay, this.tip);
     new ResizeObserver(changed).observe(this.root);
@@ -92,13 +94,32 @@ export class Stage {
   reveal(place: Pick<Place, "track" | "depth">): void {
     const lane = this.tracks.lanes.get(place.track);
     if (!lane) return;
-    this.tracks.reveal(lane);
+    if (this.tracks.reveal(lane)) this.unfiltered();
     const y = lane.y + Math.min(place.depth, depths(lane)) * this.tracks.rowPx;
     const height = this.scroller.clientHeight;
     if (y < this.scroller.scrollTop || y > this.scroller.scrollTop + height - 24) {
       this.stretch();
       this.scroller.scrollTop = Math.max(0, y - height / 2);
     }
+  }
+
+  /** Brings tracks into view at once: where they stand, else together on top. */
+  gather(lanes: Lane[]): void {
+    const { tracks, scroller } = this;
+    tracks.spotlight([]);
+    const open = new Set(tracks.open());
+    const top = Math.min(...lanes.map((lane) => lane.y));
+    const bottom = Math.max(...lanes.map((lane) => lane.y + lane.height));
+    const height = scroller.clientHeight;
+    if (!lanes.every((lane) => open.has(lane)) || bottom - top > height - GROUP_PX) {
+      tracks.spotlight(lanes);
+      this.stretch();
+      scroller.scrollTop = 0;
+      return;
+    }
+    this.stretch();
+    if (top < scroller.scrollTop || bottom > scroller.scrollTop + height)
+      scroller.scrollTop = Math.max(0, Math.min(top - GROUP_PX, (top + bottom - height) / 2));
   }
 
   /** Makes the scroll bar as long as the tracks are high. */
@@ -109,14 +130,14 @@ export class Stage {
   private signature(): string {
     const parts: string[] = [];
     for (const [group, lanes] of this.tracks.visible()) {
-      parts.push(`${group.title}${group.folded}${group.y}`);
+      parts.push(`${group.title}${group.folded}${group.brief}${group.y}`);
       for (const l of lanes) parts.push(`${l.info.id}${l.folded}${l.tile?.depths}${l.y}`);
     }
     return parts.join();
   }
 
   private fold(target: Group | Lane): void {
-    this.edit(() => (target.folded = !target.folded));
+    this.edit(() => ("info" in target ? (target.folded = !target.folded) : this.tracks.fold(target)));
   }
 
   /** A track follows the pointer through its group. */

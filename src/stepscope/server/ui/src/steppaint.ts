@@ -4,7 +4,7 @@
  * too thin for that show whichever takes more of the cell.
  */
 
-import type { Colours } from "./colours";
+import { markColour, type Colours } from "./colours";
 import { AXIS_PX, FONT, drawAxis, fit, scaled } from "./sheet";
 import { NOTHING, type Figures, type Grid } from "./stepsource";
 import type { Theme } from "./theme";
@@ -167,16 +167,16 @@ export class StepPainter {
         context.fillText("▸", right - 9, y + rowPx / 2);
       }
       // the strip of step times
-      context.fillStyle = odd ? "#d55e00" : aside ? this.theme.line : this.theme.faint;
+      context.fillStyle = odd ? markColour("mark") : aside ? this.theme.line : this.theme.faint;
       const bar = (RIGHT_PX - 12) * (longest / over.longest);
       context.fillRect(right + 8, y, Math.max(1, bar), Math.max(1, rowPx > 3 ? rowPx - 1 : rowPx));
       if (median) {
-        context.fillStyle = "#009e73";
+        context.fillStyle = markColour("median");
         context.fillRect(LEFT_PX - 4, y, 4, Math.max(2, rowPx - 1));
         context.fillRect(right + 2, y, 4, Math.max(2, rowPx - 1));
       }
       if (odd) {
-        context.fillStyle = "#d55e00";
+        context.fillStyle = markColour("mark");
         context.fillRect(LEFT_PX - 4, y, 4, Math.max(1, rowPx - 1));
       }
       const chosen = steps.includes(over.selected);
@@ -205,7 +205,7 @@ export class StepPainter {
     }
     const typical = figures.end[figures.median] - figures.begin[figures.median];
     const at = right + 8 + (RIGHT_PX - 12) * (typical / over.longest);
-    context.fillStyle = "#009e73";
+    context.fillStyle = markColour("median");
     context.fillRect(Math.round(at), AXIS_PX, 1, height);
     context.restore();
   }
@@ -240,10 +240,10 @@ export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Th
     const x = (i * width) / count;
     context.fillStyle = theme.faint;
     context.fillRect(x, height - tall, width / count - 1, tall);
-    context.fillStyle = "#d55e00";
+    context.fillStyle = markColour("mark");
     context.fillRect(x, height - tall * share, width / count - 1, tall * share);
     if (steps.includes(figures.median)) {
-      context.fillStyle = "#009e73";
+      context.fillStyle = markColour("median");
       context.fillRect(x, height - 4, width / count - 1, 4);
     }
     if (steps.includes(selected)) {

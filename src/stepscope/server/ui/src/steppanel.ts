@@ -1,6 +1,6 @@
 /** What stands beside the step view: figures of all steps, of the chosen one, and the odd ones. */
 
-import type { Colours } from "./colours";
+import { coloursLegend, type Colours } from "./colours";
 import { element, fill, swatch } from "./dom";
 import { clean, count, percent, time, words } from "./format";
 import type { Colouring, Figures } from "./stepsource";
@@ -67,6 +67,7 @@ export function showFigures(parent: HTMLElement, f: Figures, around: Around): vo
       element("p", { class: "note" }, "Idle time of steps that are set aside has no cause and is left blank."),
     ),
     around.legend,
+    coloursLegend(),
   );
 }
 
@@ -88,7 +89,7 @@ export function legend(f: Figures, colour: Colouring, colours: Colours): HTMLEle
   return element(
     "details",
     { open: colour !== "family" },
-    element("summary", {}, "Colours: solid works, hatched waits"),
+    element("summary", {}, "In these rows: solid works, hatched waits"),
     element("ul", { class: "legend" }, ...items),
   );
 }

@@ -1,6 +1,6 @@
 /** The step view: all steps side by side. Holds its state, answers pointer and keys. */
 
-import { Colours } from "./colours";
+import { Colours, type DrawnClass } from "./colours";
 import { element, fill } from "./dom";
 import { clean, time } from "./format";
 import { wrong } from "./frame";
@@ -64,7 +64,7 @@ export class StepsView {
 
   constructor(
     private readonly source: StepSource,
-    classes: { key: string; says: string }[],
+    classes: DrawnClass[],
     private readonly actions: StepActions,
   ) {
     this.colours = new Colours(classes);
@@ -134,6 +134,7 @@ export class StepsView {
       const says = wrong(error);
       this.note.textContent = clean(says, 800);
       fill(this.tools);
+      this.stage.canvas.hidden = true;
       this.aside.fail(says);
     } finally {
       this.asking--;
@@ -144,6 +145,7 @@ export class StepsView {
   private take(found: Figures): void {
     const before = this.figures;
     this.figures = found;
+    this.stage.canvas.hidden = false;
     this.odd = new Set(found.outliers.map((o) => o.step));
     this.order = order(found.begin, found.end, this.now.sort);
     if (this.now.selected >= found.count) this.now.selected = -1;

@@ -62,7 +62,7 @@ export interface Asked {
   phases: boolean;
 }
 
-/** One byte a cell, row by row; see `analysis/aligned/grid.py`. */
+/** One byte a cell, row by row; see `timeline/stepview/grid.py`. */
 export interface Grid {
   rows: number;
   columns: number;
@@ -219,7 +219,7 @@ export function order(begin: Float64Array, end: Float64Array, sort: Sort): Uint3
   return steps.sort((a, b) => end[b] - begin[b] - (end[a] - begin[a]) || a - b);
 }
 
-/** The same as `analysis/aligned/grid.py` gives. */
+/** The same as `timeline/stepview/grid.py` gives. */
 export function cells(
   pieces: Pieces,
   code: Uint8Array,

@@ -77,6 +77,7 @@ export class Tables implements Panel {
   private readonly scopeBox: HTMLSelectElement;
   private readonly byBox: HTMLSelectElement;
   private readonly findBox: HTMLInputElement;
+  private readonly scrolled: HTMLElement;
   private readonly summary = element("span", { class: "note", role: "status" });
   private readonly walker = element("span", { class: "row walker" });
   private readonly copies = element("span", { class: "row", hidden: true });
@@ -121,6 +122,14 @@ export class Tables implements Panel {
         }
       },
     });
+    this.scrolled = element("div", { class: "scrolled", tabindex: -1 }, this.grid);
+    this.scrolled.addEventListener("keydown", (event) => {
+      if (event.target !== this.scrolled || !["ArrowDown", "Escape"].includes(event.key)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (event.key === "Escape") this.host.leave();
+      else this.focusRow(0);
+    });
     this.grid.addEventListener("keydown", (event) => this.move(event));
     const told = (text: string): void => host.say(text);
     fill(
@@ -132,12 +141,13 @@ export class Tables implements Panel {
       "div",
       { class: "fill" },
       element("div", { class: "row tools" }, this.scopeBox, this.byBox, this.findBox, this.summary, this.walker, this.copies),
-      element("div", { class: "scrolled" }, this.grid),
+      this.scrolled,
     );
   }
 
+  /** Takes the keyboard without taking letters: they are keys of the page until somebody goes to the box. */
   focus(): void {
-    this.findBox.focus();
+    this.scrolled.focus({ preventScroll: true });
   }
 
   refresh(): void {

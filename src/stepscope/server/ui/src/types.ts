@@ -1,3 +1,5 @@
+import type { DrawnClass, LegendEntry } from "./colours";
+
 /** What the server answers. Times are whole nanoseconds on the job's clock, exact as doubles. */
 
 export interface TrackInfo {
@@ -26,7 +28,9 @@ export interface Member {
 export interface Layout {
   begin: number;
   end: number;
-  classes: { key: string; says: string }[];
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
   members: Member[];
   tracks: TrackInfo[];
   paths: string[];
@@ -79,12 +83,12 @@ export interface Details extends Place {
   class: string;
   facts: [string, string | number | boolean][];
   same: { count: number; number: number; total: number };
-  arrows: { forward: boolean; ends: Place[]; more: number };
+  arrows: { says: string; forward: boolean; ends: Place[]; more: number };
   /** Other links: forward says that they lead to what comes later. */
   links?: { says: string; forward: boolean; ends: Place[]; more: number }[];
 }
 
-/** A table of `analysis/timeline/tables.py`. */
+/** A table of `timeline/tables.py`. */
 export interface TableAnswer {
   by: string;
   begin: number;
@@ -128,7 +132,7 @@ export interface Instances {
   depth: number[];
 }
 
-/** A tree of `analysis/timeline/stacks.py`; parents stand before their children. */
+/** A tree of `timeline/stacks.py`; parents stand before their children. */
 export interface FlameAnswer {
   kind: string;
   kinds: string[];
@@ -186,6 +190,12 @@ export interface Instance {
   tracks: number[];
   thread: number;
   responsible: (Place & { overlap: number })[];
+  /** Kernels of other ranks that wait meanwhile. */
+  waiting: Place[];
+  /** Which it is of how many, the largest first, and whether it is the typical one. */
+  number: number;
+  of: number;
+  typical: boolean;
 }
 
 export interface Finding {

@@ -1,0 +1,201 @@
+"""What the host was doing at any time, as labelled intervals on one timeline per process.
+
+The threads that enqueue GPU work are looked at together: while autograd's thread enqueues the
+backward pass the main thread waits for it, so at any time at most one of them drives. Each moment
+gets the most specific label that applies; moments without any label are the silence between
+calls, whose length tells framework overhead from real host work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import names as words
+from stepscope.activity.device import HostSide, Lane
+from stepscope.intervals import complement, subtract, union
+from stepscope.intervals.algebra import EMPTY, Intervals
+from stepscope.intervals.distinct import among
+from stepscope.trace.frame import BoolArray, IntArray
+
+SMALL_COPY_BYTES = 1 << 16
+"""A copy up to this size is a scalar or flag: its cost is the waiting, not its bytes.
+CUDA stages host-to-device copies up to this size without waiting."""
+
+LONG_SILENCE_NS = 1_000_000
+"""Silence between calls from this length on is host work of its own. Eager frameworks take 5 to
+100 us from one launch to the next, several times that under a profiler, and up to 1 ms around the
+backward pass and the optimizer, whose Python code enumerates all parameters."""
+
+LONG_SILENCE_FACTOR = 12
+"""... or this many times the process's median silence ..."""
+
+LONG_SILENCE_STEP_SHARE = 0.03
+"""... or this share of a step, whichever is longest, ..."""
+
+LONGEST_SILENCE_NS = 5_000_000
+"""... but never more than this."""
+
+SYNC: Final = "sync"
+COPY: Final = "copy"
+ALLOCATION: Final = "allocation"
+MODULE: Final = "module"
+OVERHEAD: Final = "overhead"
+INPUT: Final = "input"
+DISPATCH: Final = "dispatch"
+SILENCE: Final = "silence"
+
+LABELS: Final = (INPUT, SYNC, COPY, ALLOCATION, MODULE, OVERHEAD, DISPATCH, SILENCE)
+"""Every label, the one that wins first; short silence is ``dispatch``, long is ``silence``."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Host calls that waited for the GPU.
+
+    Attributes:
+        call: row of ``host.api``.
+        is_copy: whether the wait belongs to a copy (its own, or the stream synchronisation that
+            completes one) rather than to a synchronisation or the copy of a scalar.
+    """
+
+    call: IntArray
+    is_copy: BoolArray
+
+
+@dataclass(frozen=True)
+class HostTimeline:
+    """Labelled, disjoint intervals in time order that cover a window completely.
+
+    Attributes:
+        start_ns: begins.
+        end_ns: ends.
+        label: index into ``LABELS``.
+        blocking: the blocking calls.
+        quiet: the long silences, as a disjoint set (some of them labelled ``input``).
+        long_silence_ns: from which length on silence is host work, ns.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    label: IntArray
+    blocking: Blocking
+    quiet: Intervals
+    long_silence_ns: int
+
+
+def blocking_calls(lane: Lane) -> Blocking:
+    """The synchronisations and blocking copies of the lane's process."""
+    api = lane.host.api
+    if not len(api):
+        return Blocking(np.empty(0, np.int64), np.empty(0, bool))
+    is_sync = api.matches("name", words.SYNC_CALL)
+    is_copy = api.matches("name", words.COPY_CALL)
+    by_name = is_copy & ~api.matches("name", words.ASYNC_COPY_CALL)
+    op = np.full(len(api), -1, np.int64)
+    linked = np.flatnonzero((lane.call >= 0) & lane.ops.equals("kind", "memcpy"))
+    op[lane.call[linked]] = linked
+    has_op = op >= 0
+    row = np.maximum(op, 0)
+    pageable = (
+        has_op
+        & (lane.ops.equals("src_memory", "pageable") | lane.ops.equals("dst_memory", "pageable"))[
+            row
+        ]
+    )
+    on_device = has_op & lane.ops.equals("copy_kind", "DtoD")[row]
+    small = has_op & ~on_device & (lane.ops["bytes"][row] <= SMALL_COPY_BYTES)
+    blocking_copy = is_copy & ~on_device & (by_name | pageable)
+    # A synchronisation right behind a copy on the same thread completes that copy
+    # (tensor.cuda(), tensor.cpu(), tensor.item() all end in one).
+    order = np.lexsort((api["start_ns"], api["thread_id"]))
+    previous = np.full(len(api), -1, np.int64)
+    same = api["thread_id"][order][1:] == api["thread_id"][order][:-1]
+    previous[order[1:][same]] = order[:-1][same]
+    before = np.maximum(previous, 0)
+    completes = is_sync & (previous >= 0) & is_copy[before] & ~on_device[before]
+    of_copy = np.where(completes, ~small[before], is_copy & ~small)
+    calls = np.flatnonzero(is_sync | blocking_copy)
+    return Blocking(calls, of_copy[calls])
+
+
+def host_timeline(
+    lane: Lane, begin_ns: int, end_ns: int, step_ns: int, input_time: Intervals = EMPTY
+) -> HostTimeline:
+    """Label what the lane's process did from ``begin_ns`` to ``end_ns``.
+
+    Args:
+        lane: the device whose launching threads matter.
+        begin_ns: begin of the window.
+        end_ns: end of the window.
+        step_ns: typical length of a step; scales what counts as a long silence.
+        input_time: when something says that a launching thread was getting input.
+    """
+    host = lane.host
+    api = host.api
+    mine = among(api["thread_id"], host.launch_threads) if len(api) else np.empty(0, bool)
+    blocking = blocking_calls(lane)
+    is_sync = np.zeros(len(api), bool)
+    is_copy = np.zeros(len(api), bool)
+    is_sync[blocking.call[~blocking.is_copy]] = True
+    is_copy[blocking.call[blocking.is_copy]] = True
+
+    def spans(mask: BoolArray) -> Intervals:
+        return union(api["start_ns"][mask & mine], api["end_ns"][mask & mine])
+
+    if len(api):
+        calls = spans(mine)
+        layers: dict[str, Intervals] = {
+            SYNC: spans(is_sync),
+            COPY: spans(is_copy),
+            ALLOCATION: spans(api.matches("name", words.ALLOCATION_CALL)),
+            MODULE: spans(api.matches("name", words.MODULE_CALL)),
+        }
+    else:
+        calls, layers = EMPTY, {}
+    layers[INPUT] = input_time
+    layers[OVERHEAD] = _overhead(host)
+    between = complement(calls, begin_ns, end_ns)
+    length = between[1] - between[0]
+    typical = float(np.median(length)) if len(length) else 0.0
+    scaled = max(LONG_SILENCE_FACTOR * typical, LONG_SILENCE_STEP_SHARE * step_ns)
+    threshold = int(min(max(LONG_SILENCE_NS, scaled), LONGEST_SILENCE_NS))
+    is_long = length >= threshold
+    quiet = (between[0][is_long], between[1][is_long])
+    layers[SILENCE] = quiet
+    start, end, label = _paint(begin_ns, end_ns, layers)
+    return HostTimeline(start, end, label, blocking, quiet, threshold)
+
+
+def _overhead(host: HostSide) -> Intervals:
+    rows = host.overhead
+    if not len(rows):
+        return EMPTY
+    known = among(rows["thread_id"], [*host.launch_threads, -1, 0])
+    return union(rows["start_ns"][known], rows["end_ns"][known])
+
+
+def _paint(
+    begin_ns: int, end_ns: int, layers: dict[str, Intervals]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Cover the window with the winning label of every moment; ``dispatch`` where none applies."""
+    free: Intervals = (np.array([begin_ns], np.int64), np.array([end_ns], np.int64))
+    starts, ends, labels = [], [], []
+    for code, name in enumerate(LABELS):
+        if name == DISPATCH:
+            continue
+        layer = layers.get(name, EMPTY)
+        rest = subtract(free, layer)
+        taken = subtract(free, rest)
+        starts.append(taken[0])
+        ends.append(taken[1])
+        labels.append(np.full(len(taken[0]), code, np.int64))
+        free = rest
+    starts.append(free[0])
+    ends.append(free[1])
+    labels.append(np.full(len(free[0]), LABELS.index(DISPATCH), np.int64))
+    start = np.concatenate(starts)
+    order = np.argsort(start, kind="stable")
+    return start[order], np.concatenate(ends)[order], np.concatenate(labels)[order]

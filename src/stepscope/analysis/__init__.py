@@ -1,1 +1,0 @@
-"""Pure functions from canonical tables to results: no files, no rendering, no network."""

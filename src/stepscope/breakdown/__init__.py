@@ -1,0 +1,1 @@
+"""A device explained: its steps, their accounting, idle time by cause."""

@@ -1,0 +1,43 @@
+"""What the hook notes about steps, for the launcher: how many there were, where it counts them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+LOADED = "hook-loaded.txt"
+"""There as soon as one Python of the run has loaded a hook that counts steps."""
+MADE = "steps-made.{}.txt"
+"""Optimizer steps of a process, up to the end of its recording; there once it has torch.optim."""
+
+
+@dataclass(frozen=True)
+class HookNotes:
+    """What the hook noted.
+
+    Attributes:
+        loaded: whether any Python of the program loaded it.
+        made: optimizer steps of each process that has ``torch.optim``, up to the recording's end.
+    """
+
+    loaded: bool = False
+    made: tuple[int, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """Steps of the process that made most."""
+        return max(self.made, default=0)
+
+
+def take(folder: Path) -> HookNotes:
+    """Read what the hook noted in a folder, and remove it."""
+    loaded, made = (folder / LOADED).exists(), []
+    for path in sorted(folder.glob(MADE.format("*"))):
+        with contextlib.suppress(OSError, ValueError):
+            made.append(int(path.read_text(encoding="ascii")))
+        with contextlib.suppress(OSError):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        (folder / LOADED).unlink(missing_ok=True)
+    return HookNotes(loaded, tuple(made))

@@ -1,0 +1,239 @@
+"""Which rank the others wait for, and what it did meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.collectives.exposure import Parts
+from stepscope.collectives.pace import Pace
+from stepscope.collectives.work import Work
+from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.frame import BoolArray, IntArray
+
+Mechanism = Literal["work", "rate", "idle", "copy", "mixed"]
+
+_MAIN: Final = 0.5
+"""The part that explains at least half of the lateness is its cause."""
+
+_WORK_SHARE: Final = 0.25
+"""More work is the reason where at least this share of the surplus of time shows in what was
+launched. Kernels with a fixed grid do their share inside, so launches show a part only; a slow
+device launches exactly what the others do."""
+
+_LEAST_MORE: Final = 0.02
+"""Launches that differ by less are the same work: counters, padding, kernels at a step's edge."""
+
+_IN_TURN: Final = 2.0
+"""Late ranks take turns where the waits step by step are so many times what one rank causes."""
+
+_COMMON: Final = 0.5
+"""What the others have at least half as much of is the job's trouble and not one rank's."""
+
+_TOOL: Final = "idle profiler_overhead"
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """The rank (or ranks) that the others wait for.
+
+    Attributes:
+        devices: positions of the late devices.
+        in_turn: whether another one of them is late from step to step.
+        late_at: the late device of each window; -1 where none stands out.
+        imposed_ns: how much earlier the job could go on if they were in time, ns a window: until
+            the next one is late. Without what the capturing tool costs. Where the late device
+            itself is slower or has more to do, the other hosts count with what they need at least.
+        sure_ns: the same with all hosts at the pace that they have in the capture.
+        others_wait_ns: median of what the other devices wait with nothing to cover it, ns a
+            window.
+        mechanism: ``work`` (more of it), ``rate`` (the same work takes longer), ``idle`` (the
+            host left the device idle), ``copy`` or ``mixed``.
+        idle_cause: with ``idle``, what the surplus of idle time is charged to.
+        common: whether the others have the same trouble, hidden behind their waiting.
+        surplus_ns: what the late devices spend beyond the others, by part, ns a window.
+        more_work: largest ratio of what was launched on the late device and on the others.
+        more_time: ratio of their compute time.
+    """
+
+    devices: list[int]
+    in_turn: bool
+    late_at: IntArray
+    imposed_ns: float
+    others_wait_ns: float
+    mechanism: Mechanism
+    idle_cause: str | None
+    common: bool
+    sure_ns: float = 0.0
+    surplus_ns: dict[str, float] = field(default_factory=dict)
+    more_work: float = 1.0
+    more_time: float = 1.0
+
+
+def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
+    """What each device would need for each window on its own account, ns (windows x devices).
+
+    The longer of what the device did but wait and what the host did but wait, each without what
+    the capturing tool cost.
+
+    Args:
+        parts: where the time of the devices goes.
+        paces: what their hosts need.
+        at_least: count hosts with what they need at least.
+    """
+    nothing = np.zeros_like(parts.wall)
+    tool = parts.idle.get("profiler_overhead", nothing)
+    device = parts.wall - parts.waiting - parts.absent - tool
+    host = np.array(
+        [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
+    )
+    need: npt.NDArray[np.float64] = np.maximum(device.astype(np.float64), host[None, :])
+    return need
+
+
+def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
+    """Who is late; None where nobody is.
+
+    The late rank is the one that needs most on its own account. Up to half of the ranks may be
+    late together (the GPUs of a slow machine): the set ends where the needs make their largest
+    step. A rank that waits longer than the others is never the late one, whatever it needs: the
+    capturing tool costs, and a host's pace is an estimate, but who waits is seen.
+    """
+    n_windows, n = parts.wall.shape
+    if n < 2 or not n_windows or not parts.waiting.any():
+        return None
+    need = own_time(parts, paces)
+    total = need.sum(axis=0)
+    order = np.argsort(-total, kind="stable")
+    steps = -np.diff(total[order])[: max(n // 2, 1)]
+    size = int(np.argmax(steps)) + 1
+    lasting = float(steps[size - 1]) / n_windows
+    ranked = np.sort(need, axis=1)
+    each = ranked[:, -1] - ranked[:, -2]
+    late = np.zeros((n_windows, n), bool)
+    # windows without a late rank say nothing about why one is late
+    stands_out = each >= 0.5 * each.max()
+    leader = np.where(stands_out, np.argmax(need, axis=1), -1)
+    turns = distinct_values(leader[stands_out]).tolist()
+    in_turn = float(each.mean()) > _IN_TURN * lasting and len(turns) > 1
+    if in_turn:
+        late[np.flatnonzero(stands_out), leader[stands_out]] = True
+        devices, imposed, late_at = turns, float(each.mean()), leader
+    else:
+        devices, imposed = sorted(order[:size].tolist()), lasting
+        late[:, devices] = True
+        late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
+    if imposed <= 0 or _waits_more(parts, late):
+        return None
+    surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != _TOOL}
+    _less_hidden(surplus, paces, devices)
+    mechanism, idle_cause, more_work, more_time = _mechanism(parts, work, late, surplus, imposed)
+    others = [d for d in range(n) if d not in devices] or list(range(n))
+    sure = imposed
+    if mechanism in ("work", "rate") and not in_turn:
+        least = own_time(parts, paces, at_least=True).sum(axis=0) / n_windows
+        imposed = max(imposed, float(least[devices].min() - least[others].max()))
+    return Lateness(
+        devices=devices,
+        in_turn=in_turn,
+        late_at=late_at,
+        imposed_ns=imposed,
+        sure_ns=sure,
+        others_wait_ns=float(np.median(parts.waiting[:, others].mean(axis=0))),
+        mechanism=mechanism,
+        idle_cause=idle_cause,
+        common=_common(parts, late, surplus, idle_cause),
+        surplus_ns=surplus,
+        more_work=more_work,
+        more_time=more_time,
+    )
+
+
+def _waits_more(parts: Parts, late: BoolArray) -> bool:
+    """Whether the devices that need most wait longer for others than others wait for them."""
+    mine, others = _late_and_others(parts.waiting, late)
+    return mine > others
+
+
+def _late_and_others(values: IntArray, late: BoolArray) -> tuple[float, float]:
+    """(late devices, typical other device), summed over the windows with a late device."""
+    rows = late.any(axis=1)
+    mine = np.where(late, values, 0).sum(axis=1)[rows] / late.sum(axis=1)[rows]
+    others = np.nan_to_num(np.nanmedian(np.where(late, np.nan, values)[rows], axis=1))
+    return float(mine.sum()), float(others.sum())
+
+
+def _surplus(values: IntArray, late: BoolArray) -> float:
+    mine, others = _late_and_others(values, late)
+    return (mine - others) / len(late)
+
+
+def _less_hidden(surplus: dict[str, float], paces: list[Pace], devices: list[int]) -> None:
+    """Take from the surplus of idle time what the other hosts need as well.
+
+    Where a device waits inside a collective, its host's slowness leaves no idle time to see.
+    """
+    others = [pace for d, pace in enumerate(paces) if d not in devices]
+    late = [paces[d] for d in devices]
+    if not others or not all(pace.need_ns for pace in paces):
+        return
+
+    def more(name: str) -> float:
+        mine = float(np.mean([getattr(pace, name) for pace in late]))
+        return max(0.0, mine - float(np.median([getattr(pace, name) for pace in others])))
+
+    for part, name in (
+        ("idle launch_bound", "calling_ns"),
+        ("idle host_compute", "silent_ns"),
+        ("idle input_starvation", "silent_ns"),
+    ):
+        if part in surplus:
+            surplus[part] = min(surplus[part], more(name))
+
+
+def _common(
+    parts: Parts, late: BoolArray, surplus: dict[str, float], idle_cause: str | None
+) -> bool:
+    """Whether the others suffer from the same, too."""
+    if idle_cause is None:
+        return False
+    level = _late_and_others(parts.idle[idle_cause], late)[0] / len(late)
+    return level - surplus[f"idle {idle_cause}"] >= _COMMON * level
+
+
+def _mechanism(
+    parts: Parts, work: Work, late: BoolArray, surplus: dict[str, float], imposed: float
+) -> tuple[Mechanism, str | None, float, float]:
+    """(mechanism, idle cause, ratio of work, ratio of compute time)."""
+    mine, compute = _late_and_others(parts.compute, late)
+    more_time = mine / max(compute, 1.0)
+    ratios = []
+    for launched in (work.kernels, work.threads):
+        mine, others = _late_and_others(launched, late)
+        ratios.append(mine / max(others, 1.0))
+    more_work = max(ratios)
+    # kernels that take longer come first: what the host does meanwhile follows from them
+    name = max(surplus, key=lambda part: surplus[part])
+    if surplus["compute"] >= _MAIN * imposed:
+        name = "compute"
+    if surplus[name] < _MAIN * imposed:
+        return "mixed", None, more_work, more_time
+    more, took = more_work, more_time
+    if name in ("idle launch_bound", "idle small_kernels"):
+        more, took = ratios[0], 1 + surplus[name] * len(late) / max(compute, 1.0)
+    found: Mechanism = "mixed"
+    idle_cause = None
+    if (name == "compute" or more is not more_work) and more - 1 >= max(
+        _LEAST_MORE, _WORK_SHARE * (took - 1)
+    ):
+        found = "work"
+    elif name == "compute":
+        found = "rate"
+    elif name.startswith("idle ") and name != "idle unexplained":
+        found, idle_cause = "idle", name.removeprefix("idle ")
+    elif name in ("copy", "memset"):
+        found = "copy"
+    return found, idle_cause, more_work, more_time

@@ -1,0 +1,247 @@
+"""Which communication kernels of several ranks are one operation, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.collectives import kinds
+from stepscope.collectives.calls import Calls, JobCalls, Participant, job_calls
+from stepscope.collectives.clocks import HOP_NS, Line, pair_by_time
+from stepscope.collectives.exchanges import with_exchanges
+from stepscope.collectives.pairs import (
+    LOOSE_NS,
+    UNBOUND_NS,
+    by_wall_clock,
+    pair_line,
+    pairs_by_number,
+)
+from stepscope.collectives.payloads import with_payloads
+from stepscope.collectives.quality import expected_size, missing_ranks, remarks
+from stepscope.collectives.result import Instances, Matched, RankOps
+from stepscope.collectives.streams import Channel, channels
+from stepscope.intervals.distinct import among
+from stepscope.trace.frame import IntArray
+
+
+def match(participants: Sequence[Participant]) -> Matched | None:
+    """Match the communication of some devices.
+
+    Returns:
+        None when none of them communicates. A single one is matched with nobody: its operations
+        are instances with one member, whose waiting cannot be told from transferring.
+    """
+    job = with_exchanges(with_payloads(job_calls(participants)))
+    if not any(len(calls) for calls in job.calls):
+        return None
+    found = channels(job)
+    lines = _clocks(job, found)
+    instance_of = [np.full(len(calls), -1, np.int64) for calls in job.calls]
+    channel_of: list[int] = []
+    for number, channel in enumerate(found):
+        ids = _instances(job, channel, lines, len(channel_of))
+        for member, (device, rows) in enumerate(channel.members):
+            instance_of[device][rows] = ids[member]
+        made = max((int(i.max()) + 1 for i in ids if len(i)), default=0)
+        channel_of += [number] * max(0, made - len(channel_of))
+    return _assembled(job, found, lines, instance_of, np.array(channel_of, np.int64))
+
+
+def _clocks(job: JobCalls, found: list[Channel]) -> list[Line]:
+    """The conversion of each device's clock to the job's: that of the first connected device."""
+    n = len(job.participants)
+    clock = [p.clock for p in job.participants]
+    edges: list[tuple[int, int, int, Line]] = []
+    for channel in found:
+        if len(channel.members) < 2 or channel.point_to_point:
+            continue
+        base, rows_a = channel.members[0]
+        for other, rows_b in channel.members[1:]:
+            if clock[other] == clock[base]:
+                continue
+            line = pair_line(job, base, rows_a, other, rows_b, len(channel.members))
+            if line is not None:
+                edges.append((line.pairs, base, other, line))
+    edges.sort(key=lambda edge: -edge[0])
+    known: dict[int, Line] = {}
+    for start in range(n):
+        if clock[start] in known:
+            continue
+        # devices that no collective connects keep the wall clock
+        known[clock[start]] = by_wall_clock(job.participants[0], job.participants[start]) or Line()
+        grown = True
+        while grown:
+            grown = False
+            for _, a, b, line in edges:
+                if clock[a] in known and clock[b] not in known:
+                    known[clock[b]] = line.then(known[clock[a]])
+                elif clock[b] in known and clock[a] not in known:
+                    known[clock[a]] = line.reversed().then(known[clock[b]])
+                else:
+                    continue
+                grown = True
+                break
+    return [known[c] for c in clock]
+
+
+def _instances(job: JobCalls, channel: Channel, lines: list[Line], first_id: int) -> list[IntArray]:
+    """Instance of each member's operations of one communicator; -1 where only one member has it."""
+    members = channel.members
+    ids = [np.full(len(rows), -1, np.int64) for _, rows in members]
+    ends = [lines[d].to(job.calls[d].end_ns[rows]) for d, rows in members]
+    residual = max((lines[d].residual_ns for d, _ in members), default=0.0)
+    tight = round(max(6 * residual, 5 * HOP_NS * max(len(members) - 1, 1)))
+    order = sorted(range(len(members)), key=lambda m: -len(members[m][1]))
+    made = first_id
+    numbered = all((job.calls[d].sequence[rows] >= 0).all() for d, rows in members)
+    if len(members) == 1:
+        return [first_id + np.arange(len(members[0][1]))]
+    for position, base in enumerate(order[:-1]):
+        left = np.flatnonzero(ids[base] < 0)
+        if not len(left):
+            continue
+        device, rows = members[base]
+        fresh = np.full(len(left), -1, np.int64)
+        hits = []
+        for other in order[position + 1 :]:
+            free = np.flatnonzero(ids[other] < 0)
+            if not len(free):
+                continue
+            other_device, other_rows = members[other]
+            if numbered:
+                i, j = _positions(job.calls[device], rows[left], job.calls[other_device],
+                                  other_rows[free])  # fmt: skip
+            else:
+                i, j = _near(job.calls[device], rows[left], ends[base][left],
+                             job.calls[other_device], other_rows[free], ends[other][free],
+                             tight)  # fmt: skip
+            fresh[i] = 0
+            hits.append((other, free[j], i))
+        new = np.flatnonzero(fresh >= 0)
+        fresh[new] = made + np.arange(len(new))
+        made += len(new)
+        ids[base][left] = fresh
+        for other, row, i in hits:
+            ids[other][row] = fresh[i]
+    return ids
+
+
+def _positions(a: Calls, rows_a: IntArray, b: Calls, rows_b: IntArray) -> tuple[IntArray, IntArray]:
+    i, j = pairs_by_number(a, rows_a, b, rows_b)
+    place_a, place_b = np.argsort(rows_a), np.argsort(rows_b)
+    return (
+        place_a[np.searchsorted(rows_a, i, sorter=place_a)],
+        place_b[np.searchsorted(rows_b, j, sorter=place_b)],
+    )
+
+
+def _near(
+    a: Calls, rows_a: IntArray, end_a: IntArray, b: Calls, rows_b: IntArray, end_b: IntArray,
+    tight_ns: int,
+) -> tuple[IntArray, IntArray]:  # fmt: skip
+    """Positions in ``rows_a`` and ``rows_b`` that match, on one clock."""
+    found: list[tuple[IntArray, IntArray]] = []
+    sort_a, sort_b = _sort(a, rows_a), _sort(b, rows_b)
+    limits = ((0, tight_ns, tight_ns), (1, LOOSE_NS, LOOSE_NS), (2, tight_ns, UNBOUND_NS))
+    for sort, tolerance, between in limits:
+        in_a, in_b = np.flatnonzero(sort_a == sort), np.flatnonzero(sort_b == sort)
+        in_a = in_a[np.argsort(end_a[in_a], kind="stable")]
+        in_b = in_b[np.argsort(end_b[in_b], kind="stable")]
+        if not len(in_a) or not len(in_b):
+            continue
+        token_a, token_b = a.token[rows_a[in_a]], b.token[rows_b[in_b]]
+        if not among(token_b, token_a).any():
+            token_a, token_b = a.kind[rows_a[in_a]], b.kind[rows_b[in_b]]
+        i, j = pair_by_time(end_a[in_a], token_a, end_b[in_b], token_b, tolerance, between)
+        found.append((in_a[i], in_b[j]))
+    if not found:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    i, j = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return i, j
+
+
+def _sort(calls: Calls, rows: IntArray) -> IntArray:
+    """0 where all must end together, 2 for sends and receives, 1 for the rest."""
+    firm = kinds.all_wait(calls.kind[rows])
+    return np.where(firm, 0, np.where(calls.point_to_point[rows], 2, 1))
+
+
+def _assembled(
+    job: JobCalls,
+    found: list[Channel],
+    lines: list[Line],
+    instance_of: list[IntArray],
+    channel_of: IntArray,
+) -> Matched:
+    n = len(channel_of)
+    starts = [line.to(calls.start_ns) for line, calls in zip(lines, job.calls, strict=True)]
+    ends = [line.to(calls.end_ns) for line, calls in zip(lines, job.calls, strict=True)]
+    device = np.repeat(np.arange(len(job.calls)), [len(c) for c in job.calls])
+    instance = np.concatenate(instance_of)
+    keep = instance >= 0
+    device, instance = device[keep], instance[keep]
+    start, end = np.concatenate(starts)[keep], np.concatenate(ends)[keep]
+    kind = np.concatenate([c.kind for c in job.calls])[keep]
+    size_bytes = np.concatenate([c.bytes for c in job.calls])[keep]
+    token = np.concatenate([c.token for c in job.calls])[keep]
+    high = np.iinfo(np.int64).max
+    order = np.lexsort((start, instance))
+    last_of = np.searchsorted(instance[order], np.arange(n), side="right") - 1
+    members = np.bincount(instance, minlength=n)
+    last_start = start[order][last_of]
+    second = start[order][np.maximum(last_of - 1, 0)]
+    first_start, first_end = np.full(n, high), np.full(n, high)
+    largest = np.full(n, -1)
+    np.minimum.at(first_start, instance, start)
+    np.minimum.at(first_end, instance, end)
+    np.maximum.at(largest, instance, size_bytes)
+    kind_of = np.full(n, kinds.UNKNOWN)
+    kind_of[instance] = kind
+    looks = np.zeros(n, np.int64)
+    looks[instance] = token
+    missing = missing_ranks(job, found)
+    size = np.array([expected_size(job, c, missing) for c in found], np.int64)[channel_of]
+    instances = Instances(
+        kind=kind_of,
+        channel=channel_of,
+        looks=looks,
+        bytes=largest,
+        members=members,
+        size=np.maximum(size, members),
+        first_start_ns=first_start,
+        last_start_ns=last_start,
+        second_start_ns=second,
+        first_end_ns=first_end,
+        last=device[order][last_of],
+    )
+    # operations of one device that point to point pairs leave in any order need a common instant
+    residual = max((line.residual_ns for line in lines), default=0.0)
+    allowed = max(6 * residual, HOP_NS)
+    impossible = kinds.all_wait(kind_of) & (first_end + allowed < last_start)
+    ranks = []
+    for number, calls in enumerate(job.calls):
+        own = instance_of[number]
+        rows = np.flatnonzero(own >= 0)
+        p = job.participants[number]
+        length = calls.end_ns[rows] - calls.start_ns[rows]
+        waiting = np.clip(last_start[own[rows]] - starts[number][rows], 0, length)
+        at = calls.start_ns[:1]
+        ranks.append(
+            RankOps(
+                rank=p.rank,
+                process_id=p.lane.process_id,
+                device=p.lane.device,
+                op=calls.op[rows],
+                instance=own[rows],
+                start_ns=starts[number][rows],
+                end_ns=ends[number][rows],
+                waiting_ns=waiting,
+                transfer_ns=length - waiting,
+                offset_ns=int((lines[number].to(at) - at)[0]) if len(at) else 0,
+                clock=lines[number],
+                unmatched=len(calls) - len(rows),
+            )
+        )
+    said = remarks(job, ranks, missing, int(impossible.sum()), n)
+    return Matched(ranks, instances, found, missing, int(impossible.sum()), said)

@@ -1,0 +1,108 @@
+"""The table ``kernel_family``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from stepscope.derived import DEVICE, DerivedTable, of_device
+from stepscope.jobs.view import Device, JobView
+from stepscope.kernels.attribution import ENGINE, MODULE_PREFIX, plain_range_name
+from stepscope.kernels.view import FAMILY_NAMES, MATH_NAMES, PHASES
+from stepscope.trace.frame import Frame, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = {
+    **DEVICE,
+    "gpu_op_id": "gpu_op.id of the operation",
+    "start_ns": "begin, ns since the origin",
+    "end_ns": "end, ns since the origin",
+    "steady": "whether it starts in the steady steps",
+    "family": "what kind of work it is, by its name; null for copies and sets",
+    "math": "arithmetic of matrix products, convolutions and attention; null where not known",
+    "kernel": "short name, with the operation of generic kernels",
+    "phase": "forward, backward or optimizer; null for copies between host and device",
+    "operator": "innermost framework operator at the launch, or innermost NVTX range of one",
+    "outer_operator": "outermost framework operator at the launch",
+    "forward_operator": "operator of the forward pass whose gradient it computes",
+    "range": "innermost annotation at the launch that marks no step",
+    "module": "innermost module of the model",
+    "source": "function of the program that launched it or its forward operator, by the line of "
+    "its def; where only stacks were sampled, the line that the nearest sample shows",
+    "blocks": "blocks launched; null where not recorded",
+    "moved_bytes": "bytes read and written, recorded or by type and launch; null where not known",
+}
+
+
+def family_table(job: JobView) -> pa.Table:
+    """Family, phase and origin of every operation of a job."""
+    import pyarrow as pa
+
+    parts = [_families(device) for device in job.devices]
+    return pa.concat_tables(parts).unify_dictionaries()
+
+
+def _families(device: Device) -> pa.Table:
+    import pyarrow as pa
+
+    e = device.explanation
+    kernels, ops = e.kernels, e.lane.ops
+    who = kernels.attribution
+    operators = who.operators.texts.get("name", [])
+    ranges = [plain_range_name(text) for text in who.ranges.texts.get("name", [])]
+    python = who.python.texts.get("name", [])
+    operator = _name_of(who.operators, who.operator)
+    range_ = _name_of(who.ranges, who.range)
+    columns = {
+        **of_device(device, len(ops)),
+        "gpu_op_id": ops["id"],
+        "start_ns": ops["start_ns"],
+        "end_ns": ops["end_ns"],
+        "steady": kernels.steady,
+        "family": _text(kernels.family, FAMILY_NAMES),
+        "math": _text(kernels.math, MATH_NAMES),
+        "kernel": _text(ops["name"], [c.label for c in kernels.classes]),
+        "phase": _text(kernels.phase, PHASES),
+        "operator": _text(operator, operators),
+        "outer_operator": _text(
+            _name_of(who.operators, who.outermost),
+            [text.removeprefix(ENGINE) for text in operators],
+        ),
+        "forward_operator": _text(_name_of(who.operators, who.forward), operators),
+        "range": _text(range_, ranges),
+        "module": _text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
+        "source": _text(who.source, who.sources),
+        "blocks": pa.array(kernels.blocks, mask=kernels.blocks == 0),
+        "moved_bytes": pa.array(kernels.moved_bytes, mask=kernels.moved_bytes == 0),
+    }
+    return pa.table(columns)
+
+
+def _name_of(frame: Frame, rows: IntArray) -> IntArray:
+    if not len(frame):
+        return np.full(len(rows), -1, np.int64)
+    return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1)
+
+
+def _text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:
+    """Codes into values as a text column; equal values share one code, negative codes are null."""
+    import pyarrow as pa
+
+    place: dict[str, int] = {}
+    shared = np.array([place.setdefault(value, len(place)) for value in values] + [-1], np.int32)
+    found = shared[codes]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(found, mask=found < 0), pa.array(list(place), pa.string())
+    )
+
+
+TABLE = DerivedTable(
+    "kernel_family",
+    "One operation on a GPU: what kind of work it is, and what launched it.",
+    COLUMNS,
+    family_table,
+)

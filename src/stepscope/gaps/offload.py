@@ -1,0 +1,232 @@
+"""Find data that travels from the device to the host and back within a step: offloading to the CPU.
+
+Offloaded gradients and optimizer states (DeepSpeed ZeRO-Offload, FSDP's CPUOffload, a loop of
+``.cpu()`` and ``.to(device)``) leave copies down and up of the same sizes in every step, with
+the host at work in between. Offloaded activations leave the same with kernels in between. A batch
+goes up only, and a checkpoint comes down only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import shapes
+from stepscope.activity.device import Lane
+from stepscope.activity.host import SMALL_COPY_BYTES
+from stepscope.intervals import intersect, overlap_per_window, subtract, union
+from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import distinct_rows, with_inverse
+from stepscope.steps.accounting import host_device_copies
+from stepscope.trace.frame import BoolArray, IntArray
+
+MIN_PAIRS = 4
+"""Tensors that must come back in a step: one or two may be a result that looks like its input."""
+
+MIN_SIZES = 2
+"""Different sizes among them. Parameters of a model have several; images in and images out have
+one. Where a range says optimizer or offload, neither is asked."""
+
+MIN_BYTES = 1 << 20
+"""Less than this goes down and up in some 100 us."""
+
+MIN_SHARE = 0.5
+"""Share of what goes down in a step that must come back up."""
+
+KERNELS_BETWEEN = 3
+"""Kernels that may stand between two copies of one journey, such as a cast or a norm."""
+
+FEW_KERNELS = 0.02
+"""... or this share of a step's kernels, whichever is more."""
+
+_SAYS_OFFLOAD: Final = re.compile(
+    r"cpu_?adam|cpu_?offload|offload|save_on_cpu|^Optimizer\.step#|(?<![a-z])optim(izer)?[_.]?step",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Journeys of data to the host and back, in time order, disjoint on the host.
+
+    Attributes:
+        start_ns: when the host begins to send or fetch.
+        end_ns: when it has enqueued, or waited for, the last copy of the journey.
+        downs: copies to the host of each.
+        down_bytes: their bytes.
+        ups: copies to the device of each.
+        up_bytes: their bytes.
+        copy_ns: device time in which these copies run and no kernel does.
+        rows: rows of ``lane.ops`` of all these copies.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    downs: IntArray
+    down_bytes: IntArray
+    ups: IntArray
+    up_bytes: IntArray
+    copy_ns: IntArray
+    rows: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def intervals(self) -> Intervals:
+        """The journeys as a disjoint set."""
+        return self.start_ns, self.end_ns
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8)
+
+
+def returning(lane: Lane, step_begin_ns: IntArray) -> BoolArray:
+    """Copies that have a counterpart of the same size in the other direction in their step.
+
+    Args:
+        lane: the device.
+        step_begin_ns: when the host begins each step.
+    """
+    ops = lane.ops
+    found = np.zeros(len(ops), bool)
+    down = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
+    up = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
+    rows = np.flatnonzero((down | up) & (ops["bytes"] > SMALL_COPY_BYTES))
+    if not len(rows):
+        return found
+    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
+    _, size = with_inverse(ops["bytes"][rows])
+    group = step * (int(size.max()) + 1) + size.reshape(-1)
+    _, group = with_inverse(group)
+    group = group.reshape(-1)
+    is_down = down[rows]
+    number = int(group.max()) + 1
+    pairs = np.minimum(
+        np.bincount(group[is_down], minlength=number),
+        np.bincount(group[~is_down], minlength=number),
+    )
+    for mask in (is_down, ~is_down):
+        mine = np.flatnonzero(mask)
+        order = np.lexsort((lane.enqueue_begin_ns[rows[mine]], group[mine]))
+        sorted_group = group[mine][order]
+        first = np.concatenate(([True], sorted_group[1:] != sorted_group[:-1]))
+        begin = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+        within = np.arange(len(order)) - begin
+        kept = mine[order[within < pairs[sorted_group]]]
+        found[rows[kept]] = True
+    return found
+
+
+def find_offload(lane: Lane, step_begin_ns: IntArray, window: Intervals) -> Offload:
+    """The journeys to the host and back inside a window.
+
+    Args:
+        lane: the device.
+        step_begin_ns: when the host begins each step of the capture.
+        window: begin and end of the steady steps, one interval.
+    """
+    ops = lane.ops
+    rows = np.flatnonzero(returning(lane, step_begin_ns))
+    if not len(rows):
+        return NO_OFFLOAD
+    rows = rows[np.argsort(lane.enqueue_begin_ns[rows], kind="stable")]
+    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
+    rows = rows[_offloading(lane, rows, step, step_begin_ns)]
+    begin, end = int(window[0][0]), int(window[1][0])
+    at = lane.enqueue_begin_ns[rows]
+    rows = rows[(at >= begin) & (at < end)]
+    if not len(rows):
+        return NO_OFFLOAD
+    first = _journeys(lane, rows, max(len(step_begin_ns), 1))
+    is_down = ops.equals("copy_kind", "DtoH")[rows]
+    size = np.maximum(ops["bytes"][rows], 0)
+    # a call that waits for its copy lasts as long as the copy
+    done = np.maximum.accumulate(lane.enqueue_end_ns[rows])
+    start = np.clip(lane.enqueue_begin_ns[rows[first]], begin, end)
+    stop = np.clip(np.append(done[first[1:] - 1], done[-1]), begin, end)
+    mine = np.zeros(len(ops), bool)
+    mine[rows] = True
+    copies = intersect(lane.union_of(mine & host_device_copies(lane)), window)
+    exposed = subtract(copies, lane.union_of(lane.is_kernel))
+    opened = np.maximum.accumulate(np.minimum.reduceat(ops["start_ns"][rows], first))
+    closed = np.append(opened[1:], np.iinfo(np.int64).max)
+    opened[0] = np.iinfo(np.int64).min
+    return Offload(
+        start_ns=start,
+        end_ns=np.minimum(stop, np.append(start[1:], end)),
+        downs=np.add.reduceat(is_down.astype(np.int64), first),
+        down_bytes=np.add.reduceat(np.where(is_down, size, 0), first),
+        ups=np.add.reduceat((~is_down).astype(np.int64), first),
+        up_bytes=np.add.reduceat(np.where(is_down, 0, size), first),
+        copy_ns=overlap_per_window(exposed, opened, closed),
+        rows=np.sort(rows),
+    )
+
+
+def _offloading(lane: Lane, rows: IntArray, step: IntArray, step_begin_ns: IntArray) -> BoolArray:
+    """Which of some copies lie in a step whose copies are an offload."""
+    ops = lane.ops
+    n = len(step_begin_ns) + 1
+    is_down = ops.equals("copy_kind", "DtoH")
+    size = np.maximum(ops["bytes"], 0)
+    back = np.zeros(n, np.int64)
+    np.add.at(back, step[is_down[rows]], size[rows[is_down[rows]]])
+    read = np.flatnonzero(is_down & ops.equals("kind", "memcpy"))
+    all_down = np.zeros(n, np.int64)
+    at = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[read], side="right")
+    np.add.at(all_down, at, size[read])
+    pairs = np.bincount(step[is_down[rows]], minlength=n)
+    kinds, _ = distinct_rows((step, size[rows]))
+    sizes = np.bincount(step[kinds], minlength=n)
+    plain = (pairs >= MIN_PAIRS) & (sizes >= MIN_SIZES)
+    said = _said(lane, rows, step, n)
+    found: BoolArray = (
+        (plain | said) & (back >= MIN_BYTES) & (back >= MIN_SHARE * np.maximum(all_down, 1))
+    )[step]
+    return found
+
+
+def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
+    """Steps in which a range that says optimizer or offload holds most of the copies.
+
+    Or in which such a range, with hardly a kernel launched in it, lies between two of them: an
+    update on the host.
+    """
+    ranges = lane.host.ranges
+    none = np.zeros(n, bool)
+    if not len(ranges):
+        return none
+    hits = shapes.hits(ranges, "name", lambda text: bool(_SAYS_OFFLOAD.search(text)))
+    start, end = union(ranges["start_ns"][hits], ranges["end_ns"][hits])
+    if not len(start):
+        return none
+    at = lane.enqueue_begin_ns[rows]
+    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
+    kernels = np.searchsorted(launched, end) - np.searchsorted(launched, start)
+    on_host = start[kernels <= KERNELS_BETWEEN]
+    # from a copy down to the next one up; a boundary found in the kernels may lie in between
+    down = lane.ops.equals("copy_kind", "DtoH")[rows]
+    between = np.diff(np.searchsorted(on_host, at)) > 0
+    turns = np.flatnonzero(down[:-1] & ~down[1:] & between)
+    updated = np.zeros(n, bool)
+    updated[step[turns]] = True
+    updated[step[turns + 1]] = True
+    which = np.searchsorted(start, at, side="right") - 1
+    held = (which >= 0) & (end[np.maximum(which, 0)] > at)
+    inside = np.bincount(step[held], minlength=n)
+    most = inside >= MIN_SHARE * np.maximum(np.bincount(step, minlength=n), 1)
+    return np.asarray(most | updated, np.bool_)
+
+
+def _journeys(lane: Lane, rows: IntArray, n_steps: int) -> IntArray:
+    """Index of the first copy of each journey: between the others hardly a kernel is enqueued."""
+    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
+    some = max(KERNELS_BETWEEN, int(FEW_KERNELS * len(launched) / n_steps))
+    kernels = np.searchsorted(launched, lane.enqueue_begin_ns[rows])
+    apart = np.concatenate(([True], np.diff(kernels) > some))
+    return np.flatnonzero(apart)

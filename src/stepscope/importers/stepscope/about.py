@@ -1,0 +1,311 @@
+"""What the files say about the capture itself: who, where, when, which rank, what went wrong."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.files import Files
+from stepscope.importers.stepscope.raw import Raw
+from stepscope.importers.stepscope.sink import Sink
+from stepscope.trace.frame import IntArray
+from stepscope.trace.meta import Meta
+
+LAUNCHER_FILE = "capture.json"
+_RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMI_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time in which a group of processes recorded, in monotonic ns."""
+
+    start_ns: int
+    end_ns: int
+
+
+Intervals = tuple[IntArray, IntArray]
+"""Begins and ends of disjoint intervals, ascending, in monotonic ns."""
+
+
+def launcher_says(files: Files) -> dict[str, Any]:
+    """What the launcher wrote about the whole capture; empty where it wrote nothing."""
+    try:
+        found = msgspec.json.decode(files.path(LAUNCHER_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def process_of(raw: Raw) -> int:
+    """The process id of a file; from its name where its beginning is lost."""
+    stated = raw.one("process").get("pid")
+    if isinstance(stated, int):
+        return stated
+    named = re.match(r"p(\d+)", raw.name)
+    return int(named[1]) if named else 0
+
+
+def end_of(raw: Raw) -> int:
+    """Monotonic time at which the process's recording ended, as far as the files tell."""
+    return int(raw.one("end").get("time_ns", raw.last_ns))
+
+
+def ends_of(raw: Raw, window: Window) -> list[int]:
+    """Monotonic times at which a process's recording ended, ascending.
+
+    A process without a GPU records all the time; its recording ends with the window.
+    """
+    if not raw.one("cupti"):
+        return [min(end_of(raw), window.end_ns)]
+    states = raw.of(layout.STATE)
+    ends: list[int] = states["time"][states["recording"] == 0].tolist()
+    if not len(states) or states["recording"][-1] == 1:
+        ends.append(end_of(raw))
+    return sorted(ends)
+
+
+def rank_of(raw: Raw) -> tuple[int | None, int | None, str]:
+    """Rank, world size and the variable they come from."""
+    variables = {**raw.one("process").get("environment", {})}
+    variables |= raw.one("end").get("environment", {})  # programs may set them themselves
+    for rank_name, size_name in _RANK_VARIABLES:
+        rank = _number(variables.get(rank_name))
+        if rank is not None:
+            return rank, _number(variables.get(size_name)), f"environment {rank_name}"
+    return None, None, ""
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text) else None
+
+
+def window_of(raws: Sequence[Raw]) -> Window:
+    """When recording was on, from its first begin to its last end.
+
+    Processes that used a GPU decide; workers record all the time. What a ring has dropped lies
+    before it.
+    """
+    deciding = _deciding(raws)
+    begins, ends = _switched(deciding)
+    first = min((int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws), default=0)
+    kept = max(raw.whole_since_ns for raw in deciding)
+    end = max(ends, default=max(map(end_of, raws)))
+    if not any(raw.one("cupti") for raw in raws):
+        # few events fill no block for a long time, so a ring drops them late, or never
+        kept = max([kept, *(end - ring for raw in raws if (ring := _ring_ns(raw)))])
+    return Window(min(max(min(begins, default=first), kept), end), end)
+
+
+def recorded_in(raws: Sequence[Raw], window: Window) -> Intervals | None:
+    """When ranges of a process without a GPU were recorded; None: whenever there are any.
+
+    The collector keeps all that such a process tells: it may be a worker, which does not see what
+    begins and ends the recording of its parent.
+    """
+    deciding = _deciding(raws)
+    begins, ends = _switched(deciding)
+    if not any(raw.one("cupti") for raw in raws):
+        if not any(_waits(raw) or _ring_ns(raw) for raw in raws):
+            return None  # from the program's start, or by the clock: the collector does it
+    elif not begins or len(begins) != len(ends):  # a damaged file
+        return np.array([window.start_ns]), np.array([window.end_ns])
+    return _united(begins, ends, window)
+
+
+def _deciding(raws: Sequence[Raw]) -> list[Raw]:
+    """The processes whose begins and ends of recording count: those with a GPU, where any has."""
+    return [raw for raw in raws if raw.one("cupti")] or list(raws)
+
+
+def _switched(raws: Sequence[Raw]) -> tuple[list[int], list[int]]:
+    """Monotonic times at which recording began, and at which it ended, of each in turn."""
+    begins: list[int] = []
+    ends: list[int] = []
+    for raw in raws:
+        states = raw.of(layout.STATE)
+        begins += states["time"][states["recording"] == 1].tolist()
+        ends += states["time"][states["recording"] == 0].tolist()
+        if len(states) and states["recording"][-1] == 1:
+            ends.append(end_of(raw))
+    return begins, ends
+
+
+def _united(begins: list[int], ends: list[int], window: Window) -> Intervals:
+    """Intervals of several processes as one series, within a window."""
+    found: list[list[int]] = []
+    for switched_on, switched_off in sorted(zip(begins, ends, strict=False)):
+        begin, end = max(switched_on, window.start_ns), min(switched_off, window.end_ns)
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        elif begin <= end:
+            found.append([begin, end])
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _waits(raw: Raw) -> bool:
+    """Whether recording waits for something to begin it: a range, a call, a word from outside."""
+    return bool(raw.one("process").get("when", "process") != "process")
+
+
+def _ring_ns(raw: Raw) -> int:
+    """How long a ring keeps what is recorded, ns; 0: there is none."""
+    stated = raw.one("process").get("ring_ns", 0)
+    return stated if isinstance(stated, int) and stated > 0 else 0
+
+
+def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | None]:
+    """(monotonic, wall-clock) time of the trace's zero.
+
+    The launcher's, which all ranks of a machine share; else the first process's birth.
+    """
+    stated = said.get("origin_monotonic_ns")
+    births = [int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws]
+    origin = int(stated) if isinstance(stated, int) else min(births)
+    epoch = said.get("origin_epoch_ns")
+    if isinstance(epoch, int):
+        return origin, epoch
+    clocks = np.concatenate([raw.of(layout.CLOCK) for raw in raws])
+    if not len(clocks):
+        return origin, None
+    return origin, int(clocks["realtime"][0]) - int(clocks["monotonic"][0]) + origin
+
+
+def meta_of(raws: Sequence[Raw], said: dict[str, Any]) -> Meta:
+    """The metadata but for times and rows."""
+    main = max(raws, key=lambda raw: (bool(raw.one("cupti")), raw.count(layout.KERNEL)))
+    rank, world, source = rank_of(main)
+    environment = {}
+    if version := main.one("cupti").get("version"):
+        environment["cupti"] = str(version)
+    for name in ("driver", "cuda_driver", "python"):
+        if isinstance(said.get(name), str):
+            environment[name] = said[name]
+    options = said.get("options", {})
+    return Meta(
+        source_version=str(said.get("stepscope", "")),
+        rank=rank,
+        world_size=world,
+        rank_source=source,
+        hostname=str(main.one("process").get("host", "")),
+        command=shlex.join(map(str, main.one("process").get("command", []))),
+        capture_options={str(k): str(v) for k, v in options.items()}
+        if isinstance(options, dict)
+        else {},
+        environment=environment,
+    )
+
+
+def read_diagnostics(sink: Sink, raws: Sequence[Raw]) -> None:
+    """Fill ``diagnostic``, and count what was lost."""
+    problems = sink.writer.problems
+    records = []
+    for raw in raws:
+        process = process_of(raw)
+        records += [
+            {
+                "time_ns": int(remark.get("time_ns", 0)) - sink.origin_ns,
+                "process_id": process,
+                "severity": str(remark.get("severity", "info")),
+                "text": str(remark.get("text", "")),
+            }
+            for remark in raw.all("remark")
+        ]
+        end = raw.one("end")
+        # workers without a GPU usually leave by os._exit, and their events outlive them
+        if not end and (raw.one("cupti") or not raw.one("process").get("pool")):
+            command = " ".join(map(str, raw.one("process").get("command", [])[:3]))
+            detail = f"process {process} ({command})"
+            problems.count("unfinished_capture", 1, scope="gpu_op", detail=detail)
+        for table, what in _losses(end):
+            problems.count("dropped_records", what, scope=table, detail=f"process {process}")
+    sink.put_records("diagnostic", records)
+
+
+def _losses(end: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for table, name in (
+        ("gpu_op", "cupti_dropped"),
+        ("range", "dropped_nvtx"),
+        ("range", "dropped_texts"),
+        ("gpu_op", "dropped_blocks"),
+    ):
+        yield table, int(end.get(name, 0))
+
+
+def read_things(
+    sink: Sink,
+    raws: Sequence[Raw],
+    names: dict[tuple[int, int], str],
+    seen: dict[tuple[int, int], str],
+) -> None:
+    """Fill ``process``, ``thread`` and ``device``; all else has been read.
+
+    Args:
+        sink: knows the threads and GPUs seen.
+        raws: the files.
+        names: names that programs gave to their threads.
+        seen: names that the launcher saw from outside.
+    """
+    processes, threads, devices = [], [], []
+    for raw in raws:
+        process = process_of(raw)
+        command = [str(part) for part in raw.one("process").get("command", [])]
+        rank = rank_of(raw)[0]
+        processes.append(
+            {"process_id": process, "name": shlex.join(command[:3]) or None, "rank": rank}
+        )
+        system: dict[str, str] = {}
+        for said in raw.all("threads"):
+            system |= said.get("names", {})
+        for owner, thread in sorted(sink.threads):
+            if owner == process:
+                # a program's own names say most, the launcher's are the oldest
+                key = (process, thread)
+                name = names.get(key) or system.get(str(thread)) or seen.get(key)
+                threads.append({"process_id": process, "thread_id": thread, "name": name})
+        used = {device for p, _, device, _ in sink.streams if p == process}
+        known = {int(d["device"]): d for d in raw.one("devices").get("devices", [])}
+        devices += [_device(process, number, known.get(number, {})) for number in sorted(used)]
+    # what the program started without CUDA or NVTX, seen from outside
+    with_files = {process_of(raw) for raw in raws}
+    others = sorted(key for key in sink.threads if key[0] not in with_files)
+    processes += [
+        {"process_id": process, "name": seen.get((process, process))}
+        for process in dict.fromkeys(process for process, _ in others)
+    ]
+    threads += [{"process_id": p, "thread_id": t, "name": seen.get((p, t))} for p, t in others]
+    sink.put_records("process", processes)
+    sink.put_records("thread", threads)
+    sink.put_records("device", devices)
+
+
+def _device(process: int, number: int, said: dict[str, Any]) -> dict[str, Any]:
+    clock, bus = said.get("memory_clock_khz"), said.get("memory_bus_bits")
+    sm_clock = said.get("clock_khz")
+    return {
+        "process_id": process,
+        "device": number,
+        "name": said.get("name"),
+        "uuid": said.get("uuid"),
+        "sm_count": said.get("sm_count"),
+        "compute_major": said.get("compute_major"),
+        "compute_minor": said.get("compute_minor"),
+        "memory_bytes": said.get("memory_bytes"),
+        # two transfers a clock, bits to bytes: what the driver's own samples print
+        "memory_bandwidth": clock * 1000 * 2 * bus // 8 if clock and bus else None,
+        "clock_hz": sm_clock * 1000 if sm_clock else None,
+    }

@@ -1,0 +1,1 @@
+"""The ranks of one job."""

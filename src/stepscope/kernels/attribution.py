@@ -1,0 +1,344 @@
+"""From a kernel to the operator, range, module and line of Python that launched it.
+
+A kernel is launched by a CUDA call (correlation id); what was open on the calling thread at that
+time is what launched it. A kernel of the backward pass is launched by autograd's thread; its
+operator is linked to the operator of the forward pass by autograd, and so it gets the module and
+the line of that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.activity.device import Lane, Reader
+from stepscope.activity.sampled_lines import SampledLines
+from stepscope.activity.shapes import marking_steps
+from stepscope.activity.where import Where, function_at, is_framework_function
+from stepscope.intervals import nest
+from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
+
+OPERATOR_COLUMNS = (
+    "id",
+    "process_id",
+    "thread_id",
+    "start_ns",
+    "end_ns",
+    "name",
+    "sequence_number",
+    "forward_thread_id",
+    "forward_start_ns",
+    "input_shapes",
+    "input_types",
+)
+MODULE_PREFIX = "nn.Module: "
+_AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
+ENGINE = "autograd::engine::evaluate_function: "
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Nested intervals of one thread, to ask what was open at a time.
+
+    Attributes:
+        rows: rows of the table that the intervals come from.
+        start: begins, ascending, outer first, ns.
+        end: ends, ns.
+        parent: position of the enclosing interval; -1 at the top.
+    """
+
+    rows: IntArray
+    start: IntArray
+    end: IntArray
+    parent: IntArray
+
+    def innermost(self, at: IntArray) -> IntArray:
+        """Position of the innermost interval open at each time; -1 where none is."""
+        if not len(self.start):
+            return np.full(len(at), -1, np.int64)
+        row = np.searchsorted(self.start, at, side="right").astype(np.int64) - 1
+        pending = np.flatnonzero(row >= 0)
+        while len(pending):
+            pending = pending[self.end[row[pending]] < at[pending]]
+            row[pending] = self.parent[row[pending]]
+            pending = pending[row[pending] >= 0]
+        return row
+
+    @cached_property
+    def root(self) -> IntArray:
+        """Position of the outermost interval around each one."""
+        root = np.arange(len(self.start))
+        while True:
+            up = self.parent[root]
+            if (up < 0).all():
+                return root
+            root = np.where(up >= 0, up, root)
+
+
+def stack_of(frame: Frame, rows: IntArray) -> Stack:
+    """The stack of some rows of one thread, of a table with ``start_ns`` and ``end_ns``."""
+    start, end = frame["start_ns"][rows], frame["end_ns"][rows]
+    order = np.lexsort((-end, start))
+    rows, start, end = rows[order], start[order], end[order]
+    return Stack(rows, start, end, nest(start, end, np.zeros(len(rows), np.int64))[0])
+
+
+class Attribution:
+    """Who launched each operation of one device; read and computed when first asked.
+
+    Every array has one value an operation of ``lane.ops``.
+
+    Args:
+        lane: the device.
+        read: gives tables as frames.
+        step_label: stem of the ranges that mark steps.
+    """
+
+    def __init__(self, lane: Lane, read: Reader, step_label: str) -> None:
+        self._lane = lane
+        self._read = read
+        self._step_label = step_label
+
+    @cached_property
+    def thread(self) -> IntArray:
+        """Thread that launched it; -1 where unknown."""
+        api, call = self._lane.host.api, self._lane.call
+        if not len(api):
+            return np.full(len(call), -1, np.int64)
+        return np.where(call >= 0, api["thread_id"][np.maximum(call, 0)], -1)
+
+    @cached_property
+    def operators(self) -> Frame:
+        """The process's operators, sorted by start."""
+        return self._of_process(self._read("operator", *OPERATOR_COLUMNS))
+
+    @cached_property
+    def operator(self) -> IntArray:
+        """Row of ``operators``: the innermost one at the launch; -1 for none."""
+        return self._launched_in(self.operators)[0]
+
+    @cached_property
+    def outermost(self) -> IntArray:
+        """Row of ``operators``: the outermost one at the launch; -1 for none."""
+        return self._launched_in(self.operators)[1]
+
+    @cached_property
+    def forward(self) -> IntArray:
+        """Row of ``operators``: that of the forward pass whose gradient is computed; -1 for none.
+
+        Autograd's link (``forward_start_ns``) is taken from the innermost enclosing operator that
+        has one; without any link, from the sequence number.
+        """
+        table = self.operators
+        found = np.full(len(self._lane.ops), -1, np.int64)
+        if not len(table):
+            return found
+        start, sequence = table["forward_start_ns"], table["sequence_number"]
+        is_backward = (table["forward_thread_id"] > 0) | (start >= 0)
+        linked = np.where(start >= 0, _exactly(table["start_ns"], start), -1)
+        first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
+        ahead = np.flatnonzero((sequence >= 0) & ~is_backward)
+        first_of[sequence[ahead]] = ahead  # of several the innermost, which began last
+        by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
+        linked = np.where(linked >= 0, linked, by_sequence)
+        at = self.operator.copy()
+        parent = self.parents
+        open_ = at >= 0
+        while open_.any():
+            here = np.where(open_, linked[np.maximum(at, 0)], -1)
+            found = np.where(here >= 0, here, found)
+            at = np.where(open_ & (here < 0), parent[np.maximum(at, 0)], -1)
+            open_ = at >= 0
+        return found
+
+    @cached_property
+    def ranges(self) -> Frame:
+        """The process's annotations, without those that mark steps."""
+        ranges = self._lane.host.ranges
+        texts = ranges.texts.get("name", [])
+        telling = ~np.append(marking_steps(texts, self._step_label), True)
+        return ranges.take(telling[ranges["name"]]) if len(ranges) else ranges
+
+    @cached_property
+    def range(self) -> IntArray:
+        """Row of ``ranges``: the innermost one at the launch; -1 for none.
+
+        On the launching thread, else on the main thread, which waits while autograd's launches.
+        """
+        own = self._launched_in(self.ranges)[0]
+        table = self.ranges
+        if not len(table):
+            return own
+        main = np.flatnonzero(table["thread_id"] == self._lane.host.main_thread)
+        stack = stack_of(table, main)
+        at = stack.innermost(self._lane.enqueue_begin_ns)
+        around = np.where(at >= 0, stack.rows[np.maximum(at, 0)], -1) if len(main) else own
+        return np.where(own >= 0, own, around)
+
+    @cached_property
+    def python(self) -> Frame:
+        """The process's Python functions, sorted by start."""
+        return self._of_process(
+            self._read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
+        )
+
+    @cached_property
+    def source(self) -> IntArray:
+        """Code of ``sources``: innermost function outside the framework; -1 for none.
+
+        Where no function was traced, the line that the main thread's samples show at the launch.
+        """
+        if not len(self.python):
+            return self._samples.at(self._lane.enqueue_begin_ns, self._part)
+        return self._python_name(lambda text: not is_framework_function(text))
+
+    @cached_property
+    def module(self) -> IntArray:
+        """Code of ``python`` names: innermost module; -1 for none."""
+        return self._python_name(lambda text: text.startswith(MODULE_PREFIX))
+
+    @cached_property
+    def _samples(self) -> SampledLines:
+        return SampledLines(self._lane, self._read)
+
+    def operator_name(self, row: int) -> str | None:
+        """Name of the operator that launched one operation; autograd's wrapping left out."""
+        at = int(self.operator[row])
+        return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
+
+    def _part(self, at_ns: IntArray) -> IntArray:
+        """The outermost annotation of the main thread at each time; -1 for none."""
+        table = self.ranges
+        if not len(table):
+            return np.full(len(at_ns), -1, np.int64)
+        stack = stack_of(table, np.flatnonzero(table["thread_id"] == self._lane.host.main_thread))
+        inner = stack.innermost(at_ns)
+        if not len(stack.rows):
+            return inner
+        return np.where(inner >= 0, stack.root[np.maximum(inner, 0)], -1)
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """By code of ``source``: a traced function as ``step() train.py:99``, a sampled line."""
+        if not len(self.python):
+            return [line for line, _ in self._samples.lines]
+        return [function_at(text) for text in self.python.texts["name"]]
+
+    def source_text(self, code: int) -> str | None:
+        """What a code of ``source`` stands for, see :attr:`sources`."""
+        return self.sources[code] if code >= 0 else None
+
+    def heaviest(self, rows: IntArray) -> Where:
+        """Range, operator and Python function or line that hold most of some operations' time.
+
+        Args:
+            rows: rows of ``lane.ops``.
+
+        Returns:
+            Each None where no value holds a third of the time.
+        """
+        ops = self._lane.ops
+        weight = (ops["end_ns"] - ops["start_ns"])[rows]
+        ranges = _names(self.ranges, self.range[rows])
+        operators = _names(self.operators, self.outermost[rows])
+        source = _top(self.source[rows], weight)
+        range_ = _top(ranges, weight)
+        operator = _top(operators, weight)
+        text = self.source_text(source) if source is not None else None
+        return Where(
+            range=self.ranges.texts["name"][range_] if range_ is not None else None,
+            operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
+            if operator is not None
+            else None,
+            source=None if len(self.python) > 0 else text,
+            function=text if len(self.python) > 0 else None,
+        )
+
+    @cached_property
+    def parents(self) -> IntArray:
+        """Row of the operator around each of ``operators``; -1 at the top."""
+        table = self.operators
+        return nest(table["start_ns"], table["end_ns"], table["thread_id"])[0]
+
+    def _of_process(self, frame: Frame) -> Frame:
+        if not len(frame):
+            return frame
+        return frame.take(frame["process_id"] == self._lane.process_id)
+
+    def _launched_in(self, table: Frame) -> tuple[IntArray, IntArray]:
+        """Innermost and outermost row of a table that was open on the thread at the launch."""
+        inner = np.full(len(self._lane.ops), -1, np.int64)
+        outer = inner.copy()
+        if not len(table):
+            return inner, outer
+        at = self._lane.enqueue_begin_ns
+        for thread in self._lane.host.launch_threads:
+            mine = np.flatnonzero(self.thread == thread)
+            stack = stack_of(table, np.flatnonzero(table["thread_id"] == thread))
+            if not len(mine) or not len(stack.rows):
+                continue
+            found = stack.innermost(at[mine])
+            inside = found >= 0
+            inner[mine[inside]] = stack.rows[found[inside]]
+            outer[mine[inside]] = stack.rows[stack.root[found[inside]]]
+        return inner, outer
+
+    def _python_name(self, holds: Callable[[str], bool]) -> IntArray:
+        """Name code of the innermost function that satisfies a predicate; -1 for none.
+
+        At the launch, or at the operator of the forward pass where one is linked.
+        """
+        table = self.python
+        found = np.full(len(self._lane.ops), -1, np.int64)
+        if not len(table):
+            return found
+        table = table.take(table.that("name", holds))
+        forward = self.forward
+        at, thread = self._lane.enqueue_begin_ns, self.thread
+        if len(self.operators):
+            linked = forward >= 0
+            row = np.maximum(forward, 0)
+            at = np.where(linked, self.operators["start_ns"][row], at)
+            thread = np.where(linked, self.operators["thread_id"][row], thread)
+        for number in distinct_values(thread).tolist():
+            mine = np.flatnonzero(thread == number)
+            stack = stack_of(table, np.flatnonzero(table["thread_id"] == number))
+            if len(stack.rows):
+                inner = stack.innermost(at[mine])
+                name = table["name"][stack.rows[np.maximum(inner, 0)]]
+                found[mine] = np.where(inner >= 0, name, -1)
+        return found
+
+
+def plain_range_name(text: str) -> str:
+    """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
+    head = text[:LONGEST_JUDGED]
+    return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
+
+
+def _exactly(ascending: IntArray, values: IntArray) -> IntArray:
+    """Row that holds each value exactly; -1 where none does."""
+    row = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[row] == values, row, -1)
+
+
+def _names(frame: Frame, rows: IntArray) -> IntArray:
+    if not len(frame):
+        return np.full(len(rows), -1, np.int64)
+    return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1).astype(np.int64)
+
+
+def _top(codes: IntArray, weight: IntArray) -> int | None:
+    """The code that holds most of the weight, if it holds a third of it."""
+    known = codes >= 0
+    if not known.any():
+        return None
+    held = np.bincount(codes[known], weights=weight[known])
+    best = int(np.argmax(held))
+    return best if held[best] >= weight.sum() / 3 else None

@@ -1,0 +1,84 @@
+"""All that is found inside the kernels of one device.
+
+Each operation is in at most one finding, but for precision, which is independent of how operations
+are merged.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from stepscope.gaps.idle import Gaps
+from stepscope.kernels.attention import UnfusedAttention, unfused_attention
+from stepscope.kernels.chains import Chains, MemoryBound, chains, memory_bound, taken_rows
+from stepscope.kernels.efficiency import Inefficient, inefficient_kernel
+from stepscope.kernels.optimizer import UnfusedOptimizer, unfused_optimizer
+from stepscope.kernels.precision import LowPrecision, low_precision
+from stepscope.kernels.repair import Repair
+from stepscope.kernels.view import Kernels
+from stepscope.trace.frame import BoolArray
+
+
+class Findings:
+    """Findings of one device, each computed when first asked.
+
+    Args:
+        kernels: its kernels.
+        gaps: its idle time in the steady window.
+    """
+
+    def __init__(self, kernels: Kernels, gaps: Gaps) -> None:
+        self._kernels = kernels
+        self._gaps = gaps
+
+    @cached_property
+    def optimizer(self) -> UnfusedOptimizer | None:
+        """An optimizer that loops over the parameters."""
+        return unfused_optimizer(self._kernels, self._gaps)
+
+    @cached_property
+    def attention(self) -> UnfusedAttention | None:
+        """Attention written out."""
+        return unfused_attention(self._kernels)
+
+    @cached_property
+    def precision(self) -> LowPrecision | None:
+        """Products in single precision."""
+        return low_precision(self._kernels)
+
+    @cached_property
+    def chains(self) -> Chains | None:
+        """Chains of elementwise operations elsewhere."""
+        return chains(self._kernels, self._taken(self.optimizer, self.attention))
+
+    @cached_property
+    def memory(self) -> MemoryBound | None:
+        """Memory-bound kernels that dominate the step."""
+        return memory_bound(self._kernels, self._taken(self.optimizer, self.attention, self.chains))
+
+    @cached_property
+    def inefficient(self) -> Inefficient | None:
+        """A kernel far below its ceiling."""
+        return inefficient_kernel(
+            self._kernels, self._taken(self.optimizer, self.attention, self.precision, self.chains)
+        )
+
+    @cached_property
+    def repairs(self) -> dict[str, Repair]:
+        """Repair of every finding, by the id of its cause."""
+        found = {
+            "unfused_optimizer": self.optimizer,
+            "unfused_attention": self.attention,
+            "low_precision_unused": self.precision,
+            "fusion_opportunity": self.chains,
+            "memory_bound_kernels": self.memory,
+            "inefficient_kernel": self.inefficient,
+        }
+        return {cause: finding.repair for cause, finding in found.items() if finding is not None}
+
+    def _taken(
+        self, *others: UnfusedOptimizer | UnfusedAttention | LowPrecision | Chains | None
+    ) -> BoolArray:
+        return taken_rows(
+            self._kernels, [other.repair.rows for other in others if other is not None]
+        )

@@ -1,0 +1,317 @@
+"""The operations of one device as kernels: family, phase, order, device. What the causes ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import shapes
+from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import among
+from stepscope.kernels.attribution import Attribution
+from stepscope.kernels.ceilings import Ceilings, peaks_from
+from stepscope.kernels.families import FAMILIES, MATHS, KernelClass, classify
+from stepscope.kernels.peaks import Peaks, peaks_of
+from stepscope.trace.frame import BoolArray, Frame, IntArray
+
+FAMILY_NAMES: Final = tuple(FAMILIES)
+MATH_NAMES: Final = tuple(MATHS)
+PHASES: Final = ("forward", "backward", "optimizer")
+"""Phases of a step, as far as they can be told."""
+
+ATTAINED_BANDWIDTH = 0.8
+"""Share of the data-sheet memory bandwidth that a streaming kernel attains: 80 to 90 % in STREAM
+measurements on NVIDIA GPUs."""
+
+_OPTIMIZER_RANGE = re.compile(
+    r"^Optimizer\.step#|(?<![a-z])(optim(izer)?|opt)([_. ]?(step|update))?[^a-z]*$"
+    r"|weight_?update|update_?(params|parameters|weights)|apply_?gradients",
+    re.IGNORECASE,
+)
+_BACKWARD_RANGE = re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE)
+_BACKWARD_OPERATOR = re.compile(r"^autograd::engine|Backward\d*$")
+_CLOSURE = 0.3  # share of matrix work that no update of parameters has, but for a few optimizers
+_LIGHT = ("elementwise", "copy", "dropout", "random")
+
+_GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+class Kernels:
+    """The kernels of one device; every array has one value an operation of ``lane.ops``.
+
+    Args:
+        lane: the device.
+        read: gives tables as frames.
+        step_label: stem of the ranges that mark steps.
+        bounds_ns: step boundaries on the device's timeline.
+        first: first steady step.
+        last: last steady step.
+        ceilings: measured ones; they count for devices of their product.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        read: Reader,
+        step_label: str,
+        bounds_ns: IntArray,
+        first: int,
+        last: int,
+        ceilings: Ceilings | None = None,
+    ) -> None:
+        self.lane = lane
+        self._ceilings = ceilings
+        self._read = read
+        self.begin_ns, self.end_ns = int(bounds_ns[first]), int(bounds_ns[last + 1])
+        self.n_steady = last - first + 1
+        self._bounds_ns = bounds_ns
+        self.attribution = Attribution(lane, read, step_label)
+
+    @cached_property
+    def duration_ns(self) -> IntArray:
+        """Length of each operation."""
+        ops = self.lane.ops
+        return ops["end_ns"] - ops["start_ns"]
+
+    @cached_property
+    def steady(self) -> BoolArray:
+        """Operations that start in the steady window."""
+        start = self.lane.ops["start_ns"]
+        return (start >= self.begin_ns) & (start < self.end_ns)
+
+    @cached_property
+    def step(self) -> IntArray:
+        """Number of the step that each operation starts in; -1 before the first."""
+        return np.searchsorted(self._bounds_ns, self.lane.ops["start_ns"], side="right") - 1
+
+    @cached_property
+    def classes(self) -> list[KernelClass]:
+        """Class of each distinct name."""
+        return [classify(text) for text in self.lane.ops.texts["name"]]
+
+    @cached_property
+    def family(self) -> IntArray:
+        """Index into ``FAMILY_NAMES``; -1 for copies and sets by the copy engine."""
+        codes = np.array([FAMILY_NAMES.index(c.family) for c in self.classes] + [-1])
+        family = codes[self.lane.ops["name"]]
+        family = np.where(
+            self.lane.ops.equals("kind", "graph"), FAMILY_NAMES.index("graph"), family
+        )
+        return np.where(self.lane.is_kernel, family, -1)
+
+    def in_family(self, *families: str) -> BoolArray:
+        """Mask of the kernels of some families."""
+        return among(self.family, [FAMILY_NAMES.index(f) for f in families])
+
+    @cached_property
+    def math(self) -> IntArray:
+        """Index into ``MATH_NAMES``; -1 where it does not apply or is not known."""
+        codes = np.array([MATH_NAMES.index(c.math) if c.math else -1 for c in self.classes] + [-1])
+        return np.where(self.lane.is_kernel, codes[self.lane.ops["name"]], -1)
+
+    @cached_property
+    def grid(self) -> Frame:
+        """Launch dimensions of each operation; -1 where not recorded."""
+        frame = self._read("gpu_op", *_GRID_COLUMNS)
+        row = np.searchsorted(frame["id"], self.lane.ops["id"])
+        return frame.take(row)
+
+    @cached_property
+    def blocks(self) -> IntArray:
+        """Blocks of each kernel; 0 where not recorded."""
+        grid = self.grid
+        sizes = [np.maximum(grid[f"grid_{axis}"].astype(np.int64), 0) for axis in "xyz"]
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @cached_property
+    def threads(self) -> IntArray:
+        """Threads a block of each kernel; 0 where not recorded."""
+        grid = self.grid
+        sizes = [np.maximum(grid[f"block_{axis}"].astype(np.int64), 0) for axis in "xyz"]
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @cached_property
+    def moved_bytes(self) -> IntArray:
+        """Bytes that each operation reads and writes, as far as they are known; 0 elsewhere.
+
+        Copies and sets have recorded them. Of PyTorch's contiguous elementwise kernels the name
+        tells the tensors, their type and the elements of each thread, and the launch the threads.
+        """
+        ops = self.lane.ops
+        recorded = np.maximum(ops["bytes"], 0)
+        recorded = np.where(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD"),
+                            2 * recorded, recorded)  # fmt: skip
+        each = np.array([c.element_bytes * c.thread_elements for c in self.classes] + [0])
+        by_launch = self.blocks * self.threads * each[ops["name"]]
+        return np.where(self.lane.is_kernel, by_launch, recorded)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Rows in the order in which they were enqueued."""
+        ops = self.lane.ops
+        return np.lexsort((ops["start_ns"], self.lane.enqueue_begin_ns))
+
+    @cached_property
+    def phase(self) -> IntArray:
+        """Index into ``PHASES``; -1 where nothing tells.
+
+        The optimizer's range or family, and long runs of elementwise kernels that update
+        parameters; the backward pass is launched by another thread than the main one,
+        or inside an operator or range that says so.
+        """
+        lane = self.lane
+        phase = np.full(len(lane.ops), PHASES.index("forward"))
+        who = self.attribution
+        backward = (who.thread >= 0) & (who.thread != lane.host.main_thread)
+        backward |= _inside(who.ranges, who.range, _is_backward)
+        backward |= _inside(who.operators, who.outermost, _is_backward_operator)
+        phase[backward] = PHASES.index("backward")
+        optimizer = self._in_optimizer_range()
+        if not optimizer.any():
+            optimizer = self.in_family("optimizer")
+        optimizer |= self._update_runs(optimizer)
+        phase[optimizer] = PHASES.index("optimizer")
+        crossing = lane.ops.equals("kind", "memcpy") & ~lane.ops.equals("copy_kind", "DtoD")
+        return np.where(crossing, -1, phase)
+
+    def in_phase(self, phase: str) -> BoolArray:
+        """Mask of the kernels of a phase."""
+        mask: BoolArray = np.equal(self.phase, PHASES.index(phase))
+        return mask
+
+    @cached_property
+    def device(self) -> tuple[str, int, int]:
+        """Product name, multiprocessors and recorded memory bandwidth (bytes/s; 0 if unknown)."""
+        table = self._read("device", "process_id", "device", "name", "sm_count", "memory_bandwidth")
+        for row in range(len(table)):
+            if table["device"][row] == self.lane.device and table["process_id"][row] in (
+                self.lane.process_id,
+                -1,
+            ):
+                return (
+                    table.text("name", row),
+                    max(int(table["sm_count"][row]), 0),
+                    max(int(table["memory_bandwidth"][row]), 0),
+                )
+        return "", 0, 0
+
+    @cached_property
+    def peaks(self) -> Peaks | None:
+        """Peaks of the device, measured or of its data sheet; None for an unknown product."""
+        if self._ceilings is not None and self._ceilings.device == self.device[0]:
+            return peaks_from(self._ceilings)
+        return peaks_of(self.device[0])
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Peak memory bandwidth, bytes/s: measured, else recorded, else of the data sheet; or 0."""
+        if self.peaks and self.peaks.measured:
+            return self.peaks.bandwidth
+        return float(self.device[2] or (self.peaks.bandwidth if self.peaks else 0))
+
+    @property
+    def attainable_bandwidth(self) -> float:
+        """What a streaming kernel attains, bytes/s; 0 if unknown."""
+        measured = self.peaks is not None and self.peaks.measured
+        return self.bandwidth * (1.0 if measured else ATTAINED_BANDWIDTH)
+
+    def per_step(self, time_ns: float) -> float:
+        """A time of the steady window as ns a step."""
+        return time_ns / self.n_steady
+
+    def _in_optimizer_range(self) -> BoolArray:
+        """Kernels launched inside a range that is the optimizer's, at any depth of the range.
+
+        None where the whole step runs inside it, as a closure that the optimizer calls.
+        """
+        who = self.attribution
+        table = who.ranges
+        inside = np.zeros(len(self.lane.ops), bool)
+        if not len(table):
+            return inside
+        hits = shapes.hits(table, "name", _is_optimizer)
+        hits &= table["thread_id"] == self.lane.host.main_thread
+        start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
+        if len(start):
+            at = self.lane.enqueue_begin_ns
+            row = np.searchsorted(start, at, side="right") - 1
+            inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
+        inside &= ~self.lane.is_communication
+        heavy = inside & self.in_family("matmul", "convolution", "attention")
+        if self.duration_ns[heavy].sum() > _CLOSURE * self.duration_ns[inside].sum():
+            return np.zeros(len(inside), bool)
+        return inside
+
+    def _update_runs(self, known: BoolArray) -> BoolArray:
+        """Runs of elementwise kernels that update parameters one by one, apart from known ones.
+
+        Runs of one thread in the order of enqueueing, longer than any layer's (``UPDATE_RUN``):
+        those with the operations that optimizers chain, else those at the end of a step. A copy
+        between host and device, which brings the next batch, ends a run.
+        """
+        order = self.order
+        light = self.in_family(*_LIGHT) | self.lane.ops.equals("kind", "memset")
+        light |= self.lane.ops.equals("copy_kind", "DtoD")
+        light, thread = light[order], self.attribution.thread[order]
+        goes_on = np.zeros(len(order) + 1, bool)
+        goes_on[1:-1] = light[1:] & light[:-1] & (thread[1:] == thread[:-1])
+        begin = np.flatnonzero(light & ~goes_on[:-1])
+        end = np.flatnonzero(light & ~goes_on[1:]) + 1
+        met = np.concatenate(([0], np.cumsum(known[order])))
+        apart = met[end] == met[begin]
+        begin, end = begin[apart], end[apart]
+        # casts of the last gradients come before the first update, of weights after the last
+        plain = np.append(np.flatnonzero(~self.in_family("copy")[order]), len(order))
+        begin = np.minimum(plain[np.searchsorted(plain, begin)], end)
+        earlier = np.concatenate(([-1], plain[:-1]))  # the last plain one before each place
+        end = np.maximum(earlier[np.searchsorted(plain, end)] + 1, begin)
+        found = np.zeros(len(self.lane.ops), bool)
+        if not len(begin):
+            return found
+        telling = np.array([c.operation in ("addcdiv", "addcmul", "lerp_scalar", "lerp_tensor")
+                            for c in self.classes] + [False])  # fmt: skip
+        told = np.concatenate(([0], np.cumsum(telling[self.lane.ops["name"]][order])))
+        long_ = end - begin >= UPDATE_RUN
+        updates = long_ & (told[end] - told[begin] >= UPDATE_RUN // 8)
+        if not updates.any():
+            updates = long_ & self._last_of_step(order, end)
+        for first, last in zip(begin[updates].tolist(), end[updates].tolist(), strict=True):
+            found[order[first:last]] = True
+        return found
+
+    def _last_of_step(self, order: IntArray, end: IntArray) -> BoolArray:
+        """Runs that no heavy kernel of the same step follows."""
+        step = self.step[order]
+        after = np.minimum(end, len(order) - 1)
+        last: BoolArray = (end >= len(order)) | np.not_equal(step[after], step[end - 1])
+        return last
+
+
+UPDATE_RUN = 32
+"""Elementwise kernels in a row from which on they can be no layer's: layers put a matrix product,
+reduction or normalisation between fewer of them. An optimizer without fusion launches several for
+each of dozens of parameters."""
+
+
+def _is_optimizer(text: str) -> bool:
+    return _OPTIMIZER_RANGE.search(text) is not None
+
+
+def _is_backward(text: str) -> bool:
+    return _BACKWARD_RANGE.search(text) is not None
+
+
+def _is_backward_operator(text: str) -> bool:
+    return _BACKWARD_OPERATOR.search(text) is not None
+
+
+def _inside(table: Frame, rows: IntArray, holds: Callable[[str], bool]) -> BoolArray:
+    if not len(table):
+        return np.zeros(len(rows), bool)
+    hits = np.append(shapes.hits(table, "name", holds), False)
+    inside: BoolArray = hits[rows]
+    return inside

@@ -1,0 +1,144 @@
+"""Tables for people: numbers to the right, as wide as the terminal, the longest rows first."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stepscope.render.text import clean, plural
+
+ALWAYS = 99
+"""Weight of a column that is never left out."""
+
+SHOWN_ROWS = 20
+"""Rows that people are shown unless they ask for more."""
+
+_GAP = "  "
+_LONGEST_NAME = 120
+_SHORTEST_PROSE = 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table for people.
+
+    Attributes:
+        title: its head.
+        cells: its cells, safe to print.
+        weight: what is left out first where the terminal is narrow: the smallest.
+        least: characters to which a name may be cut; None for what is shown whole (numbers).
+        tail: whether a name's end says more than its beginning, as that of a path.
+    """
+
+    title: str
+    cells: Sequence[str]
+    weight: int = ALWAYS
+    least: int | None = None
+    tail: bool = False
+
+    @property
+    def natural(self) -> int:
+        """Characters that it needs to be shown whole."""
+        return max(len(text) for text in (self.title, *self.cells))
+
+    @property
+    def smallest(self) -> int:
+        """Characters that it needs at least."""
+        return self.natural if self.least is None else min(self.natural, self.least)
+
+
+def name_column(title: str, names: Sequence[str | None], *, least: int, weight: int) -> Column:
+    """A column of names from a trace, to the left."""
+    return Column(title, [clean(name or "", _LONGEST_NAME) for name in names], weight, least)
+
+
+def terminal_width() -> int | None:
+    """Characters in a line of the terminal that standard output is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str, width: int | None, *, indent: int = 0, hang: int = 0) -> list[str]:
+    """Prose in lines; one line where there is no width.
+
+    Args:
+        text: one paragraph.
+        width: characters in a line.
+        indent: spaces before the first line.
+        hang: spaces before the others.
+    """
+    if width is None:
+        return [" " * indent + text]
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        max(width, hang + _SHORTEST_PROSE),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def fitted(columns: Sequence[Column], width: int | None, *, rule: bool = True) -> list[str]:
+    """The lines of a table; columns that find no room are named below it.
+
+    Args:
+        columns: at least one.
+        width: characters in a line; None for as many as it takes.
+        rule: whether a line stands below the head.
+    """
+    kept, left_out = list(columns), list[str]()
+    while width is not None and len(kept) > 1 and _total(c.smallest for c in kept) > width:
+        last = min(range(len(kept)), key=lambda i: (kept[i].weight, -i))
+        if kept[last].weight == ALWAYS:
+            break
+        left_out.insert(0, kept.pop(last).title)
+    sizes = _sizes(kept, width)
+    rows = [[c.title for c in kept], *([["-" * size for size in sizes]] if rule else [])]
+    rows += [list(row) for row in zip(*(c.cells for c in kept), strict=True)]
+    lines = [
+        _GAP.join(_cell(text, column, size) for text, column, size in zip(row, kept, sizes,
+                                                                         strict=True)).rstrip()
+        for row in rows
+    ]  # fmt: skip
+    if left_out:
+        said = f"not shown at this width: {', '.join(left_out)}"
+        lines += ["", *wrapped(said, width)]
+    return lines
+
+
+def more_rows(rows: int, limit: int, *, noun: str = "row") -> str:
+    """What is said of the rows that a limit leaves out; empty where it leaves none out."""
+    if not 0 < limit < rows:
+        return ""
+    return f"{plural(rows - limit, f'more {noun}')} (--limit 0 or --format csv shows all)"
+
+
+def _total(sizes: Iterable[int]) -> int:
+    found = list(sizes)
+    return sum(found) + len(_GAP) * (len(found) - 1)
+
+
+def _sizes(columns: Sequence[Column], width: int | None) -> list[int]:
+    """Characters of each column: the longest name is cut first."""
+    sizes = [column.natural for column in columns]
+    while width is not None and (over := _total(sizes) - width) > 0:
+        cuttable = [i for i, c in enumerate(columns) if sizes[i] > c.smallest]
+        if not cuttable:
+            break
+        longest = max(cuttable, key=lambda i: sizes[i])
+        others = [sizes[i] for i in cuttable if sizes[i] < sizes[longest]]
+        floor = max([columns[longest].smallest, *others])
+        sizes[longest] = max(sizes[longest] - over, min(floor, sizes[longest] - 1))
+    return sizes
+
+
+def _cell(text: str, column: Column, size: int) -> str:
+    if column.least is None:
+        return text.rjust(size)
+    if len(text) > size:
+        text = "…" + text[1 - size :] if column.tail else text[: size - 1] + "…"
+    return text.ljust(size)

@@ -1,0 +1,34 @@
+"""Replay a run as a dependency graph, with or without changes."""
+
+from stepscope.simulation.changes import (
+    Change,
+    DeviceLike,
+    Free,
+    FuseOps,
+    LaunchesFree,
+    OverlapCommunication,
+    RankLike,
+    RemoveOps,
+    ScaleKernels,
+    ScaleOps,
+)
+from stepscope.simulation.matched import Matched, MatchedJob, MatchedOps
+from stepscope.simulation.model import Prediction, Simulation
+
+__all__ = [
+    "Change",
+    "DeviceLike",
+    "Free",
+    "FuseOps",
+    "LaunchesFree",
+    "Matched",
+    "MatchedJob",
+    "MatchedOps",
+    "OverlapCommunication",
+    "Prediction",
+    "RankLike",
+    "RemoveOps",
+    "ScaleKernels",
+    "ScaleOps",
+    "Simulation",
+]

@@ -1,0 +1,426 @@
+"""The simulator: replay a job's steady steps, unchanged and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity.device import Lane, Reader
+from stepscope.activity.host import LONG_SILENCE_STEP_SHARE
+from stepscope.breakdown.explain import Explanation
+from stepscope.gaps.idle import CAUSES
+from stepscope.simulation import edit, ranks
+from stepscope.simulation.build import build
+from stepscope.simulation.changes import (
+    Change,
+    DeviceLike,
+    Free,
+    FuseOps,
+    LaunchesFree,
+    OverlapCommunication,
+    RankLike,
+    RemoveOps,
+    ScaleKernels,
+    ScaleOps,
+)
+from stepscope.simulation.edit import Bound, Subject
+from stepscope.simulation.layout import Run, run_of
+from stepscope.simulation.matched import Matched
+from stepscope.simulation.program import C
+from stepscope.simulation.replay import Replay, replay
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import IntArray
+from stepscope.trace.regex import regex
+from stepscope.trace.units import signed_percent
+
+LARGEST_RUN: Final = 100_000
+"""Items that are replayed at most, all ranks together: what some eight predictions of three
+replays each take about five seconds for. Longer captures are replayed in part."""
+
+HALFWAY: Final = 0.5
+"""From the captured pace to that of the quickest step, for a host that is no longer woken."""
+
+FEWEST_STEPS: Final = 3
+"""Steps that are replayed even where they are more."""
+
+LEAST_GAIN: Final = 0.01
+"""Changes that gain less leave the step as it was measured, so that the host's pace is known."""
+
+WORTH_A_WORD: Final = 0.005
+"""A replay that is slower than the measured steps by more is explained where it can be."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The step after some changes.
+
+    Attributes:
+        step_ns: predicted mean steady step of the slowest rank, ns.
+        low_ns: the same where every stated uncertainty makes it short.
+        high_ns: the same where every one makes it long.
+        replay_error: how far the unchanged replay is from the measured step, relative.
+        says: what was assumed, in sentences.
+    """
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    replay_error: float
+    says: str
+
+
+class Simulation:
+    """A job that can be replayed.
+
+    Args:
+        devices: (rank, explanation) of every device.
+        read_of: rank -> reader of that rank's tables; a mapping or a function.
+        collectives: collectives matched across ranks; None where they are not.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[tuple[int, Explanation]],
+        read_of: Mapping[int, Reader] | Callable[[int], Reader],
+        collectives: Matched | None = None,
+    ) -> None:
+        if not devices:
+            raise UsageError("there is no device to simulate; name a capture with GPU work")
+        self.devices = list(devices)
+        self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
+        self._collectives = {
+            (one.rank, one.process_id, one.device): (one.op, one.instance)
+            for one in (collectives.ranks if collectives is not None else ())
+        }
+
+    @property
+    def measured_step_ns(self) -> int:
+        """Mean steady step of the slowest device, ns."""
+        return round(max(e.step_ns for _, e in self.devices))
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The steps that are replayed, of each device."""
+        shifts = self._step_shifts()
+        first = max(e.first - s for (_, e), s in zip(self.devices, shifts, strict=True))
+        last = min(
+            (e.last - (1 if e.steps.open_end and e.last == len(e.steps) - 1 and e.n_steady > 2
+                       else 0)) - s
+            for (_, e), s in zip(self.devices, shifts, strict=True)
+        )  # fmt: skip
+        if self._collectives and first == 0 and last - first >= FEWEST_STEPS:
+            first = 1  # the first step waits for ranks whose captures begin later
+        if last < first:  # no step in common: each device by itself
+            return [run_of(e, e.first, e.last) for _, e in self.devices]
+        first, last = self._bounded(first, last, shifts)
+        return [
+            run_of(e, first + s, last + s) for (_, e), s in zip(self.devices, shifts, strict=True)
+        ]
+
+    def _bounded(self, first: int, last: int, shifts: list[int]) -> tuple[int, int]:
+        """Leave steps out of long captures: the run that is nearest to the mean step stays."""
+        steps = last - first + 1
+        items = 0
+        for (_, e), s in zip(self.devices, shifts, strict=True):
+            begins = e.steps.begin_ns
+            enqueued = e.lane.enqueue_begin_ns
+            end = begins[last + s + 1] if last + s + 1 < len(begins) else e.steps.end_ns
+            items += int(((enqueued >= begins[first + s]) & (enqueued < end)).sum())
+        keep = max(FEWEST_STEPS, int(LARGEST_RUN * steps / max(items, 1)))
+        if keep >= steps:
+            return first, last
+        _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
+        shift = shifts[[d is e for _, d in self.devices].index(True)]
+        bounds = e.bounds_ns[first + shift : last + shift + 2]
+        means = (bounds[keep:] - bounds[:-keep]) / keep
+        best = int(np.argmin(np.abs(means - e.step_ns)))
+        return first + best, first + best + keep - 1
+
+    def _step_shifts(self) -> list[int]:
+        """By how many steps each device's numbers are ahead of the first device's.
+
+        Captures of the ranks may begin at different steps; the collectives tell.
+        """
+        shifts = [0] * len(self.devices)
+        if not self._collectives:
+            return shifts
+        seen = [self._step_of_instance(rank, e) for rank, e in self.devices]
+        for number, steps in enumerate(seen[1:], start=1):
+            common = [steps[i] - seen[0][i] for i in steps.keys() & seen[0].keys()]
+            if common:
+                shifts[number] = int(np.median(common))
+        return shifts
+
+    def _rows(self, rank: int, lane: Lane) -> tuple[IntArray, IntArray] | None:
+        return self._collectives.get((rank, lane.process_id, lane.device))
+
+    def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
+        found = self._rows(rank, e.lane)
+        if found is None:
+            return {}
+        rows, instances = found
+        step = np.searchsorted(e.steps.begin_ns, e.lane.enqueue_begin_ns[rows], side="right") - 1
+        return dict(zip(instances.tolist(), step.tolist(), strict=True))
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """The unchanged programs, one a device."""
+        found = []
+        for (rank, e), run in zip(self.devices, self.runs, strict=True):
+            rows, instances = self._rows(rank, e.lane) or (None, None)
+            program = build(e, self._read_of(rank), run, rows, instances)
+            found.append(Subject(rank, e.lane, program))
+        return self._with_transfers(found)
+
+    def _with_transfers(self, subjects: list[Subject]) -> list[Subject]:
+        """Collectives take their shortest member's time once all have arrived."""
+        shortest: dict[int, int] = {}
+        count: dict[int, int] = {}
+        for subject in subjects:
+            rows = np.flatnonzero(subject.program.instance >= 0)
+            for instance, ns in zip(
+                subject.program.instance[rows].tolist(),
+                subject.program.duration_ns[rows].tolist(),
+                strict=True,
+            ):
+                shortest[instance] = min(ns, shortest.get(instance, ns))
+                count[instance] = count.get(instance, 0) + 1
+        found = []
+        for subject in subjects:
+            program = subject.program
+            # one whose other members lie outside the run is left as it was measured
+            instance = np.array(
+                [i if i >= 0 and count[i] > 1 else -1 for i in program.instance.tolist()], np.int64
+            )
+            duration = program.duration_ns.copy()
+            rows = np.flatnonzero(instance >= 0)
+            duration[rows] = [shortest[i] for i in instance[rows].tolist()]
+            found.append(subject.becomes(instance=instance, duration_ns=duration))
+        return found
+
+    @cached_property
+    def unchanged(self) -> list[Replay]:
+        """The replay without any change."""
+        return replay([s.program for s in self.subjects])
+
+    @cached_property
+    def _run_step_ns(self) -> float:
+        return max(run.measured_ns / run.steps for run in self.runs)
+
+    @property
+    def replay_error(self) -> float:
+        """Unchanged replay over measured step of the same steps, less one."""
+        return slowest_ns(self.unchanged) / max(self._run_step_ns, 1.0) - 1
+
+    @property
+    def replayed_step_ns(self) -> int:
+        """Mean steady step of the slowest device in the unchanged replay, ns."""
+        return round(self.measured_step_ns * (1 + self.replay_error))
+
+    def changed(self, changes: Sequence[Change], bound: Bound = "expected") -> list[Subject]:
+        """The programs with all changes made.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        return self._apply(changes, bound)[0]
+
+    def matched(self, change: Change) -> int:
+        """How many operations (of all ranks, in the replayed steps) a change is about.
+
+        For changes that are not about certain operations, 1 where they can have an effect.
+
+        Raises:
+            UsageError: it names a cause or pattern that cannot be.
+        """
+        return self._apply([change], "expected")[1][0]
+
+    def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
+        subjects, counts = self.subjects, []
+        # a rank is made like another before anything is taken away from both
+        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike)):
+            subjects, count = _changed(subjects, change, bound)
+            counts.append(count)
+        return subjects, counts
+
+    def predict(self, changes: Sequence[Change]) -> Prediction:
+        """The step after all these changes together.
+
+        Predicted is the measured step times changed over unchanged replay, so that what the replay
+        gets wrong in both cancels. The range replays the changes with every uncertainty to one
+        side and adds the replay error.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        base = slowest_ns(self.unchanged)
+        scale = self.measured_step_ns / max(base, 1.0)
+        expected = slowest_ns(self.replay(changes)) * scale
+        ends = [expected]
+        moves = expected < (1 - LEAST_GAIN) * self.measured_step_ns
+        if moves or _uncertain(changes, self.subjects):
+            ends += [
+                slowest_ns(self.replay(changes, bound, paced=moves)) * scale
+                for bound in ("low", "high")
+            ]
+        if self._paced_by_input(self.changed(changes)):
+            ends.append(float(self.measured_step_ns))
+        error = abs(self.replay_error)
+        return Prediction(
+            step_ns=round(expected),
+            low_ns=round(min(ends) * (1 - error)),
+            # what gains something at the measured pace does not lose at another
+            high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
+            replay_error=self.replay_error,
+            says=self.says(),
+        )
+
+    def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
+        """Whether input may come at a pace of its own.
+
+        Loaders in other processes do not go faster because the training thread does: it then waits
+        longer for them. A capture seldom says whether they are what it waited for.
+        """
+        waited = max(
+            int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
+            for s, run in zip(subjects, self.runs, strict=True)
+        )
+        return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
+
+    def replay(
+        self, changes: Sequence[Change], bound: Bound = "expected", *, paced: bool = False
+    ) -> list[Replay]:
+        """Replay with the changes; one result a device.
+
+        Args:
+            changes: the changes.
+            bound: which of the uncertainties to assume.
+            paced: among them that of the host's pace.
+        """
+        if not changes:
+            return self.unchanged
+        subjects = self.changed(changes, bound)
+        if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
+            subjects = ranks.unhurried(subjects, self._spare_ns())
+        if bound == "low":
+            subjects = [edit.without_inferred(s) for s in subjects]
+        if paced:
+            subjects = ranks.at_pace(subjects, bound)
+        elif _woken(changes):
+            subjects = ranks.at_pace(subjects, "low", HALFWAY)
+        return replay([s.program for s in subjects])
+
+    def _spare_ns(self) -> list[float]:
+        """What the capturing tool may have added to each host's launches at most, ns a step."""
+        return [
+            2 * e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
+            for _, e in self.devices
+        ]
+
+    def says(self) -> str:
+        """Which steps were replayed and how well that gives the measured step."""
+        run = self.runs[0]
+        which = f"steps {run.first} to {run.last}" if run.steps > 1 else f"step {run.first}"
+        said = (
+            f"{which} were replayed; without changes the replay is "
+            f"{signed_percent(self.replay_error)} off the measured step"
+        )
+        used = self.lead_used_ns()
+        if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:
+            said += (
+                f": during them a host used up {used / 1e6:.2g} ms a step of the lead that it had "
+                "over its device, which it cannot do for ever, and the replay goes on as if the "
+                "lead were gone"
+            )
+        return said
+
+    def lead_used_ns(self) -> float:
+        """By how much the lead of a host over its device shrinks from step to step, the most, ns.
+
+        A device that has work enqueued when the run begins is faster than its host until that is
+        done: the measured step is then shorter than the host's.
+        """
+        return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
+
+
+def slowest_ns(replays: Sequence[Replay]) -> float:
+    """Mean step of the slowest device, ns."""
+    return max(r.step_ns for r in replays)
+
+
+def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
+    if isinstance(change, DeviceLike):
+        return ranks.device_like(subjects, change.rank), len(subjects) - 1
+    if isinstance(change, RankLike):
+        known = {s.rank for s in subjects}
+        if change.rank not in known:
+            raise UsageError(f"there is no rank {change.rank}; ranks are {_listed(known)}")
+        if change.other != "median" and change.other not in known:
+            raise UsageError(f"there is no rank {change.other}; ranks are {_listed(known)}")
+        return ranks.rank_like(subjects, change.rank, change.other), len(subjects) - 1
+    if isinstance(change, Free) and change.cause not in C:
+        raise UsageError(
+            f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"
+        )
+    if isinstance(change, ScaleKernels):
+        regex(change.regex)
+    if isinstance(change, ScaleKernels | ScaleOps) and not 0 <= change.factor < 1e6:
+        raise UsageError(f"a factor is at least 0 and below a million, not {change.factor:g}")
+    found, count = [], 0
+    for subject in subjects:
+        after, matched = _one(subject, change, bound)
+        found.append(after)
+        count += matched
+    return found, count
+
+
+def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
+    match change:
+        case Free(cause, ranks) if ranks is None or subject.rank in ranks:
+            after, count = edit.free(subject, cause, bound), 1
+        case LaunchesFree():
+            after, count = edit.launches_free(subject, bound), 1
+        case OverlapCommunication():
+            after = edit.overlap_communication(subject, bound)
+            count = int(subject.program.communication.sum())
+        case ScaleKernels():
+            after, count = edit.scale_kernels(subject, change)
+        case ScaleOps() | RemoveOps() | FuseOps():
+            after, count = edit.change_ops(subject, change)
+        case _:
+            after, count = subject, 0
+    return after, count
+
+
+def _woken(changes: Sequence[Change]) -> bool:
+    """Whether the host no longer sleeps and is woken in the middle of the step.
+
+    A thread that does works more slowly afterwards (cold caches, low clock). Without, its pace is
+    somewhere between that of the capture and that of the capture's quickest step; half of the way
+    is within 7 % of the four repaired programs that were captured as well, the one end up to 14 %
+    too slow, the other up to 11 % too fast.
+    """
+    return any(isinstance(c, Free) and c.cause in ("host_sync", "blocking_copy") for c in changes)
+
+
+_SURE: Final = frozenset(
+    {"input_starvation", "allocator_churn", "compilation_or_warmup", "small_kernels"}
+)
+
+
+def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
+    """Whether any change, or the graph, has an uncertainty that another replay shows."""
+    return any(s.program.inferred for s in subjects) or any(
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike)
+        or (isinstance(c, Free) and c.cause not in _SURE)
+        for c in changes
+    )
+
+
+def _listed(ranks: set[int]) -> str:
+    known = sorted(ranks)
+    return ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")

@@ -1,0 +1,331 @@
+"""From replays to results: budgets, and critical paths by kind, kernel and place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity.device import Lane, Reader
+from stepscope.activity.shapes import marking_steps
+from stepscope.breakdown.explain import Explanation
+from stepscope.gaps.idle import CAUSES
+from stepscope.intervals import stab_innermost, union
+from stepscope.intervals.algebra import Intervals, clip, total
+from stepscope.simulation.changes import (
+    Change,
+    DeviceLike,
+    Free,
+    FuseOps,
+    LaunchesFree,
+    OverlapCommunication,
+    RankLike,
+    RemoveOps,
+    ScaleKernels,
+    ScaleOps,
+)
+from stepscope.simulation.edit import Subject
+from stepscope.simulation.model import Simulation
+from stepscope.simulation.path import Part, Walker
+from stepscope.simulation.replay import Replay
+from stepscope.simulation.result import (
+    CRITICAL_PATH_SCHEMA,
+    WHATIF_SCHEMA,
+    CriticalPath,
+    PathPart,
+    PathPlace,
+    PathRank,
+    PathStep,
+    StepBudget,
+    WhatIf,
+)
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray, Frame, IntArray
+
+TOP: Final = 20
+"""Names that a critical path lists at most."""
+
+
+def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[str]) -> WhatIf:
+    """Predict the step with some changes.
+
+    Raises:
+        UsageError: a change is impossible, or is about nothing in the capture.
+    """
+    for change in changes:
+        if not simulation.matched(change):
+            raise UsageError(_nothing(change))
+    predicted = simulation.predict(changes)
+    replays = simulation.replay(changes)
+    slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
+    rank, e = simulation.devices[slow]
+    run = simulation.runs[0]
+    changed = simulation.changed(changes)
+    return WhatIf(
+        schema=WHATIF_SCHEMA,
+        paths=list(paths),
+        changes=[describe(change) for change in changes],
+        steps=(run.first, run.last),
+        measured_step_ns=simulation.measured_step_ns,
+        replayed_step_ns=simulation.replayed_step_ns,
+        replay_error=round(simulation.replay_error, 6),
+        predicted_step_ns=predicted.step_ns,
+        prediction_low_ns=predicted.low_ns,
+        prediction_high_ns=predicted.high_ns,
+        rank=rank,
+        device=e.lane.device,
+        budget_before=_budget(
+            simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns
+        ),
+        budget_after=_budget(changed[slow], replays[slow], predicted.step_ns),
+        remarks=remarks(simulation),
+    )
+
+
+def describe(change: Change) -> str:
+    """A change in words."""
+    match change:
+        case Free(cause, ranks):
+            said = f"without {cause}"
+            said += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
+        case LaunchesFree():
+            said = "launches cost nothing, as with CUDA graphs"
+        case ScaleKernels(regex, factor):
+            said = f"kernels matching {regex!r} take {factor:g} times as long"
+        case ScaleOps(ops, factor):
+            said = f"{len(ops):,} GPU operations take {factor:g} times as long"
+        case RemoveOps(ops):
+            said = f"without {len(ops):,} GPU operations"
+        case FuseOps(ops, duration):
+            said = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
+        case OverlapCommunication():
+            said = "communication overlaps with compute as far as dependencies allow"
+        case RankLike(rank, other):
+            like = "the median rank" if other == "median" else f"rank {other}"
+            said = f"rank {rank} is as fast as {like}"
+        case DeviceLike(rank):
+            said = f"the kernels of rank {rank} take what they take on the other ranks"
+    return said
+
+
+def _nothing(change: Change) -> str:
+    match change:
+        case ScaleKernels(regex):
+            return (
+                f"no kernel in the replayed steps matches {regex!r}; "
+                "'stepscope stats -r cuda_gpu_kern_sum' lists the names"
+            )
+        case OverlapCommunication():
+            return "there is no communication kernel in the replayed steps, so nothing to overlap"
+        case RankLike() | DeviceLike():
+            return "there is only one rank, so no other to be like; give the captures of all ranks"
+        case Free(cause, ranks) if ranks is not None:
+            return f"none of the ranks {ranks} is there, so {cause} cannot be taken from them"
+        case _:
+            return "none of the named GPU operations lies in the replayed steps"
+
+
+def remarks(simulation: Simulation) -> list[str]:
+    """What was assumed, in sentences."""
+    found = [simulation.says()]
+    subjects = simulation.subjects
+    matched = any((s.program.instance >= 0).any() for s in subjects)
+    if any(s.program.communication.any() for s in subjects) and not matched:
+        found.append(
+            "communication is not matched across ranks: each kernel keeps its measured time, "
+            "which may hold waiting for another rank"
+        )
+    if any(s.program.inferred for s in subjects):
+        found.append(
+            "the capture does not hold what streams wait for; dependencies between streams were "
+            "inferred from times"
+        )
+    return found
+
+
+def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
+    """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
+    begin, end = replay.bounds_ns[-1 - replay.steps], replay.bounds_ns[-1]
+    lane, program = subject.lane, subject.program
+    passes = len(replay.host_ns) // max(len(program), 1)
+    op = np.tile(program.op, passes)
+    start, stop = np.array(replay.start_ns), np.array(replay.end_ns)
+
+    def covered(mask: BoolArray) -> Intervals:
+        rows = (op >= 0) & mask[np.maximum(op, 0)]
+        return clip(union(start[rows], stop[rows]), begin, end)
+
+    everything = np.ones(len(lane.ops), bool)
+    compute, kernels = total(covered(lane.is_compute)), total(covered(lane.is_kernel))
+    busy = total(covered(everything))
+    scale = step_ns / max(end - begin, 1)
+    compute_ns, kernel_ns = int(compute * scale), int(kernels * scale)
+    busy_ns = min(int(busy * scale), step_ns)
+    return StepBudget(compute_ns, kernel_ns - compute_ns, busy_ns - kernel_ns, step_ns - busy_ns)
+
+
+def critical_path(
+    simulation: Simulation, readers: Sequence[Reader], paths: Sequence[str], step: int | None
+) -> CriticalPath:
+    """Follow the critical path of the replayed steps, or of one of them.
+
+    Args:
+        simulation: the job.
+        readers: reader of each device's tables.
+        paths: the inputs as the user named them.
+        step: number of the step; None for all replayed steps.
+
+    Raises:
+        UsageError: the step is not among the replayed ones.
+    """
+    replays = simulation.unchanged
+    slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
+    rank, e = simulation.devices[slow]
+    run = simulation.runs[slow]
+    if step is not None and not run.first <= step <= run.last:
+        raise UsageError(
+            f"step {step} is not among the replayed steps; those are {run.first} to {run.last}"
+        )
+    walker = Walker(simulation.subjects, replays)
+    numbers = range(run.first, run.last + 1) if step is None else [step]
+    followed = [walker.step(slow, number - run.first) for number in numbers]
+    whole = sum(part.ns for parts in followed for part in parts)
+    places = _Places(simulation, readers)
+    for parts in followed:
+        places.add(parts)
+    by_rank: Counter[int] = Counter()
+    for parts in followed:
+        for part in parts:
+            by_rank[simulation.devices[part.device][0]] += part.ns
+    return CriticalPath(
+        schema=CRITICAL_PATH_SCHEMA,
+        paths=list(paths),
+        rank=rank,
+        device=e.lane.device,
+        measured_step_ns=simulation.measured_step_ns,
+        replayed_step_ns=simulation.replayed_step_ns,
+        replay_error=round(simulation.replay_error, 6),
+        total_ns=whole,
+        parts=_by_kind([part for parts in followed for part in parts]),
+        ranks=[PathRank(r, ns) for r, ns in sorted(by_rank.items())],
+        kernels=places.kernels(whole),
+        ranges=places.ranges(whole),
+        operators=places.operators(whole),
+        steps=[
+            PathStep(
+                number,
+                int(e.durations_ns[number]),
+                sum(part.ns for part in parts),
+                _by_kind(parts),
+            )
+            for number, parts in zip(numbers, followed, strict=True)
+        ],
+        remarks=remarks(simulation),
+    )
+
+
+def _by_kind(parts: Sequence[Part]) -> list[PathPart]:
+    sums: Counter[tuple[str, str | None]] = Counter()
+    for part in parts:
+        sums[part.kind, CAUSES[part.cause] if part.cause >= 0 else None] += part.ns
+    whole = max(sum(sums.values()), 1)
+    return [
+        PathPart(kind, cause, ns, round(ns / whole, 4)) for (kind, cause), ns in sums.most_common()
+    ]
+
+
+class _Places:
+    """Sums the time of parts over kernels, and over what enqueued them."""
+
+    def __init__(self, simulation: Simulation, readers: Sequence[Reader]) -> None:
+        self._simulation = simulation
+        self._ns: list[IntArray] = []  # by item of each device
+        self._kernel_ns: list[IntArray] = []
+        for subject in simulation.subjects:
+            self._ns.append(np.zeros(len(subject.program), np.int64))
+            self._kernel_ns.append(np.zeros(len(subject.program), np.int64))
+        self._readers = readers
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Add the parts of one step."""
+        for part in parts:
+            self._ns[part.device][part.item] += part.ns
+            if part.kind in ("kernel", "communication"):
+                self._kernel_ns[part.device][part.item] += part.ns
+
+    def kernels(self, whole: int) -> list[PathPlace]:
+        """Kernels, longest first."""
+        sums: Counter[str] = Counter()
+        for subject, ns in zip(self._simulation.subjects, self._kernel_ns, strict=True):
+            rows = np.flatnonzero(ns)
+            names = subject.lane.ops
+            code = names["name"][subject.program.op[rows]]
+            _add_named(sums, names.texts["name"], code, ns[rows])
+        return _top(sums, whole)
+
+    def ranges(self, whole: int) -> list[PathPlace]:
+        """Innermost annotations, those that mark steps left out."""
+        sums: Counter[str] = Counter()
+        for (_, e), at, ns in self._enqueued():
+            main = e.lane.host.ranges["thread_id"] == e.lane.host.main_thread
+            texts = e.lane.host.ranges.texts.get("name", [])
+            telling = ~np.append(marking_steps(texts, e.steps.label), True)
+            if len(e.lane.host.ranges):
+                rows = main & telling[e.lane.host.ranges["name"]]
+                _add_stabbed(sums, e.lane.host.ranges.take(rows), at, ns)
+        return _top(sums, whole)
+
+    def operators(self, whole: int) -> list[PathPlace]:
+        """Outermost framework operators."""
+        sums: Counter[str] = Counter()
+        for number, ((_, e), at, ns) in enumerate(self._enqueued()):
+            read = self._readers[number]
+            frame = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+            _add_stabbed(sums, _outermost(frame, e.lane), at, ns)
+        return _top(sums, whole)
+
+    def _enqueued(self) -> list[tuple[tuple[int, Explanation], IntArray, IntArray]]:
+        """Of each device: when the host was at the items on the path, and their time."""
+        found = []
+        for device, subject, ns in zip(
+            self._simulation.devices, self._simulation.subjects, self._ns, strict=True
+        ):
+            rows = np.flatnonzero(ns)
+            found.append((device, subject.program.at_ns[rows], ns[rows]))
+        return found
+
+
+def _outermost(frame: Frame, lane: Lane) -> Frame:
+    """Operators of the launching threads that lie in no other operator of their thread."""
+    if not len(frame):
+        return frame
+    mine = frame["process_id"] == lane.process_id
+    keep = np.zeros(len(frame), bool)
+    for thread in lane.host.launch_threads:
+        rows = np.flatnonzero(mine & (frame["thread_id"] == thread))
+        if len(rows):
+            before = np.maximum.accumulate(np.append(-1, frame["end_ns"][rows][:-1]))
+            keep[rows] = frame["start_ns"][rows] >= before
+    return frame.take(keep)
+
+
+def _add_stabbed(sums: Counter[str], frame: Frame, at: IntArray, ns: IntArray) -> None:
+    if not len(frame):
+        return
+    row = stab_innermost(frame["start_ns"], frame["end_ns"], at)
+    inside = row >= 0
+    _add_named(sums, frame.texts["name"], frame["name"][row[inside]], ns[inside])
+
+
+def _add_named(sums: Counter[str], texts: list[str], code: IntArray, ns: IntArray) -> None:
+    held = np.zeros(len(texts) + 1, np.int64)
+    np.add.at(held, code, ns)
+    for number in np.flatnonzero(held[: len(texts)]).tolist():
+        sums[texts[number]] += int(held[number])
+
+
+def _top(sums: Counter[str], whole: int) -> list[PathPlace]:
+    ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    return [PathPlace(name, ns, round(ns / max(whole, 1), 4)) for name, ns in ranked[:TOP]]

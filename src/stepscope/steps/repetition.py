@@ -1,0 +1,426 @@
+"""Steps from what the device was given to do: repeating operations, optimizers, whole graphs.
+
+A sequence of operations that repeats is not yet a loop of steps: the layers of a model repeat as
+well. A repetition counts as an iteration only if it holds what an iteration must hold, see
+:func:`is_iteration`; else it is what repeats inside the one step there is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import names as words
+from stepscope.activity.device import HostSide, Lane
+from stepscope.activity.host import SMALL_COPY_BYTES
+from stepscope.activity.shapes import hits
+from stepscope.intervals.distinct import (
+    among,
+    distinct_rows,
+    distinct_values,
+    with_counts,
+    with_inverse,
+)
+from stepscope.steps.model import Steps
+from stepscope.steps.periodicity import bursts, find_period
+from stepscope.steps.windows import MIN_STEPS
+from stepscope.trace.frame import BoolArray, IntArray
+
+_SAME_LENGTH: Final = 0.05
+_BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+_LAYER_NUMBER = re.compile(
+    r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE
+)
+"""The number of a layer in the name of a range, as module paths have it."""
+_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+_IN_MOST: Final = 0.8
+"""What an iteration must hold has to be in this share of the repetitions at least."""
+_STRANGE: Final = 3
+"""So many operations behind the last repetition that occur in none are what follows a model's
+layers (the last norm, the head, sampling), and no beginning of another iteration."""
+
+
+OFTEN: Final = 8
+"""So many repetitions at least make a loop of what only a later part of a capture holds: among
+many parts of a sequence, one may seem to repeat by chance."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What the host enqueued, in order: each operation, or all of one launching call as one.
+
+    Attributes:
+        lane: the device.
+        op: row of ``lane.ops``: the first of each launch.
+        token: what it looks like from outside: name, for copies also the size.
+        several: whether the launch started several operations, or a whole graph.
+    """
+
+    lane: Lane
+    op: IntArray
+    token: IntArray
+    several: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def optimizer(self) -> BoolArray:
+        """Which launches update parameters."""
+        kernels = self.lane.ops.matches("name", words.OPTIMIZER_KERNEL) & self.lane.is_kernel
+        return kernels[self.op]
+
+    @cached_property
+    def upload(self) -> BoolArray:
+        """Which launches copy from host to device."""
+        return self._copies("HtoD")
+
+    @cached_property
+    def readback(self) -> BoolArray:
+        """Which launches copy from device to host."""
+        return self._copies("DtoH")
+
+    def _copies(self, kind: str) -> BoolArray:
+        ops = self.lane.ops
+        return (ops.equals("kind", "memcpy") & ops.equals("copy_kind", kind))[self.op]
+
+    def take(self, rows: IntArray) -> Launches:
+        """Some of the launches, in the same order."""
+        return Launches(self.lane, self.op[rows], self.token[rows], self.several[rows])
+
+
+def launches(lane: Lane) -> Launches:
+    """All launches of a device in the order in which they were enqueued.
+
+    The nodes of a graph share the call that launched it, so that they are one launch: what
+    repeats inside a graph is no iteration of the host's loop.
+    """
+    enqueued = lane.enqueue_begin_ns
+    order = np.lexsort((np.arange(len(enqueued)), enqueued))
+    ops, call = lane.ops, lane.call[order]
+    again = np.zeros(len(order), bool)
+    again[1:] = (call[1:] == call[:-1]) & (call[1:] >= 0)
+    first = np.flatnonzero(~again)
+    size = np.diff(np.append(first, len(order)))
+    token = ops["name"].astype(np.int64) * 64
+    log_size = np.log2(np.maximum(ops["bytes"], 1)).astype(np.int64)
+    token = np.where(ops.equals("kind", "memcpy"), token + log_size, token)
+    several = (size > 1) | ops.equals("kind", "graph")[order[first]]
+    graph_id = np.where(several, ops["graph_id"][order[first]] + 2, 0)
+    merged = token[order[first]] + (graph_id << 40)
+    return Launches(lane, order[first], merged, several)
+
+
+def optimizer_runs(lane: Lane, found: Launches) -> int:
+    """How often the optimizer ran, as far as ranges or kernels tell; 0 where they do not."""
+    ranges = lane.host.ranges
+    named = int(ranges.matches("name", _OPTIMIZER_STEP).sum()) if len(ranges) else 0
+    return named or len(bursts(found.optimizer))
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A repeating sequence of launches.
+
+    Attributes:
+        anchors: positions among the launches at which it begins, ascending.
+        floor: position from which it was looked for.
+    """
+
+    anchors: IntArray
+    floor: int
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+
+def find_repetition(found: Launches) -> Repetition | None:
+    """The sequence of launches that repeats; None where none does.
+
+    Repetitions are looked for without what is read back: a checkpoint every few steps reads every
+    tensor, and would make those few steps look like one.
+    """
+    steady = np.flatnonzero(~found.readback)
+    if len(steady) < 2 * MIN_STEPS:
+        return None
+    # What was enqueued before the capture began has no time of its own; where nothing repeats in
+    # what came later, its order still tells.
+    known = found.lane.call[found.op[steady]] >= 0
+    later = steady[int(np.argmax(known)) :]
+    for rows in (later, steady) if len(later) < len(steady) else (steady,):
+        kept = found.take(rows)
+        anchors = find_period(kept.token, kept.optimizer, kept.upload) if len(kept) else None
+        if anchors is not None and len(anchors) >= MIN_STEPS - 1:
+            return Repetition(rows[anchors], int(rows[0]))
+    return None
+
+
+def outer_repetition(found: Launches, repeated: Repetition) -> Repetition | None:
+    """The loop around a repetition: every so many of them, the same further launches lie between.
+
+    Twelve layers, the end of the model and its beginning, again twelve layers: each run of equal
+    repetitions with what follows it is an iteration. None where there are no such runs, or where
+    each repetition takes a batch in, and so is an iteration with more to do every so many times.
+    """
+    anchors = repeated.anchors
+    if takes_batch(found, anchors):
+        return None
+    # a checkpoint every few iterations reads tensors back, and is no other part of a model
+    place = np.cumsum(~found.readback)
+    length = np.diff(place[anchors])
+    values, counts = with_counts(length)
+    if not len(values):
+        return None
+    usual = int(values[np.argmax(counts)])
+    longer = np.flatnonzero(length > usual)
+    every = distinct_values(np.diff(longer))
+    if len(longer) < MIN_STEPS - 1 or len(every) != 1 or every[0] < 2:
+        return None
+    between = np.flatnonzero(length != usual)
+    if len(between) != len(longer):
+        return None
+    begins = anchors[longer + 1]
+    whole = longer[0] + 1 == every[0]  # the first run is complete as well
+    return Repetition(np.append(anchors[:1], begins) if whole else begins, repeated.floor)
+
+
+def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int = 0) -> bool:
+    """Whether a repetition holds what an iteration of the program's loop must hold.
+
+    Where the optimizer is seen, each repetition must hold one of its runs. Else ranges may say
+    that each is another layer of the model. Else most repetitions must take a batch in, or begin
+    with a DataLoader or a graph of their own. Small copies and waits are weaker: layers have them
+    as well (tokens of an expert), but layers are followed by what ends the model, and iterations
+    by nothing that none of them holds. Without any of these, neither may something else lead to
+    the first one.
+
+    Args:
+        found: the launches.
+        repeated: the repetitions.
+        runs: how often the optimizer ran; 0 where it is not seen.
+        passes: how often the model ran from one end to the other, at most; 0 where no operator
+            tells.
+    """
+    anchors, n = repeated.anchors, len(repeated)
+    begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
+    host = found.lane.host
+    small = np.flatnonzero(found.upload | found.readback)
+
+    def sees(calls: re.Pattern[str]) -> bool:
+        return _in_most(begin_ns, _call_times(host, calls))
+
+    rules: tuple[tuple[Callable[[], bool], bool], ...] = (  # the first that holds decides
+        (lambda: runs > 0, runs >= n - 1),
+        (lambda: 0 < 2 * passes < n, False),
+        (lambda: _numbered_layers(host, begin_ns), False),
+        # parts of a graph, which is recorded here, not run
+        (lambda: sees(_BEGIN_CAPTURE), False),
+        (lambda: takes_batch(found, anchors), True),
+        (lambda: _tail(found, anchors), False),
+        (lambda: _in_most(anchors, small), True),
+        (lambda: sees(words.SYNC_CALL), True),
+        (lambda: not _is_regular(anchors) or _head(found, anchors), False),
+    )
+    return next((verdict for rule, verdict in rules if rule()), True)
+
+
+def takes_batch(found: Launches, anchors: IntArray) -> bool:
+    """Whether most repetitions upload more than a scalar, launch a graph, or ask a loader."""
+    large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
+    if _in_most(anchors, np.flatnonzero((found.upload & large) | found.several)):
+        return True
+    begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
+    return _in_most(begin_ns, _load_times(found.lane.host))
+
+
+def _in_most(anchors: IntArray, at: IntArray) -> bool:
+    return _held(anchors, at) >= _IN_MOST * (len(anchors) - 1)
+
+
+def _held(anchors: IntArray, at: IntArray) -> int:
+    """In how many repetitions, the first and last taken as one, some of the places lie."""
+    segment = np.searchsorted(anchors, at, side="right")
+    inner = distinct_values(segment)
+    inside = int(((inner > 0) & (inner < len(anchors))).sum())
+    return inside + int(bool(len(inner)) and (inner[0] == 0 or inner[-1] == len(anchors)))
+
+
+def _is_regular(anchors: IntArray) -> bool:
+    """Whether most repetitions hold equally many launches, as iterations of one loop do."""
+    length = np.diff(anchors)
+    usual = float(np.median(length))
+    return float((np.abs(length - usual) <= _SAME_LENGTH * usual).mean()) >= _IN_MOST
+
+
+def _call_times(host: HostSide, pattern: re.Pattern[str]) -> IntArray:
+    """When the host makes the calls of some names, ns."""
+    if not len(host.api):
+        return np.empty(0, np.int64)
+    times: IntArray = host.api["start_ns"][host.api.matches("name", pattern)]
+    return times
+
+
+def _load_times(host: HostSide) -> IntArray:
+    """When the host begins to get a batch, as ranges say, ns."""
+    if not len(host.ranges):
+        return np.empty(0, np.int64)
+    times: IntArray = host.ranges["start_ns"][hits(host.ranges, "name", words.is_input_range)]
+    return times
+
+
+def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
+    """Whether ranges with the number of a layer say that each repetition is another one.
+
+    A repetition may begin in the middle of a layer and so hold two numbers; an iteration holds
+    those of all layers.
+    """
+    ranges = host.ranges
+    if not len(ranges):
+        return False
+    number = np.array(
+        [
+            int(m[1][-9:]) if (m := _LAYER_NUMBER.search(name)) else -1
+            for name in ranges.texts["name"]
+        ]
+        + [-1]
+    )[ranges["name"]]
+    at = np.searchsorted(begin_ns, ranges["start_ns"][number >= 0], side="right")
+    numbers = number[number >= 0]
+    pairs, _ = distinct_rows((at, numbers))
+    several = np.bincount(at[pairs], minlength=len(begin_ns) + 1)[1:-1]
+    layers = len(distinct_values(numbers))
+    one_each = (several == 1) | (several == 2)
+    return layers >= max(3, len(several) // 2) and float(one_each.mean()) >= _IN_MOST
+
+
+def _tail(found: Launches, anchors: IntArray) -> bool:
+    """Whether launches follow the last repetition that occur in none."""
+    length = int(np.median(np.diff(anchors)))
+    inside = found.token[int(anchors[0]) : int(anchors[-1])]
+    tail = found.token[int(anchors[-1]) + length :]
+    return int((~among(tail, inside)).sum()) >= _STRANGE
+
+
+def _head(found: Launches, anchors: IntArray) -> bool:
+    """Whether launches lead to the first repetition that occur in none.
+
+    What uploads before a loop is the initialisation of a program.
+    """
+    first = int(anchors[0])
+    inside = found.token[first : int(anchors[-1])]
+    strange = ~among(found.token[:first], inside)
+    return int(strange.sum()) >= _STRANGE and not found.upload[:first].any()
+
+
+def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) -> Steps:
+    """Steps from repetitions that are iterations.
+
+    Args:
+        found: the launches.
+        repeated: the repetitions.
+        window_start_ns: begin of the capture, ns.
+    """
+    lane = found.lane
+    begin = _begins(found, repeated, window_start_ns)
+    message = (
+        f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "
+        "sequence of GPU operations"
+    )
+    return Steps(begin, _last_end(lane), "kernel_sequence", message)
+
+
+def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
+    """Steps that are one whole graph each: the graph that takes most of the device's time.
+
+    Of a graph that is launched often that is the time from its first launch on: what a program
+    does before it goes into its loop, such as uploading weights, may take longer than the loop.
+    """
+    lane = found.lane
+    graphs = np.flatnonzero(found.several)
+    if len(graphs) < MIN_STEPS:
+        return None
+    # the time of a launch's operations: those of a graph's nodes follow the first
+    cost = np.add.reduceat(
+        (lane.ops["end_ns"] - lane.ops["start_ns"])[_in_order(lane)], _first_of(found)
+    )
+    _, which = with_inverse(found.token[graphs])
+    total = np.bincount(which, weights=cost[graphs])
+    largest = int(np.argmax(total))
+    anchors = graphs[which == largest]
+    often = len(anchors) >= OFTEN
+    all_of = float(cost[anchors[0] if often else 0 :].sum())
+    if len(anchors) < MIN_STEPS or total[largest] < 0.5 * all_of:
+        return None
+    begin = _begins(found, Repetition(anchors, 0), window_start_ns)
+    message = (
+        f"no annotations hold the steps; each of the {len(begin)} launches of the CUDA graph that "
+        "takes most of the GPU's time counts as one"
+    )
+    return Steps(begin, _last_end(lane), "graph_replay", message, kind="graph_replay")
+
+
+def from_optimizer_ranges(lane: Lane, window_start_ns: int) -> Steps | None:
+    """Steps that end where PyTorch's optimizer has stepped, which its profiler always records.
+
+    What follows the last of them is a step that the capture cuts short, and belongs to none.
+    """
+    ranges = lane.host.ranges
+    if not len(ranges):
+        return None
+    rows = np.flatnonzero(ranges.matches("name", _OPTIMIZER_STEP))
+    codes, counts = with_counts(ranges["name"][rows])
+    if not len(codes):
+        return None
+    # one of several optimizers: the one that runs least often ends the iteration
+    chosen = int(codes[np.argmin(counts)])
+    ends = np.sort(ranges["end_ns"][rows[ranges["name"][rows] == chosen]])
+    enqueued = np.sort(lane.enqueue_begin_ns)
+    begin = min(_capture_begin(lane.host, window_start_ns), int(enqueued[0]))
+    held = np.diff(np.searchsorted(enqueued, np.append(begin, ends)))
+    if len(ends) < MIN_STEPS or (held == 0).any():
+        return None
+    name = ranges.texts["name"][chosen]
+    message = f"no range holds a whole step; each ends with {name!r}"
+    return Steps(np.append(begin, ends[:-1]), int(ends[-1]), "optimizer_range", message)
+
+
+def _begins(found: Launches, repeated: Repetition, window_start_ns: int) -> IntArray:
+    """Begins of the steps on the host, ns.
+
+    A step begins when the one before has enqueued its last work: what the host does before its
+    own first call, getting a batch, belongs to it.
+    """
+    lane, anchors = found.lane, repeated.anchors
+    end_ns = lane.enqueue_end_ns[found.op]
+    start = int(lane.enqueue_begin_ns[found.op[repeated.floor]])
+    first = min(_capture_begin(lane.host, window_start_ns), start)
+    begin = np.where(anchors > repeated.floor, end_ns[np.maximum(anchors - 1, 0)], first)
+    ascending: IntArray = np.maximum.accumulate(begin)  # calls of several threads may overlap
+    return ascending
+
+
+def _in_order(lane: Lane) -> IntArray:
+    enqueued = lane.enqueue_begin_ns
+    return np.lexsort((np.arange(len(enqueued)), enqueued))
+
+
+def _first_of(found: Launches) -> IntArray:
+    """Place of each launch's first operation in the order of enqueueing."""
+    place = np.empty(len(found.lane.ops), np.int64)
+    place[_in_order(found.lane)] = np.arange(len(found.lane.ops))
+    return place[found.op]
+
+
+def _last_end(lane: Lane) -> int:
+    return int(max(lane.enqueue_begin_ns.max(), lane.ops["end_ns"].max()))
+
+
+def _capture_begin(host: HostSide, window_start_ns: int) -> int:
+    """When the program could go on after the capture began; starting a capture takes a while."""
+    started = host.api["end_ns"][host.api.matches("name", words.CAPTURE_START_CALL)]
+    return int(started[0]) if len(started) else window_start_ns

@@ -1,0 +1,164 @@
+"""What tables of GPU time need, stored: a table of a large job is then made without explaining it.
+
+Kept are the columns that questions ask for: when each operation begins and how long it takes,
+whether it is of the steady steps, its id, and of each grouping the group of each operation and
+their order. They are mapped into memory and looked at where a question needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, NOTHING, Grouping, Work
+from stepscope.trace.arrays import ArrayFile, ArrayWriter
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import AnyArray, Frame, IntArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.timeline.tables import Window
+
+REVISION: Final = 1
+"""Raised when what is stored changes."""
+_NAMES = list[tuple[str | None, ...]]
+
+
+@dataclass(frozen=True)
+class DeviceSteps:
+    """What tables need to know of an explained device.
+
+    Attributes:
+        rank: rank of its trace.
+        bounds_ns: boundaries of its steps on the trace's clock, ns.
+        first: first steady step.
+        last: last steady step.
+        operations: number of its operations.
+    """
+
+    rank: int
+    bounds_ns: IntArray
+    first: int
+    last: int
+    operations: int
+
+
+def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work: Work) -> None:
+    """Store what tables need.
+
+    Args:
+        path: the file.
+        identity: what it depends on.
+        devices: the explained devices.
+        work: their operations, device by device.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with ArrayWriter(path) as writer:
+        for number, device in enumerate(devices):
+            writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
+        end = work.families["end_ns"]
+        writer.add("start", end - work.ns, "<i8")
+        writer.add("ns", work.ns, _unsigned(work.ns))
+        writer.add("steady", work.steady.chosen.view(np.uint8), "|u1")
+        writer.add("id", work.ids, _unsigned(work.ids))
+        for by in GROUPINGS:
+            grouping = work.grouped(by)  # not kept: one is in memory at a time
+            writer.add(f"{by}.code", grouping.code, _unsigned(grouping.code))
+            writer.add(f"{by}.order", grouping.order, _unsigned(grouping.order))
+            lines = b"\n".join(msgspec.json.encode(names) for names in grouping.names)
+            writer.add(f"{by}.names", np.frombuffer(lines, np.uint8), "|u1")
+        told = [
+            {"rank": d.rank, "first": d.first, "last": d.last, "operations": d.operations}
+            for d in devices
+        ]
+        writer.close({"identity": identity, "revision": REVISION, "devices": told})
+
+
+class StoredTables:
+    """Stored tables.
+
+    Args:
+        path: the file.
+        identity: what they must depend on.
+
+    Raises:
+        NotWholeError: there are none, they are damaged, or they are of another job or version.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.file = ArrayFile(path).expect(identity=identity, revision=REVISION)
+
+    @property
+    def devices(self) -> list[DeviceSteps]:
+        """The explained devices."""
+        return [
+            DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **told)
+            for number, told in enumerate(self.file.says["devices"])
+        ]
+
+    def work(self, late: IntArray, steady: Window) -> Work:
+        """The operations.
+
+        Args:
+            late: what is added to the begin of each, ns.
+            steady: the steady steps; its mask is read from the file.
+        """
+        return StoredWork(self.file, late, steady)
+
+
+class StoredWork(Work):
+    """Operations of a job, read where they are asked for.
+
+    Args:
+        file: where they are stored.
+        late: what is added to the begin of each, ns.
+        steady: the steady steps, without their mask.
+    """
+
+    def __init__(self, file: ArrayFile, late: IntArray, steady: Window) -> None:
+        start: IntArray = file["start"]
+        if late.any():
+            start = start + late
+        chosen = file["steady"].view(bool)
+        super().__init__(Frame({}), start, replace(steady, chosen=chosen))
+        self._file = file
+
+    @cached_property
+    def ns(self) -> IntArray:
+        """Length of each operation."""
+        return self._file["ns"].astype(np.int64)
+
+    @property
+    def ids(self) -> IntArray:
+        """``gpu_op.id`` of each operation."""
+        return self._file["id"].astype(np.int64)
+
+    def kernel_names(self, rows: IntArray) -> list[str]:
+        """Names of the kernels of some operations, as the page shows them."""
+        kernels = self.grouping("kernel")
+        names = (kernels.names[group][0] for group in kernels.code[rows].tolist())
+        return [NOTHING if name is None else name[:LONGEST_NAME] for name in names]
+
+    def grouped(self, by: str) -> Grouping:
+        """The groups of a key."""
+        if by not in GROUPINGS:
+            raise UsageError(f"there is no table by {by[:40]!r}")
+        lines = bytes(self._file.buffer(f"{by}.names"))  # JSON ends no line inside a name
+        names = msgspec.json.decode(b"[" + lines.replace(b"\n", b",") + b"]", type=_NAMES)
+        return Grouping(names, self._file[f"{by}.code"], self._file[f"{by}.order"])
+
+
+def _unsigned(values: AnyArray) -> str:
+    """The shortest type that holds some numbers, none of them negative."""
+    most: Any = values.max(initial=0)
+    if values.min(initial=0) < 0 or most >= 1 << 32:
+        return "<i8"
+    return "<u2" if most < 1 << 16 else "<u4"

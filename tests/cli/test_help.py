@@ -1,0 +1,70 @@
+"""Help: what a command without arguments answers, and how wide its lines are."""
+
+from __future__ import annotations
+
+import os
+import pty
+import struct
+import subprocess
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Stepscope, python
+
+from stepscope.cli.main import COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        ((), "\n  critical-path  Show"),
+        (("history",), "\n  bisect "),
+        (("capture",), "\n  dump PID "),
+    ],
+)
+def test_a_command_that_needs_another_word_shows_its_help(
+    words: tuple[str, ...], held: str, reader: Stepscope
+) -> None:
+    done = reader(*words, expect=2)
+    assert done.stdout == ""  # a script that reads it gets no answer
+    assert done.stderr.startswith("Usage: stepscope")
+    assert held in done.stderr
+    assert reader(*words, "--help").stdout == done.stderr
+
+
+def test_a_missing_action_is_one_line(reader: Stepscope) -> None:
+    said = reader.refuses("history", "--name", "x")
+    assert said == (
+        "Missing argument 'ACTION'. Choose from: add, list, plot, bisect, keep, copy, log"
+    )
+    assert "'foo' is not one of" in reader.refuses("capture", "foo", "1")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_help_fits_the_terminal(width: int, reader: Stepscope) -> None:
+    for words in ((), *((name,) for name in COMMANDS)):
+        lines = reader(*words, "--help", COLUMNS=str(width)).stdout.splitlines()
+        # option lists of choices are words that cannot be broken
+        prose = [line for line in lines if "[" not in line and "|" not in line]
+        assert max(map(len, prose)) <= min(width, 100), words
+        if width == 200:
+            assert max(map(len, lines)) > 80, words
+
+
+def test_help_asks_the_terminal_for_its_width(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    done = subprocess.Popen(python("compare", "--help"), stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    text = b""
+    try:
+        while piece := os.read(ours, 4096):
+            text += piece
+    except OSError:  # the other side is closed
+        pass
+    assert done.wait() == 0
+    lines = text.decode().splitlines()
+    assert 55 < max(len(line) for line in lines if "[" not in line) <= 64

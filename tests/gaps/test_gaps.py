@@ -1,0 +1,252 @@
+"""Accounting and gap attribution on hand-made timelines, and their identity on random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.build import US, Build
+
+from stepscope.breakdown.explain import Explanation, explain
+from stepscope.gaps.idle import CAUSES
+from stepscope.trace.trace import Trace
+
+STEPS = 6
+PERIOD = 10_000.0  # us
+
+
+def explained(build: Build, folder: Path) -> Explanation:
+    trace = build.trace(folder)
+    (only,) = explain(trace.frame, trace.meta)
+    assert_identity(only)
+    return only
+
+
+def assert_identity(e: Explanation) -> None:
+    a = e.accounting
+    parts = a.compute_ns + a.exposed_communication_ns + a.exposed_copy_ns + a.memset_ns + a.idle_ns
+    assert parts.tolist() == a.wall_ns.tolist()
+    assert (a.idle_ns >= 0).all()
+    segments = e.gaps.segments
+    length = segments["end_ns"] - segments["start_ns"]
+    assert (length > 0).all()
+    assert length.sum() == e.steady_total("idle_ns")
+    assert sum(e.idle_by_cause_ns.values()) == e.steady_total("idle_ns")
+    assert (segments["start_ns"][1:] >= segments["end_ns"][:-1]).all()
+
+
+def per_step(e: Explanation, cause: str) -> float:
+    """us a step."""
+    return e.idle_by_cause_ns.get(cause, 0) / e.n_steady / US
+
+
+def step(build: Build, at: float, work: float = 6_000) -> None:
+    """A step whose kernel is enqueued at once and runs for ``work``."""
+    build.kernel(at + 20, at + 20 + work, call=(at + 5, at + 15))
+
+
+def test_input_named_by_a_range(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step_{i}")
+        build.range(at, at + 4_000, "dataload")
+        step(build, at + 4_000, 5_900)
+    e = explained(build, tmp_path)
+    assert len(e.steps) == STEPS
+    assert e.steps.source == "numbered_range"
+    # from the end of one kernel (80 us before the step ends) to the end of the range, 4 ms later
+    assert per_step(e, "input_starvation") == pytest.approx(4_000, rel=0.01)
+    assert max(e.idle_by_cause_ns, key=e.idle_by_cause_ns.__getitem__) == "input_starvation"
+    assert e.places.of(e.gaps.segments["start_ns"], e.gaps.segments["end_ns"]).range == "dataload"
+
+
+def test_silence_without_evidence_is_host_compute(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, "train_step")
+        step(build, at)
+    e = explained(build, tmp_path)
+    assert per_step(e, "host_compute") == pytest.approx(PERIOD - 6_000, rel=0.02)
+    assert "input_starvation" not in e.idle_by_cause_ns
+
+
+def test_silence_inside_another_phase_is_not_input(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"iteration {i}")
+        build.copy(at + 30, at + 60, call=(at + 5, at + 25))
+        build.kernel(at + 100, at + 6_000, call=(at + 30, at + 40))
+        build.range(at + 50, at + 9_990, "metrics")
+    e = explained(build, tmp_path)
+    assert per_step(e, "host_compute") > 3_500
+    assert "input_starvation" not in e.idle_by_cause_ns
+
+
+def test_silence_before_an_upload_is_input_when_nothing_is_annotated(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.copy(at + 30, at + 60, call=(at + 5, at + 25))
+        for k in range(4):
+            start = at + 100 + 1_500 * k
+            build.kernel(start, start + 1_490, call=(at + 40 + 10 * k, at + 45 + 10 * k),
+                         name=f"layer{k}")  # fmt: skip
+    e = explained(build, tmp_path)
+    assert e.steps.source == "kernel_sequence"
+    assert len(e.steps) == STEPS
+    assert per_step(e, "input_starvation") > 3_000
+
+
+def test_a_sync_that_drains_the_queue_owns_the_gap_after_it(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.kernel(at + 20, at + 5_000, call=(at + 5, at + 15))
+        build.api(at + 30, at + 5_010, "cudaStreamSynchronize")
+        # the host needs 400 us to get going again
+        build.kernel(at + 5_420, at + 9_990, call=(at + 5_400, at + 5_410))
+    e = explained(build, tmp_path)
+    # 420 us behind each wait; and the 30 us at each later step's begin (10 at the end of the last)
+    # are late only because the lead is gone
+    assert per_step(e, "host_sync") == pytest.approx(420 + (5 * 30 + 10) / 6)
+    assert per_step(e, "launch_bound") < 50
+    assert e.gaps.waited_sync_ns / e.n_steady / US == pytest.approx(4_970, rel=0.02)
+
+
+def test_late_launches_without_a_wait_are_launch_bound(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        for k in range(100):
+            t = at + 100 * k
+            build.kernel(t + 15, t + 25, call=(t + 2, t + 10))
+    e = explained(build, tmp_path)
+    assert per_step(e, "launch_bound") == pytest.approx(9_000, rel=0.02)
+
+
+def test_lost_lead_is_charged_up_to_the_wait(tmp_path: Path) -> None:
+    """After a wait of 300 us, late launches of 600 us in all: half are the wait's doing."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.kernel(at + 20, at + 4_000, call=(at + 5, at + 15))
+        build.api(at + 20, at + 3_690, "cudaGetLastError")  # no silence that could take the lead
+        build.api(at + 3_690, at + 3_990, "cudaStreamSynchronize")  # ends before the GPU does
+        t = 4_000.0
+        for _ in range(6):  # six launches, each 100 us late, kernels of 50 us
+            build.kernel(at + t + 100, at + t + 150, call=(at + t + 90, at + t + 95))
+            t += 150
+        build.kernel(at + t + 5, at + 9_995, call=(at + t - 20, at + t - 15))
+        build.api(at + t, at + 9_990, "cudaGetLastError")
+    e = explained(build, tmp_path)
+    assert per_step(e, "host_sync") == pytest.approx(300, abs=15)
+    assert per_step(e, "launch_bound") == pytest.approx(300, abs=40)
+
+
+def test_blocking_copy(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.copy(at + 100, at + 3_100, call=(at + 5, at + 3_110), src="pageable", size=1 << 28)
+        build.kernel(at + 3_300, at + 9_900, call=(at + 3_200, at + 3_210))
+    e = explained(build, tmp_path)
+    assert e.accounting.exposed_host_copy_ns.tolist() == [3_000 * US] * STEPS
+    assert per_step(e, "blocking_copy") == pytest.approx(300, abs=50)
+    assert e.copies.pageable == e.n_steady
+
+
+def test_work_enqueued_in_time_waits_on_the_device(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        for k in range(10):
+            build.kernel(at + 100 + 990 * k, at + 100 + 990 * k + 985, call=(at + k, at + k + 0.5))
+    e = explained(build, tmp_path)
+    assert per_step(e, "small_kernels") == pytest.approx(9 * 5, abs=10)
+
+
+def test_overlap_priority(tmp_path: Path) -> None:
+    """Compute hides communication, which hides copies, which hide memory sets."""
+    build = Build()
+    for i in range(4):
+        at = i * 1_000.0
+        build.range(at, at + 1_000, f"step {i}")
+        build.kernel(at + 100, at + 300, call=(at + 1, at + 2))
+        build.kernel(at + 200, at + 500, call=(at + 3, at + 4), name="ncclDevKernel_AllReduce",
+                     stream=9)  # fmt: skip
+        build.copy(at + 400, at + 700, call=(at + 5, at + 6), stream=11)
+        build.memset(at + 650, at + 800, call=(at + 7, at + 8))
+    e = explained(build, tmp_path)
+    a = e.accounting
+    assert (a.compute_ns[1], a.exposed_communication_ns[1]) == (200 * US, 200 * US)
+    assert (a.exposed_copy_ns[1], a.memset_ns[1]) == (200 * US, 100 * US)
+    assert (a.communication_ns[1], a.copy_ns[1]) == (300 * US, 300 * US)
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Build:
+    """Anything: overlapping streams, late and early calls, waits, ranges, missing calls."""
+    build = Build()
+    times = st.integers(0, 20_000)
+    for _ in range(draw(st.integers(1, 40))):
+        start = draw(times)
+        call = draw(st.one_of(st.none(), st.tuples(times, st.integers(0, 500))))
+        span = None if call is None else (float(call[0]), float(call[0] + call[1]))
+        length = draw(st.integers(0, 3_000))
+        shape = draw(st.sampled_from(["kernel", "nccl", "copy", "read", "memset"]))
+        if shape == "kernel":
+            build.kernel(start, start + length, call=span, stream=draw(st.integers(1, 2)))
+        elif shape == "nccl":
+            build.kernel(start, start + length, call=span, name="ncclDevKernel_X", stream=3)
+        elif shape == "memset":
+            build.memset(start, start + length, call=span)
+        else:
+            build.copy(start, start + length, call=span, size=4 if shape == "read" else 1 << 20,
+                       kind="DtoH" if shape == "read" else "HtoD",
+                       src=draw(st.sampled_from(["pageable", "pinned"])))  # fmt: skip
+    for _ in range(draw(st.integers(0, 10))):
+        start = draw(times)
+        name = draw(st.sampled_from(["cudaStreamSynchronize", "cudaMalloc", "cuModuleLoadData"]))
+        build.api(start, start + draw(st.integers(0, 2_000)), name)
+    for i in range(draw(st.integers(0, 6))):
+        start = draw(times)
+        build.range(start, start + draw(st.integers(0, 4_000)), draw(
+            st.sampled_from(["dataload", f"step_{i}", "forward", "epoch 0"])))  # fmt: skip
+    return build
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(timelines())
+def test_identity_holds_on_any_timeline(
+    tmp_path_factory: pytest.TempPathFactory, build: Build
+) -> None:
+    trace = build.trace(tmp_path_factory.mktemp("any"))
+    for e in explain(trace.frame, trace.meta):
+        assert_identity(e)
+        assert set(e.idle_by_cause_ns) <= set(CAUSES)
+
+
+def test_two_devices_and_processes_are_separate(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(4):
+        at = i * 1_000.0
+        build.range(at, at + 1_000, f"step {i}")
+        build.kernel(at + 100, at + 900, call=(at + 1, at + 2))
+        build.kernel(at + 200, at + 400, call=(at + 3, at + 4), device=1)
+    trace: Trace = build.trace(tmp_path)
+    lanes = explain(trace.frame, trace.meta)
+    assert [e.lane.device for e in lanes] == [0, 1]
+    for e in lanes:
+        assert_identity(e)
+    assert np.array_equal(lanes[1].accounting.compute_ns[1:3], [200 * US] * 2)

@@ -1,0 +1,365 @@
+"""From traces made by hand to programs, and what changes do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.build import US, Build
+
+from stepscope.breakdown.explain import explain
+from stepscope.gaps.idle import CAUSES
+from stepscope.simulation import (
+    Free,
+    FuseOps,
+    LaunchesFree,
+    MatchedJob,
+    MatchedOps,
+    OverlapCommunication,
+    RankLike,
+    RemoveOps,
+    ScaleKernels,
+    ScaleOps,
+    Simulation,
+)
+from stepscope.trace.errors import UsageError
+from stepscope.trace.trace import Trace
+
+STEPS = 6
+
+
+def simulation(trace: Trace) -> Simulation:
+    (e,) = explain(trace.frame, trace.meta)
+    return Simulation([(0, e)], {0: trace.frame})
+
+
+def steps(b: Build, period: float, step: Callable[[Build, float], None]) -> Build:
+    """``STEPS`` annotated steps of one kind, each made by ``step(build, begin)``."""
+    for number in range(STEPS):
+        begin = number * period
+        b.range(begin, begin + period, f"step {number}")
+        step(b, begin)
+    return b
+
+
+def test_a_host_bound_run_follows_the_host(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            at = t + 100 + 100 * k
+            b.kernel(at + 8, at + 28, call=(at, at + 5))
+
+    s = simulation(steps(Build(), 500, step).trace(tmp_path))
+    assert s.replay_error == 0
+    assert s.measured_step_ns == 500 * US
+    # kernels twice as long still fit between the launches
+    assert s.predict([ScaleKernels("gemm", 2)]).step_ns == 500 * US
+    # without the launches' cost, four kernels of 20 us, about 1 us apart
+    freed = s.predict([LaunchesFree()]).step_ns
+    assert 80 * US <= freed <= 90 * US
+    assert freed == s.predict([Free("launch_bound")]).step_ns
+
+
+def test_a_device_bound_run_follows_the_device(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            b.kernel(t + 100 * k + 2, t + 100 * k + 100, call=(t + 5 * k, t + 5 * k + 2))
+        b.api(t + 30, t + 402, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 410, step).trace(tmp_path))
+    assert s.replay_error == 0
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns == (410 - 4 * 49) * US
+    # 1 us instead of 2 from one kernel to the next
+    assert s.predict([Free("launch_bound")]).step_ns == pytest.approx(397 * US, rel=0.01)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_without_time_gains_nothing(cause: str, tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t, t + 400, call=(t - 40, t - 35))
+
+    b = Build()
+    b.api(-50, -48, "cudaGetDevice")
+    s = simulation(steps(b, 400, step).trace(tmp_path))
+    predicted = s.predict([Free(cause)])
+    assert predicted.step_ns == s.measured_step_ns
+    assert predicted.low_ns <= predicted.step_ns <= predicted.high_ns
+
+
+def reading(b: Build, t: float) -> None:
+    """Enqueue 200 us of kernels, read a value, then launch late again."""
+    for k in range(2):
+        b.kernel(t + 10 + 100 * k, t + 110 + 100 * k, call=(t + 5 * k, t + 5 * k + 3))
+    b.copy(t + 212, t + 213, call=(t + 20, t + 23), kind="DtoH", size=4, dst="pageable")
+    b.api(t + 25, t + 225, "cudaStreamSynchronize")
+
+
+def test_a_read_makes_the_host_wait(tmp_path: Path):
+    s = simulation(steps(Build(), 300, reading).trace(tmp_path))
+    assert s.replay_error == 0
+    (subject,) = s.subjects
+    assert len(subject.program.waits) == STEPS
+    # 20 us sooner done, 20 us sooner back
+    faster = s.predict([ScaleKernels("gemm", 0.9)])
+    assert faster.step_ns == 280 * US
+    # without the read only the host's 75 us after it and the kernels' 200 us are left
+    freed = s.predict([Free("host_sync")])
+    assert 200 * US <= freed.step_ns <= 205 * US
+
+
+def test_loops_that_read_go_with_the_reading(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 8, t + 108, call=(t, t + 3))
+        at = t + 10
+        for k in range(5):
+            b.kernel(at + 110, at + 112, call=(at + 80, at + 83), name="reduce")
+            b.copy(at + 114, at + 115, call=(at + 90, at + 93), kind="DtoH", size=4, dst="pageable")
+            b.api(at + 95, at + 125, "cudaStreamSynchronize")
+            at += 125 if k else 130
+
+    s = simulation(steps(Build(), 700, step).trace(tmp_path))
+    kept = s.replay([Free("host_sync")], "high")[0].step_ns
+    gone = s.replay([Free("host_sync")], "expected")[0].step_ns
+    assert gone < kept - 4 * 60 * US  # what the host did from one read to the next
+
+
+def test_a_blocking_copy_becomes_pinned_and_hidden(tmp_path: Path):
+    size = 100 << 20
+
+    def step(b: Build, t: float) -> None:
+        b.copy(t + 10, t + 20_000, call=(t, t + 20_005), size=size, src="pageable")
+        b.kernel(t + 20_020, t + 40_000, call=(t + 20_010, t + 20_015))
+        b.api(t + 20_020, t + 40_010, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 40_100, step).trace(tmp_path))
+    assert abs(s.replay_error) < 0.01
+    predicted = s.predict([Free("blocking_copy")])
+    assert predicted.step_ns == pytest.approx(20_100 * US, rel=0.02)
+    pinned = size / 20  # ns at the bandwidth that is assumed where no pinned copy shows it
+    assert predicted.high_ns == pytest.approx(20_100 * US + pinned, rel=0.02)
+
+
+def test_recorded_events_tie_streams(tmp_path: Path):
+    b = Build()
+
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 10, t + 110, call=(t, t + 2))
+        b.correlation += 1
+        b.api(t + 3, t + 4, "cudaEventRecord", correlation=b.correlation)
+        b._add("event_record", process_id=100, device=0, stream=7, event_id=5,
+               correlation_id=b.correlation)  # fmt: skip
+        b.correlation += 1
+        b.api(t + 5, t + 6, "cudaStreamWaitEvent", correlation=b.correlation)
+        b._add("sync", process_id=100, device=0, stream=9, kind="stream_wait_event", event_id=5,
+               correlation_id=b.correlation, start_ns=round((t + 5) * US),
+               end_ns=round((t + 6) * US))  # fmt: skip
+        b.kernel(t + 113, t + 213, call=(t + 7, t + 9), stream=9, name="side")
+        b.api(t + 12, t + 215, "cudaDeviceSynchronize")
+
+    s = simulation(steps(b, 230, step).trace(tmp_path))
+    (subject,) = s.subjects
+    assert len(subject.program.depends) == STEPS
+    assert not subject.program.inferred
+    # 100 us sooner on one stream, and the other follows
+    assert s.predict([ScaleKernels("gemm", 0)]).step_ns < 140 * US
+
+
+def test_dependencies_are_inferred_from_times(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 10, t + 110, call=(t, t + 2))
+        b.kernel(t + 113, t + 213, call=(t + 7, t + 9), stream=9, name="side")
+        b.api(t + 12, t + 215, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 230, step).trace(tmp_path))
+    (subject,) = s.subjects
+    assert len(subject.program.inferred) == STEPS
+    predicted = s.predict([ScaleKernels("gemm", 0.5)])
+    assert predicted.step_ns < s.measured_step_ns
+    assert predicted.low_ns < predicted.step_ns  # it may not be one
+
+
+def test_operations_scaled_removed_and_fused(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            name = "adam" if k else "gemm"
+            b.kernel(t + 100 * k + 2, t + 100 * k + 100, call=(t + k, t + k + 1), name=name)
+        b.api(t + 10, t + 401, "cudaDeviceSynchronize")
+
+    trace = steps(Build(), 402, step).trace(tmp_path)
+    s = simulation(trace)
+    gpu = trace.frame("gpu_op", "id", "name")
+    adam = tuple(gpu["id"][gpu.equals("name", "adam")].tolist())
+    assert s.matched(RemoveOps(adam)) == len(adam)
+    assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
+    assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
+    assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
+    assert s.matched(ScaleOps((10**9,), 0.5)) == 0
+    together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
+    assert together.step_ns == pytest.approx(105 * US, rel=0.03)
+
+
+def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:
+    """One of two ranks: input, compute, then a collective that waits for the other rank."""
+
+    def step(b: Build, t: float) -> None:
+        b.range(t, t + sleep, "dataload")
+        at = t + sleep
+        b.kernel(at + 8, at + 8 + compute, call=(at, at + 3))
+        end = at + 8 + compute + 2
+        b.kernel(end, end + wait + 50, call=(at + 5, at + 8), name="ncclDevKernel", stream=7)
+        b.api(at + 10, end + wait + 55, "cudaDeviceSynchronize")
+
+    folder.mkdir()
+    return steps(Build(), sleep + compute + wait + 100, step).trace(folder)
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Simulation:
+    slow = rank_trace(tmp_path / "slow", 400, 300, 0)
+    quick = rank_trace(tmp_path / "quick", 400, 100, 200)
+    devices, readers, matched = [], {}, []
+    for rank, trace in enumerate((slow, quick)):
+        (e,) = explain(trace.frame, trace.meta)
+        devices.append((rank, e))
+        readers[rank] = trace.frame
+        rows = np.flatnonzero(e.lane.is_communication)
+        matched.append(MatchedOps(rank, e.lane.process_id, 0, rows, np.arange(len(rows))))
+    return Simulation(devices, readers.__getitem__, MatchedJob(matched))
+
+
+def test_a_collective_passes_the_straggler_on(two_ranks: Simulation):
+    assert abs(two_ranks.replay_error) < 0.01
+    assert two_ranks.measured_step_ns == 800 * US
+    for change in (Free("input_starvation", (0,)), RankLike(0, 1)):
+        predicted = two_ranks.predict([change]).step_ns
+        assert predicted == pytest.approx(600 * US, rel=0.02)
+    # the other rank's input hides behind the straggler's
+    assert two_ranks.predict([Free("input_starvation", (1,))]).step_ns == 800 * US
+    assert two_ranks.predict([ScaleKernels("nccl", 0)]).step_ns == pytest.approx(750 * US, rel=0.01)
+
+
+def test_communication_overlaps_as_far_as_the_next_step(two_ranks: Simulation):
+    predicted = two_ranks.predict([OverlapCommunication()])
+    assert predicted.low_ns <= predicted.step_ns <= predicted.high_ns
+    assert predicted.high_ns >= 799 * US
+
+
+def test_impossible_changes_are_refused(two_ranks: Simulation):
+    for change in (
+        Free("nonsense"),
+        ScaleKernels("(", 0.5),
+        ScaleKernels("gemm", -1),
+        RankLike(7),
+        RankLike(0, 7),
+    ):
+        with pytest.raises(UsageError):
+            two_ranks.predict([change])
+
+
+def test_freeing_more_never_slows(tmp_path: Path):
+    s = simulation(steps(Build(), 300, reading).trace(tmp_path))
+    freed: list[Free] = []
+    last = s.predict([]).step_ns
+    for cause in CAUSES:
+        freed.append(Free(cause))
+        now = s.predict(freed).step_ns
+        assert now <= last
+        last = now
+
+
+def test_operations_without_calls_still_follow_one_another(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            b.kernel(t + 100 * k + 2, t + 100 * k + 100)
+
+    b = steps(Build(), 400, step)
+    b.api(0, 1, "cudaGetDevice")
+    s = simulation(b.trace(tmp_path))
+    assert abs(s.replay_error) < 0.01
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < 0.6 * s.measured_step_ns
+
+
+def test_a_single_step_is_replayed_too(tmp_path: Path):
+    b = Build()
+    b.kernel(10, 20, call=(0, 5))
+    s = simulation(b.trace(tmp_path))
+    assert s.predict([]).step_ns == s.measured_step_ns
+    assert s.predict([LaunchesFree()]).step_ns <= s.measured_step_ns
+
+
+def test_an_allocation_that_waits_for_the_device(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 5, t + 205, call=(t, t + 3))
+        b.api(t + 10, t + 215, "cudaFree")
+        b.kernel(t + 225, t + 325, call=(t + 220, t + 223))
+
+    s = simulation(steps(Build(), 230, step).trace(tmp_path))
+    (subject,) = s.subjects
+    assert len(subject.program.waits) == s.runs[0].steps
+    freed = s.predict([Free("allocator_churn")])
+    assert freed.step_ns < s.measured_step_ns
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < s.measured_step_ns - 90 * US
+
+
+def test_a_full_queue_is_the_devices_doing(tmp_path: Path):
+    b = Build()
+    depth, a_step, began = 1000, 100, 100_000.0
+    for k in range(2 * depth):
+        begin = began + 100 * k
+        # each launch waits until the operation ``depth`` before it has started
+        called = 2.0 * k if k < depth else began + 100 * (k - depth - 1) + 1
+        done = called + 1 if k < depth else began + 100 * (k - depth)
+        b.kernel(begin, begin + 98, call=(called, done))
+    for number in range(depth // a_step):
+        host = began + 100 * a_step * number - 99
+        b.range(host, host + 100 * a_step, f"step {number}")
+    s = simulation(b.trace(tmp_path))
+    halved = s.predict([ScaleKernels("gemm", 0.5)])
+    # launches that waited for the device wait half as long
+    assert halved.step_ns == pytest.approx(0.51 * s.measured_step_ns, rel=0.1)
+
+
+def test_input_may_come_at_its_own_pace(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.range(t, t + 100, "dataload")
+        b.kernel(t + 110, t + 310, call=(t + 102, t + 105))
+        b.api(t + 107, t + 315, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 320, step).trace(tmp_path))
+    halved = s.predict([ScaleKernels("gemm", 0.5)])
+    assert halved.step_ns == 220 * US
+    assert halved.high_ns == s.measured_step_ns
+    ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
+    assert ready.step_ns == ready.high_ns == 120 * US
+
+
+def test_several_devices_of_one_process(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 10, t + 110, call=(t, t + 3))
+        b.kernel(t + 15, t + 215, call=(t + 5, t + 8), device=1)
+        b.api(t + 20, t + 220, "cudaDeviceSynchronize")
+
+    trace = steps(Build(), 230, step).trace(tmp_path)
+    devices = [(0, e) for e in explain(trace.frame, trace.meta)]
+    s = Simulation(devices, {0: trace.frame})
+    assert len(s.subjects) == 2
+    assert abs(s.replay_error) < 0.01
+    assert s.predict([ScaleKernels("gemm", 0.5)]).step_ns < s.measured_step_ns
+
+
+def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            at = t + 100 + 100 * k
+            b.kernel(at + 8, at + 28, call=(at, at + 5))
+
+    trace = steps(Build(), 500, step).trace(tmp_path)
+    monkeypatch.setattr("stepscope.simulation.model.LARGEST_RUN", 14)
+    s = simulation(trace)
+    (run,) = s.runs
+    assert run.steps == 3
+    assert f"steps {run.first} to {run.last} were replayed" in s.says()
+    assert s.predict([]).step_ns == s.measured_step_ns

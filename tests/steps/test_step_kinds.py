@@ -1,0 +1,229 @@
+"""What a step is: marks of engines, single marks, layers that are no steps, graphs, choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.build import Build
+
+from stepscope.activity import names as words
+from stepscope.breakdown.explain import Explanation, explain
+from stepscope.steps.model import StepChoice
+from stepscope.trace.errors import UsageError
+
+
+def explained(build: Build, folder: Path, choice: StepChoice | None = None) -> Explanation:
+    trace = build.trace(folder)
+    return explain(trace.frame, trace.meta, None, choice or StepChoice())[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("step[DECODE bs=32]", True),
+        ("execute_32_context_0(sq0sk0)_generation_32(sq32sk55086)", True),
+        ("execute_context_0(0)_generation_16(16)", True),
+        ("[Executor] _forward_step 12: 3 ctx reqs, 5 gen reqs", True),
+        ("[pl][profile]run_training_batch", True),
+        ("1F1B", True),
+        ("model_inference", True),
+        ("train_step", True),
+        ("aten::linear, op_id = 7", False),
+        ("FSDP::pre_forward (blocks.3._checkpoint_wrapped_module)", False),
+        ("AddmmBackward0", False),
+        ("## Call CompiledFxGraph fp5r5 ##", False),
+        ("Optimizer.step#AdamW.step", False),
+        ("DeepSpeedEngine.step", False),
+        ("layer 3", False),
+        ("TransformerBlock", False),
+    ],
+)
+def test_names_of_iterations(name: str, mark: bool) -> None:
+    assert words.is_step_range(name) is mark
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("step[DECODE bs=32]", "decode_step"),
+        ("step[EXTEND bs=1 toks=512]", "engine_iteration"),
+        ("execute_8_context_0(sq0sk0)_generation_8(sq8sk99)", "decode_step"),
+        ("execute_8_context_2(sq9sk9)_generation_6(sq6sk99)", "engine_iteration"),
+    ],
+)
+def test_kinds_of_engine_iterations(name: str, kind: str, tmp_path: Path) -> None:
+    build = Build()
+    build.range(0, 1_000, name)
+    for k in range(10):
+        build.kernel(100 * k + 20, 100 * k + 90, call=(100 * k, 100 * k + 5), name=f"k{k}")
+    assert explained(build, tmp_path).steps.kind == kind
+
+
+def test_iterations_of_an_engine_are_one_series_whatever_they_hold(tmp_path: Path) -> None:
+    build = Build()
+    for i, what in enumerate(["DECODE bs=8", "EXTEND bs=1 toks=9", "DECODE bs=9", "DECODE bs=9"]):
+        at = 1_000 * i
+        build.range(at, at + 950, f"step[{what}]")
+        build.kernel(at + 20, at + 900, call=(at + 1, at + 5), name=f"k{i}")
+    assert len(explained(build, tmp_path).steps) == 4
+
+
+def test_a_single_mark_wins_over_repeating_layers(tmp_path: Path) -> None:
+    build = Build()
+    build.range(0, 10_000, "ProfilerStep#6")
+    build.kernel(1_000, 1_100, call=(900, 905), name="embedding")
+    for layer in range(12):
+        for k, name in enumerate(["gemm", "flash_fwd", "norm"]):
+            at = 1_200 + 600 * layer + 200 * k
+            build.kernel(at + 10, at + 190, call=(at, at + 5), name=name)
+    build.kernel(8_500, 8_600, call=(8_450, 8_455), name="lm_head")
+    e = explained(build, tmp_path)
+    assert (e.steps.source, len(e.steps)) == ("profiler_step", 1)
+    assert (e.begin_ns, e.end_ns) == (0, 10_000_000)
+    (inner,) = e.steps.inner
+    assert (inner.kind, inner.count) == ("layer", 12)
+    assert inner.median_ns == 600_000
+    assert "one sample" in e.set_aside
+
+
+def test_a_mark_that_only_launches_lasts_as_long_as_its_work(tmp_path: Path) -> None:
+    build = Build()
+    build.range(0, 200, "execute_4_context_0(sq0)_generation_4(sq4)")
+    for k in range(8):
+        build.kernel(500 + 100 * k, 600 + 100 * k, call=(10 + 10 * k, 14 + 10 * k), name=f"k{k}")
+    e = explained(build, tmp_path)
+    assert (e.begin_ns, e.end_ns) == (500_000, 1_300_000)
+
+
+def layers(build: Build, count: int, *, head: bool, tail: bool) -> None:
+    at = 0.0
+    names = [f"once{k}" for k in range(4)] if head else []
+    names += ["gemm", "attn", "norm"] * count
+    names += [f"last{k}" for k in range(4)] if tail else []
+    for name in names:
+        build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
+        at += 110
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "source"),
+    [(False, False, "kernel_sequence"), (False, True, "whole_capture"),
+     (True, False, "whole_capture")],
+)  # fmt: skip
+def test_layers_have_a_beginning_or_an_end_that_iterations_lack(
+    head: bool, tail: bool, source: str, tmp_path: Path
+) -> None:
+    build = Build()
+    layers(build, 12, head=head, tail=tail)
+    e = explained(build, tmp_path)
+    assert e.steps.source == source
+    if source == "whole_capture":
+        (inner,) = e.steps.inner
+        assert (inner.kind, inner.count) == ("layer", 12)
+
+
+def test_ranges_with_the_number_of_a_layer_say_that_layers_repeat(tmp_path: Path) -> None:
+    build = Build()
+    for layer in range(10):
+        at = 1_000.0 * layer
+        build.range(at, at + 900, f"FSDP::pre_forward (blocks.{layer}._fsdp), op_id = {layer}")
+        build.copy(at + 10, at + 12, call=(at + 1, at + 5), size=8)
+        for k in range(4):
+            start = at + 200 * (k + 1)
+            build.kernel(start, start + 150, call=(start - 50, start - 45), name=f"k{k}")
+    e = explained(build, tmp_path)
+    assert e.steps.source == "whole_capture"
+    assert e.steps.inner[0].kind == "layer"
+
+
+def test_runs_of_layers_parted_by_the_ends_of_the_model_are_iterations(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for _ in range(4):
+        for name in [*(["gemm", "attn", "norm"] * 6), "head", "embedding"]:
+            build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
+            at += 110
+    e = explained(build, tmp_path)
+    assert (e.steps.source, len(e.steps)) == ("kernel_sequence", 4)
+    assert e.step_ns == pytest.approx(20 * 110_000, rel=0.05)
+
+
+def test_an_operator_that_runs_once_says_that_there_is_one_pass(tmp_path: Path) -> None:
+    """Each layer waits for its router, as iterations wait for their loss."""
+    build = Build()
+    build.operator(0, 50, "aten::embedding")
+    for layer in range(10):
+        at = 100 + 1_000.0 * layer
+        for k in range(4):
+            start = at + 200 * k
+            build.kernel(start + 20, start + 150, call=(start, start + 5), name=f"k{k}")
+        build.copy(at + 820, at + 822, call=(at + 810, at + 830), kind="DtoH", size=8)
+    assert explained(build, tmp_path).steps.source == "whole_capture"
+
+
+def test_each_launch_of_a_whole_graph_is_a_step(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(12):
+        call = (1_000 * i + 20, 1_000 * i + 30)
+        build._op("graph", 1_000 * i + 50, 1_000 * i + 990, call, "[CUDA graph 2]", 7, 0, 100,
+                  "cudaGraphLaunch", graph_id=2)  # fmt: skip
+    e = explained(build, tmp_path)
+    assert (e.steps.source, e.steps.kind, len(e.steps)) == ("graph_replay", "graph_replay", 12)
+    assert np.median(e.steady_durations_ns) == pytest.approx(1e6, rel=0.05)
+
+
+def test_coverage_says_what_lies_outside(tmp_path: Path) -> None:
+    build = Build()
+    build.kernel(0, 3_000, call=(0, 5), name="init")
+    for i in range(5):
+        at = 10_000 + 1_000 * i
+        build.range(at, at + 1_000, f"step_{i}")
+        build.kernel(at + 100, at + 900, call=(at + 1, at + 5), name="work")
+    found = explained(build, tmp_path).coverage
+    assert found.gpu == pytest.approx(4_000 / 7_000)
+    assert found.time == pytest.approx(4_900 / 14_900)
+    assert (found.before_ns, found.after_ns, found.work_outside_ns) == (10_000_000, 0, 3_000_000)
+    assert found.low
+
+
+@pytest.mark.parametrize(
+    ("choice", "steps", "source"),
+    [
+        (StepChoice(mark="inner"), 8, "user"),
+        (StepChoice(mark="^outer_"), 4, "user"),
+        (StepChoice(kernel="first"), 8, "user"),
+        (StepChoice(mark="none"), 1, "whole_capture"),
+    ],
+)
+def test_the_user_overrules(choice: StepChoice, steps: int, source: str, tmp_path: Path) -> None:
+    build = Build()
+    for i in range(8):
+        at = 1_000 * i
+        if i % 2 == 0:
+            build.range(at, at + 1_990, f"outer_{i // 2}")
+        build.range(at + 5, at + 990, "inner")
+        build.kernel(at + 20, at + 400, call=(at + 6, at + 9), name="first")
+        build.kernel(at + 420, at + 900, call=(at + 10, at + 14), name="second")
+    e = explained(build, tmp_path, choice)
+    assert (len(e.steps), e.steps.source) == (steps, source)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (StepChoice(mark="nothing"), "ranges of the capture: 'train_step'"),
+        (StepChoice(mark="("), "no regular expression"),
+        (StepChoice(kernel="nothing"), "kernels of the capture: 'gemm'"),
+        (StepChoice(mark="a", kernel="b"), "give one of them"),
+    ],
+)
+def test_a_choice_that_finds_nothing_offers_what_there_is(
+    choice: StepChoice, said: str, tmp_path: Path
+) -> None:
+    build = Build()
+    for i in range(4):
+        build.range(1_000 * i, 1_000 * i + 900, "train_step")
+        build.kernel(1_000 * i + 20, 1_000 * i + 400, call=(1_000 * i + 6, 1_000 * i + 9))
+    with pytest.raises(UsageError, match=said):
+        explained(build, tmp_path, choice)

@@ -1,0 +1,82 @@
+"""Steps of captures that hold only a part of what was enqueued, or of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.build import Build
+
+from stepscope.activity.device import lanes
+from stepscope.breakdown.explain import explain
+from stepscope.steps.find import find_steps
+from stepscope.steps.windows import steady_steps
+from stepscope.steps.workload import Workload
+
+
+def test_steps_that_the_capture_ends_before_are_set_aside(tmp_path: Path) -> None:
+    """The host enqueues eight steps in advance; the GPU gets to five of them."""
+    build = Build()
+    for i in range(8):
+        build.range(i * 100, i * 100 + 90, f"step {i}")
+        for k in range(6):
+            call = (i * 100 + 10 * k, i * 100 + 10 * k + 5)
+            if i < 5:
+                start = 1_000 + i * 6_000 + k * 1_000
+                build.kernel(start, start + 1_000, call=call, name=f"k{k}")
+            else:
+                build.api(*call, "cudaLaunchKernel", correlation=10_000 + 6 * i + k)
+    trace = build.trace(tmp_path)
+    (found,) = explain(trace.frame, trace.meta)
+    assert len(found.steps) == 8
+    assert found.last == 4
+    assert found.step_ns == pytest.approx(6e6, rel=0.2)
+    assert "the last 3 steps set aside, because the capture ends before" in found.set_aside
+
+
+def test_nothing_else_is_set_aside_for_that() -> None:
+    assert steady_steps(np.array([5, 5, 5, 5, 0, 0])) == (
+        0,
+        3,
+        "the last 2 steps set aside, because the capture ends before the GPU gets to them",
+    )
+    assert steady_steps(np.array([5, 5, 5, 5])) == (0, 3, "")
+    assert steady_steps(np.array([0, 0, 0]))[1] == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_what_was_enqueued_before_the_capture_makes_no_steps(tmp_path: Path, ahead: int) -> None:
+    """A queue of some steps is left from before; its calls are not in the capture."""
+    build, at = Build(), 1_000.0
+    for i in range(12):
+        for k in range(8):
+            call = None if i < ahead else (at - 900 - 500 + 10 * k, at - 900 - 500 + 10 * k + 5)
+            build.kernel(at, at + 990, call=call, name=f"k{k}")
+            at += 1_000
+    trace = build.trace(tmp_path)
+    (lane,) = lanes(trace.frame)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
+    assert found.source == "kernel_sequence"
+    assert abs(len(found) - (12 - ahead)) <= 1
+    assert (np.diff(found.begin_ns) >= 0).all()
+    (explained,) = explain(trace.frame, trace.meta)
+    assert (explained.steady_durations_ns > 0).all()
+    assert explained.step_ns == pytest.approx(8e6, rel=0.05)
+
+
+@pytest.mark.parametrize(("before", "source"), [(6, "kernel_sequence"), (90, "whole_capture")])
+def test_a_repetition_must_be_most_of_the_run(tmp_path: Path, before: int, source: str) -> None:
+    """Four times the same six kernels, whose last is read, behind work that does not repeat."""
+    build, at = Build(), 0.0
+    names = [f"once{k}" for k in range(before)] + [f"k{k}" for _ in range(4) for k in range(6)]
+    for name in names:
+        build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
+        at += 110
+        if name == "k5":
+            build.copy(at + 10, at + 12, call=(at, at + 15), kind="DtoH", size=4, dst="pageable")
+            at += 20
+    trace = build.trace(tmp_path)
+    (lane,) = lanes(trace.frame)
+    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
+    assert found.source == source

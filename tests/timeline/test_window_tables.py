@@ -1,0 +1,165 @@
+"""Tables of a window: the figures of ``stepscope kernels`` and ``operators``, and by hand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.build import Build
+
+from stepscope.kernels.views import GROUPINGS as OF_OPERATORS
+from stepscope.session import Session, bundled_capture
+from stepscope.timeline.tables import Window, Work
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import Frame
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session([bundled_capture()])
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    columns = found["columns"]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_kernels_of_the_steady_steps_are_those_of_the_command(session: Session) -> None:
+    found = session.panels.table("kernel", None, None)
+    assert found["keys"] == ["kernel", "family", "math"]
+    expected = session.kernels().to_pylist()
+    got = rows(found)
+    assert len(got) == len(expected) > 20
+    for row, told in zip(got, expected, strict=True):
+        assert row["names"] == [told["kernel"], told["family"] or "", told["math"] or ""]
+        assert (row["count"], row["total_ns"]) == (told["calls"], told["time_ns"])
+        assert row["share"] == pytest.approx(told["share_of_step"], abs=5e-5)
+        assert row["median_ns"] == pytest.approx(told["median_ns"], abs=1)
+        per_step = row["total_ns"] / found["steps"]
+        assert per_step == pytest.approx(told["time_ns_per_step"], abs=1)
+        assert row["count"] / found["steps"] == pytest.approx(told["calls_per_step"], abs=0.006)
+
+
+@pytest.mark.parametrize("by", list(OF_OPERATORS))
+def test_operators_of_the_steady_steps_are_those_of_the_command(session: Session, by: str) -> None:
+    key = "operator" if by == "inner" else by
+    expected = {
+        (told[key], told["phase"] or ""): (told["kernels"], told["time_ns"])
+        for told in session.operators(by).to_pylist()
+    }
+    got = rows(session.panels.table(by, None, None))
+    assert {tuple(r["names"]): (r["count"], r["total_ns"]) for r in got} == expected
+
+
+def test_any_window_is_what_sql_says_of_it(session: Session) -> None:
+    begin, end = 50_000_000, 130_000_000
+    expected = session.query(
+        f"""SELECT kernel, count(*) AS n, sum(end_ns - start_ns)::BIGINT AS ns,
+        quantile_cont(end_ns - start_ns, 0.95) AS p95
+        FROM kernel_family WHERE start_ns >= {begin} AND start_ns < {end}
+        GROUP BY 1, family, math"""
+    ).to_pylist()
+    found = session.panels.table("kernel", begin, end)
+    got = rows(found)
+    assert sorted((r["names"][0], r["count"], r["total_ns"], round(r["p95_ns"])) for r in got) == (
+        sorted((e["kernel"], e["n"], e["ns"], round(e["p95"])) for e in expected)
+    )
+    assert found["wall_ns"] == end - begin
+    steps = session.query(
+        f"SELECT count(*) AS n FROM step WHERE start_ns >= {begin} AND start_ns < {end}"
+    )
+    assert found["steps"] == steps["n"][0].as_py() > 0
+
+
+def test_instances_are_drawn_where_they_are(session: Session) -> None:
+    begin, end = 50_000_000, 130_000_000
+    for row in rows(session.panels.table("kernel", begin, end))[:3]:
+        found = session.panels.instances("kernel", row["group"], begin, end)
+        assert found["total"] == row["count"] == len(found["start"])
+        assert found["start"] == sorted(found["start"])
+        ns = sum(e - s for s, e in zip(found["start"], found["end"], strict=True))
+        assert ns == row["total_ns"]
+        for i in (0, -1):
+            place = session.asker.row(found["track"][i], found["row"][i])
+            assert (place["start"], place["end"]) == (found["start"][i], found["end"][i])
+            assert place["depth"] == found["depth"][i]
+            assert place["name"] == row["names"][0]
+
+
+def test_wrong_questions_are_refused(session: Session) -> None:
+    with pytest.raises(UsageError, match="no table by"):
+        session.panels.table("x" * 9999, None, None)
+    with pytest.raises(UsageError, match="no group"):
+        session.panels.instances("kernel", 99_999, None, None)
+    with pytest.raises(UsageError, match="empty"):
+        session.panels.table("kernel", 5, 5)
+
+
+def test_ranks_count_each_on_its_clock(tmp_path: Path) -> None:
+    folders = []
+    for rank in range(2):
+        b = Build()
+        for step in range(4):
+            at = step * 100.0 + 1000 * rank
+            b.range(at, at + 95, f"step_{step}")
+            b.kernel(at + 20, at + 80, call=(at + 5, at + 10))
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        folders.append(b.trace(folder, rank=rank, origin_epoch_ns=1000 - 1_000_000 * rank).folder)
+    session = Session(folders)
+    begin, end = session.timeline.begin_ns, session.timeline.end_ns
+    found = session.panels.table("kernel", begin, end)
+    assert rows(found)[0]["count"] == 8
+    assert found["wall_ns"] == 2 * (end - begin)
+    steady = session.panels.table("kernel", None, None)
+    assert rows(steady)[0]["count"] == session.kernels().to_pylist()[0]["calls"]
+    instances = session.panels.instances("kernel", rows(found)[0]["group"], begin, end)
+    assert len(set(instances["track"])) == 2
+
+
+def many(n: int) -> Work:
+    rng = np.random.default_rng(3)
+    start = np.sort(rng.integers(0, 10**10, n))
+    names = [f"kernel {i}" for i in range(800)]
+    code = rng.integers(0, len(names), n).astype(np.int32)
+    frame = Frame(
+        {
+            "start_ns": start,
+            "end_ns": start + rng.integers(100, 10_000, n),
+            **dict.fromkeys(("kernel", "family", "math"), code),
+        },
+        dict.fromkeys(("kernel", "family", "math"), names),
+    )
+    window = Window(np.ones(n, bool), 10**10, 100, 0, 10**10)
+    return Work(frame, start, window)
+
+
+def test_a_million_operations_answer_at_once() -> None:
+    work = many(1_000_000)
+    begun = time.process_time()
+    floor = np.lexsort((work.ns, work.families["kernel"]))
+    sorting = time.process_time() - begun
+    assert len(floor) == 1_000_000
+    work.table("kernel", work.steady)
+    begun = time.process_time()
+    for begin in (0, 10**9, 4 * 10**9):
+        chosen = (work.start_ns >= begin) & (work.start_ns < begin + 5 * 10**9)
+        work.table("kernel", Window(chosen, 1, 1, begin, begin + 5 * 10**9))
+    each = (time.process_time() - begun) / 3
+    # a question costs less than sorting once, which it would if nothing were kept
+    assert each < max(0.2, 1.5 * sorting)
+
+
+@pytest.mark.parametrize("most", [1, 5, 4000, 1 << 40])
+def test_groups_are_numbered_in_the_order_of_their_keys(most: int) -> None:
+    from stepscope.timeline.tables import _factored
+
+    for size in (0, 1, 500):
+        key = np.random.default_rng(size).integers(0, most, size)
+        distinct, code = _factored(key)
+        expected, inverse = np.unique(key, return_inverse=True)
+        assert distinct.tolist() == expected.tolist()
+        assert code.tolist() == inverse.reshape(-1).tolist()
