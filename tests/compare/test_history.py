@@ -142,6 +142,30 @@ def test_a_file_that_stays_locked_is_one_sentence(
     assert len(history_entries(str(path))) == 1
 
 
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE entry SET name = x'ff' WHERE id = 2", "entry 2 of .*a name is no text"),
+        ("UPDATE entry SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "damaged or no history"),
+        ("UPDATE entry SET added_ns = 'soon' WHERE id = 2", "entry 2 of .*its time is none"),
+        ("UPDATE figure SET value = 9e999 WHERE entry = 2", "entry 2 of .*a figure is no number"),
+        ("UPDATE figure SET value = 'x' WHERE entry = 2", "entry 2 of .*a figure is no number"),
+        ("UPDATE figure SET value = -1 WHERE entry = 2", "entry 2 of .*has no step_ms"),
+        ("DELETE FROM figure WHERE entry = 2", "entry 2 of .*has no step_ms"),
+        ("UPDATE entry SET profile = 7 WHERE id = 2", "entry 2 of .* is damaged"),
+        ("ALTER TABLE figure RENAME COLUMN value TO v", "no such column"),
+        ("DROP TABLE figure", "no such table"),
+    ],
+)
+def test_cells_of_other_types_are_one_sentence(statement: str, said: str, tmp_path: Path) -> None:
+    path = filled(tmp_path / "h.sqlite", [10, 11, 12])
+    with sqlite3.connect(path) as other:
+        other.execute(statement)
+    other.close()
+    with History(path) as history, pytest.raises(InputError, match=said):
+        assert not history.entries() or history.profile(2)
+
+
 def test_damage_is_one_sentence(tmp_path: Path) -> None:
     path = filled(tmp_path / "h.sqlite", [10] * 30)
     whole = path.read_bytes()

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from stepscope.compare.changepoints import ENOUGH, FEW
 from stepscope.render.compare import columns
+<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
 from stepscope.render.fitted import wrapped
 from stepscope.render.text import clean, plural
+=======
+from stepscope.render.text import clean, no_formula, plural
+>>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
 from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
@@ -45,9 +49,9 @@ def entries_csv(entries: Sequence[Entry]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = list(dict.fromkeys(name for e in entries for name in e.figures))
-    writer.writerow(["id", "added_ns", "name", "revision", "label", *names])
+    writer.writerow(["id", "added_ns", "name", "revision", "label", *map(no_formula, names)])
     for e in entries:
-        texts = [clean(text, 400) for text in (e.name, e.revision, e.label)]
+        texts = [no_formula(clean(text, 400)) for text in (e.name, e.revision, e.label)]
         writer.writerow([e.id, e.added_ns, *texts, *(e.figures.get(n, "") for n in names)])
     return out.getvalue()
 

@@ -17,9 +17,10 @@ from starlette.routing import Route
 
 from stepscope.prepared import Prepared
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
-from stepscope.server.desk import Lock, Questions
+from stepscope.server.desk import Lock, Questions, spans
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
+from stepscope.server.panels import number as _number
 from stepscope.server.steps import StepDesk
 from stepscope.trace.errors import StepscopeError, StorageError, UsageError
 
@@ -132,9 +133,7 @@ class Desk:
         tracks = [_number(text) for text in query.get("tracks", "").split(",") if text]
         return self._session.timeline.tile(
             tracks,
-            _number(query.get("begin")),
-            _number(query.get("bucket")),
-            _number(query.get("columns")),
+            *spans(*(_number(query.get(name)) for name in ("begin", "bucket", "columns"))),
             gone.is_set,
         )
 
@@ -268,13 +267,6 @@ def _file(name: str) -> Callable[..., Any]:
         return Response(asset(name), media_type=f"{kind}; charset=utf-8")
 
     return endpoint
-
-
-def _number(text: str | None) -> int:
-    try:
-        return int(text or "")
-    except ValueError as error:
-        raise UsageError(f"{(text or '')[:40]!r} is no whole number") from error
 
 
 def _json(value: object) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.text import LONGEST_JUDGED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +99,8 @@ class Frame:
 
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
-        hits = np.array([holds(text) for text in self.texts[column]] + [False], dtype=bool)
+        known = (text[:LONGEST_JUDGED] for text in self.texts[column])
+        hits = np.array([*map(holds, known), False], dtype=bool)
         codes = self.columns[column]
         if not hits.any():
             return np.zeros(len(codes), bool)
