@@ -113,13 +113,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
         _say_damage(damage)
     except StepscopeError as error:
-<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
-        if isinstance(error, LimitError) and error.left_running:
-            _end_at_once(error.exit_code, str(error))
-        _fail(str(error), error.exit_code)
-=======
-        _fail(_TOO_LITTLE if _lacks_memory(error) else str(error), error.exit_code)
->>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
+        _refuse(error)
     except click.exceptions.Exit as error:
         _say_damage(damage)
         sys.exit(error.exit_code)
@@ -264,19 +258,20 @@ def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
     sys.exit(2)
 
 
+def _refuse(error: StepscopeError) -> NoReturn:
+    """End with the one line of an error that users can do something about."""
+    if isinstance(error, LimitError) and error.left_running:
+        _end_at_once(error.exit_code, str(error))
+    _fail(_TOO_LITTLE if _lacks_memory(error) else str(error), error.exit_code)
+
+
 def _fail(message: str, code: int) -> NoReturn:
-<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
     _say(message)
     sys.exit(code)
 
 
 def _say(message: str) -> None:
     """One line on the standard error."""
-    from stepscope.render.text import clean
-
-    # paths and SQL come back in messages: they may hold anything
-    line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
-=======
     line = " ".join(message.split())
     try:
         from stepscope.render.text import clean
@@ -284,6 +279,5 @@ def _say(message: str) -> None:
         line = "".join(c if " " <= c <= "~" else "?" for c in line[:_LONGEST_MESSAGE])
     else:  # paths and SQL come back in messages: they may hold anything
         line = clean(line, _LONGEST_MESSAGE)
->>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)

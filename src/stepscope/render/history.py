@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from stepscope.compare.changepoints import ENOUGH, FEW
 from stepscope.render.compare import columns
-<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
 from stepscope.render.fitted import wrapped
-from stepscope.render.text import clean, plural
-=======
 from stepscope.render.text import clean, no_formula, plural
->>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
 from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
