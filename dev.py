@@ -74,12 +74,36 @@ def demo(arguments: Sequence[str]) -> int:
     return call([str(VENV / "bin" / "stepscope"), "demo", *arguments], Path.cwd())
 
 
+LEFT_OUT = (
+    *(
+        "capture",
+        "cli",
+        "compare",
+        "diagnosis",
+        "export",
+        "fuzz",
+        "reports",
+        "server",
+        "simulation",
+    ),
+    *("walk", "importers/test_kineto_real.py", "importers/test_nsys_schemas.py"),
+    *("importers/test_nsys_figures.py", "timeline/test_stored_tracks.py", "test_docs.py"),
+    *("test_packaging.py", "steps/test_xla_steps.py"),
+)
+FAST = (*(f"--ignore=tests/{name}" for name in LEFT_OUT), "-m", "not slow and not gpu")
+"""What the quick selection leaves out: what starts programs, browsers and servers, and what goes
+through whole captures of every kind."""
+
+
 def test(arguments: Sequence[str]) -> int:
     """Run every check; pytest comes last, so that its counts close the output.
 
     The type checker, which uses one core, works beside pytest; it is heard only when it fails.
+    ``--fast`` runs ruff and the quick tests only, and says what it left out.
     """
     prepare()
+    if "--fast" in arguments:
+        return fast([argument for argument in arguments if argument != "--fast"])
     (types, checker), quick = LINTERS[-1], LINTERS[:-1]
     with tempfile.TemporaryFile() as said:
         command = [str(PYTHON), *checker]
@@ -90,8 +114,7 @@ def test(arguments: Sequence[str]) -> int:
             failed = [name for name, command in quick if python(*command)]
             if failed:
                 say(f"{listed(failed)} failed (above); the tests run nevertheless")
-            # a worker gets neighbouring tests, which share what they set up
-            code = python("-m", "pytest", "-n", "auto", "--dist", "worksteal", *arguments)
+            code = python(*pytest(), *arguments)
             if checking.wait():
                 failed.append(types)
                 said.seek(0)
@@ -101,6 +124,30 @@ def test(arguments: Sequence[str]) -> int:
     if failed:
         say(f"failed: {listed([*failed, 'pytest'] if code else failed)}")
     return code or bool(failed)
+
+
+def pytest() -> tuple[str, ...]:
+    """How pytest is started: one worker more than cores, as tests also wait.
+
+    A worker gets neighbouring tests, which share what they set up.
+    """
+    return ("-m", "pytest", "-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
+
+
+def fast(arguments: Sequence[str]) -> int:
+    """Run ruff and the tests that need neither other programs nor whole captures of every kind."""
+    failed = [name for name, command in LINTERS[:-1] if python(*command)]
+    code = python(*pytest(), *FAST, *arguments)
+    say(f"left out: mypy and the tests of {listed(LEFT_OUT)}; python3 dev.py test runs all")
+    if failed:
+        say(f"failed: {listed([*failed, 'pytest'] if code else failed)}")
+    return code or bool(failed)
+
+
+def docs(arguments: Sequence[str]) -> int:
+    """Write the reference pages anew from what the rooms declare."""
+    prepare()
+    return python("-m", "stepscope.docs", *arguments)
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -171,7 +218,8 @@ def ui_digest() -> str:
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "demo": (demo, "diagnose the bundled trace"),
-    "test": (test, "ruff, mypy and pytest; arguments go to pytest"),
+    "test": (test, "ruff, mypy and pytest (--fast: the quick tests); arguments go to pytest"),
+    "docs": (docs, "write docs/reference anew from what the code declares"),
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),

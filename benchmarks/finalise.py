@@ -39,9 +39,12 @@ print(time.process_time() - begin, before / 1024, after / 1024)
 def block(kind: int, payload: bytes, rows: int, thread: int = 0, sequence: int = 0) -> bytes:
     """One block of the raw format."""
     width = layout.ROWS[kind].itemsize if kind in layout.ROWS else 0
-    crc = zlib.crc32(payload)
-    head = (layout.BLOCK_MAGIC, kind, width, rows, len(payload), crc, thread, sequence, 1)
-    return struct.pack("<IHHIIIIQQ", *head) + payload
+
+    def header(crc: int) -> bytes:
+        head = (layout.BLOCK_MAGIC, kind, width, rows, len(payload), crc, thread, sequence, 1)
+        return struct.pack("<IHHIIIIQQ", *head)
+
+    return header(zlib.crc32(payload, zlib.crc32(header(0)))) + payload
 
 
 def write(path: Path, records: int) -> None:

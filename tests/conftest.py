@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import lzma
 import os
 import shutil
@@ -34,6 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    gc.disable()  # all that is made until the tests begin stays
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Garbage is looked for among what tests make, not among thousands of tests, and less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "session": {
         "captures": {"importers", "trace", "data"},
-        "ceilings": {"kernels", "trace.errors"},
+        "ceilings": {"kernels", "trace.errors", "trace.text"},
         "opening": {"importers", "trace", "steps", ".answers", ".captures", ".ceilings"},
         # What took long to find, kept; it is found behind every question.
         "answers": {"trace"},
@@ -46,7 +46,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "kernel_reports": {"ncu"},
         "inside_kernels": {"ncu", "jobs", "operators", "diagnosis"},
         "diagnosing": {
-            *("operators", "diagnosis", "compare", "trace.errors", "trace.given"),
+            *("operators", "diagnosis", "compare", "trace"),
             *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
         },
         "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
@@ -131,8 +131,8 @@ ARROWS: dict[str, set[str]] = {
     # The facade of captures, as session is that of traces.
     "recording": {"capture", "importers", "trace.errors"},
     # ... and the command that starts the server: `stepscope ui`
-    "cli": {"session", "runs", "recording", "render", "trace.errors", "server"},
-    "server": {"session", "prepared", "runs", "render", "trace.errors"},
+    "cli": {"session", "runs", "recording", "render", "trace.errors", "trace.progress", "server"},
+    "server": {"session", "prepared", "runs", "render", "trace.errors", "trace.text"},
     # Writes the reference pages from every room's declarations; nothing imports it.
     "docs": {
         *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),

@@ -5,6 +5,7 @@ Beside :mod:`stepscope.session`, which opens traces; the command line calls both
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -260,6 +261,7 @@ def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[li
 def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:
     """Read each rank's raw folder into a trace beside it; raw files of those that fail stay."""
     from stepscope.importers.registry import convert
+    from stepscope.importers.stepscope.files import write_list
 
     traces, failures = [], []
     for raw in folders:
@@ -271,6 +273,9 @@ def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list
             continue
         traces.append(target)
     if folders and not failures:
+        for raw in folders if keep else ():
+            with contextlib.suppress(OSError):  # the disk is full: it is read all the same
+                write_list(raw)
         everything = folders[0].parent
         if keep:
             # a hidden name: the folder's captures are its traces, and this is the same again

@@ -24,12 +24,10 @@ RUN = ("run", "--no-counters", "--backend", "collector")
     ("program", "code"),
     [
         ("pass", 0),
-        ("import sys; sys.exit(1)", 1),
         ("import sys; sys.exit(2)", 2),
         ("import sys; sys.exit(255)", 255),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143),
-        ("import os; os.abort()", 134),
     ],
 )
 def test_a_program_without_a_gpu(
@@ -172,6 +170,16 @@ def test_a_rank_that_nobody_asked_for(program: Program, stepscope: Stepscope) ->
         assert not (program.folder / name).exists()
 
 
+def test_a_rank_that_torch_profiler_was_not_asked_for(stepscope: Stepscope, tmp_path: Path) -> None:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK"):
+        done = stepscope(
+            *("run", "--strict", "--backend", "torch", "--ranks", "0", "-o", tmp_path / name),
+            *("--", sys.executable, "-c", "pass"),
+            **{name: "3"},
+        )
+        assert "--ranks asks for 0, and the processes here have rank 3" in done.stderr
+
+
 def test_a_launcher_of_ranks_one_of_which_fails(program: Program, stepscope: Stepscope) -> None:
     """As torchrun does it: its exit code, and the traces of all ranks."""
     script = program.folder / "launcher.py"
@@ -234,6 +242,24 @@ def test_back_ends_pass_the_programs_code_on(
         assert "the tool wrote no" in done.stderr
     strict = ("run", "--strict", "--backend", backend, "-o", tmp_path / "p", "--", *program)
     stepscope(*strict, expect=code or 2)
+
+
+@pytest.mark.parametrize("backend", ["nsys", "ncu"])
+def test_steps_that_another_tool_waited_for(
+    stepscope: Stepscope, tmp_path: Path, tools: Path, backend: str
+) -> None:
+    program = (sys.executable, "-c", "pass")
+    arguments = ("run", "--backend", backend, "--steps", "3", "-o", tmp_path / "o", "--", *program)
+    assert "nothing was recorded: the program did not import torch.optim" in (
+        stepscope(*arguments).stderr
+    )
+    if backend == "nsys":
+        arguments = ("run", "--backend", "nsys", "--delay", "60", "-o", tmp_path / "p", "--")
+        assert "before the 60 s of --delay were over" in stepscope(*arguments, *program).stderr
+        arguments = ("run", "--backend", "nsys", "--range", "train", "-o", tmp_path / "q", "--")
+        assert "with --backend collector it is said which ones were" in (
+            stepscope(*arguments, *program).stderr
+        )
 
 
 def test_a_signal_through_stepscope(stepscope: Stepscope, tmp_path: Path) -> None:

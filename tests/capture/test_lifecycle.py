@@ -407,7 +407,8 @@ def test_raw_files_that_shall_be_kept_stay_after_finalise(
     before = sorted(path.name for path in outcome.raw[0].iterdir())
     assert stepscope("capture", "finalise", outcome.folder).stdout.endswith("rank0.stepscope\n")
     kept = outcome.folder / ".raw" / "rank0"
-    assert sorted(path.name for path in kept.iterdir()) == before
+    assert sorted(path.name for path in kept.iterdir()) == sorted([*before, "files.json"])
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
 
 
 def test_finalise_says_which_rank_it_could_not_read(program: Program, stepscope: Stepscope) -> None:

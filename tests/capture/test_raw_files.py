@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.capture.conftest import Program
+from tests.support.raw import block
 
 from stepscope.capture import rawfiles
 from stepscope.capture.collector.build import SOURCES
 from stepscope.importers.registry import convert, detect
 from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.ranges import _pushpop
 from stepscope.importers.stepscope.raw import read_raw
 from stepscope.trace.errors import InputError
@@ -102,19 +103,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     )
 
 
-def block(kind: int, payload: bytes, rows: int = 1, thread: int = 0, sequence: int = 0) -> bytes:
-    width = layout.ROWS[kind].itemsize if kind in layout.ROWS else 0
-    crc = zlib.crc32(payload)
-    head = (layout.BLOCK_MAGIC, kind, width, rows, len(payload), crc, thread, sequence, 48)
-    return struct.pack("<IHHIIIIQQ", *head) + payload
-
-
 def test_a_cut_file_is_read_up_to_its_last_whole_block(whole: bytes, tmp_path: Path) -> None:
     seen = set()
     for cut in range(0, len(whole) + 1, 3):
         (tmp_path / "p7-1.raw").write_bytes(whole[:cut])
         problems = ProblemLog()
-        raw = read_raw(tmp_path, "p7-1", problems)
+        raw = read_raw(Files(tmp_path), "p7-1", problems)
         seen.add((len(raw.meta), len(raw.of(layout.KERNEL)), len(raw.nvtx)))
         assert {p.id for p in problems.problems()} <= {"torn_end"}
     assert seen == {(0, 0, 0), (1, 0, 0), (1, 2, 0), (1, 2, 1)} | (
@@ -131,12 +125,36 @@ def test_any_damage_is_survived_and_said(
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "p7-1.raw").write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
     problems = ProblemLog()
-    try:
-        raw = read_raw(folder, "p7-1", problems)
-    except InputError:
-        return  # a header's row width, which no sum protects
+    raw = read_raw(Files(folder), "p7-1", problems)
     assert len(raw.of(layout.KERNEL)) in (0, 2)
+    assert {problem.id for problem in problems.problems()} & {"damaged_block", "torn_end"}
     rawfiles.recorded(folder)
+
+
+def test_a_block_of_the_first_format_is_read(whole: bytes, tmp_path: Path) -> None:
+    kernels = np.zeros(2, layout.ROWS[layout.KERNEL])
+    kernels["start"], kernels["end"] = (10, 30), (20, 40)
+    (tmp_path / "p7-1.raw").write_bytes(
+        block(layout.META, b'{"type":"process","pid":7,"format":1}', magic=layout.BLOCK_MAGIC_1)
+        + block(layout.KERNEL, kernels.tobytes(), rows=2, magic=layout.BLOCK_MAGIC_1)
+    )
+    importer = detect(tmp_path)
+    assert importer is not None
+    problems = ProblemLog()
+    raw = read_raw(Files(tmp_path), "p7-1", problems)
+    assert raw.of(layout.KERNEL)["end"].tolist() == [20, 40]
+    assert problems.problems() == []
+
+
+def test_an_older_magic_number_does_not_spare_the_header_its_check(
+    whole: bytes, tmp_path: Path
+) -> None:
+    old = layout.BLOCK_MAGIC_1.to_bytes(4, "little")
+    (tmp_path / "p7-1.raw").write_bytes(old + whole[4:])
+    problems = ProblemLog()
+    raw = read_raw(Files(tmp_path), "p7-1", problems)
+    assert [problem.id for problem in problems.problems()] == ["damaged_block"]
+    assert raw.one("process") == {}
 
 
 def test_a_file_alone_is_a_capture(whole: bytes, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
 import random
@@ -26,6 +28,7 @@ from tests.cli.command import (
 from tests.cli.conftest import changed
 
 from stepscope.cli.main import main
+from stepscope.render.text import no_formula
 
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0
@@ -604,3 +607,105 @@ def test_a_disk_that_fills_up(
     assert (done.returncode, done.stdout) == (2, "")
     assert "disk is full" in is_one_line(done.stderr)
     assert left_over(stepscope.cache) == []
+
+
+# ---- memory, interruption, spreadsheets ----------------------------------------------------------
+
+
+NO_MEMORY = """
+import sys
+from stepscope.cli import main as module
+import duckdb, pyarrow
+kind = sys.argv.pop(1)
+def fail():
+    if kind == "wrapped":
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise RuntimeError("a library failed") from error
+    raise {
+        "python": MemoryError(),
+        "arrow": pyarrow.ArrowMemoryError("malloc of size 9 failed"),
+        "duckdb": duckdb.OutOfMemoryException("Out of Memory Error: could not allocate"),
+        "loader": ImportError("x.so: failed to map segment from shared object"),
+        "system": OSError(12, "Cannot allocate memory"),
+        "thread": RuntimeError("can't start new thread"),
+    }[kind]
+module._run = fail
+module.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["python", "arrow", "duckdb", "loader", "system", "thread", "wrapped"]
+)
+def test_memory_that_is_not_enough(kind: str, stepscope: Stepscope) -> None:
+    done = stepscope.ends(kind, program=NO_MEMORY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "memory is not enough" in is_one_line(done.stderr)
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Importing:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Importing())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "stepscope"
+from stepscope.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "stepscope.cli.main"])
+def test_interrupted_while_loading(module: str, stepscope: Stepscope) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module], capture_output=True, text=True,
+        env=stepscope.environment(), timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_nothing_is_printed_before_a_refusal(
+    folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
+    (folder / "bad.sql").write_text("SELECT nothing FROM nowhere")
+    reports = ("-r", "cuda_gpu_kern_sum", "-r", "bad", "--report-dir", folder)
+    done = stepscope("stats", sqlite_capture, *reports, expect=2)
+    assert done.stdout == ""
+    is_one_line(done.stderr)
+
+
+FORMULAS = ["=1+1", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1", "\r=1", "--cmd(1)"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_of_csv_is_a_formula(
+    text: str, folder: Path, stepscope: Stepscope, sqlite_capture: Path
+) -> None:
+    path = folder / "formula.sqlite"
+    changed(sqlite_capture, path)
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "UPDATE StringIds SET value = ? WHERE id IN "
+            "(SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL UNION "
+            "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)", (text,)
+        )  # fmt: skip
+    connection.close()
+    outputs = [
+        stepscope("stats", path, "-r", "cuda_gpu_kern_sum", "--format", "csv").stdout,
+        stepscope(
+            "query", path, "SELECT name FROM gpu_op WHERE kind = 'kernel'", "-f", "csv"
+        ).stdout,
+    ]
+    for out in outputs:
+        cells = [cell for row in csv.reader(io.StringIO(out)) for cell in row]
+        assert any(cell.startswith("'") or cell.startswith("\ufffd") for cell in cells)
+        assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in cells)
+
+
+def test_numbers_and_indented_ranges_stay() -> None:
+    for text in ("-1", "+2.5", "-1e-9", "-12,000.5", "--dataload", "-", "void f<-1>()", "a=b"):
+        assert no_formula(text) == text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -18,6 +21,7 @@ from tests.cli.command import (
     LIMIT_S,
     Stepscope,
     entries,
+    forks,
     is_one_line,
     left_over,
     python,
@@ -103,37 +107,37 @@ def test_a_capture_that_still_grows(
     assert "changed while" in message or "middle of the trace" in message
 
 
+def all_at_once(stepscope: Stepscope, *arguments: str | Path) -> list[str]:
+    """What four processes print that run the same command at once."""
+    words = [*map(str, arguments)]
+    with contextlib.ExitStack() as stack:
+        streams = [
+            [stack.enter_context(tempfile.TemporaryFile()) for _ in ("out", "err")]
+            for _ in range(4)
+        ]
+        processes = [
+            forks().start(words, stepscope.environment(), out.fileno(), err.fileno())
+            for out, err in streams
+        ]
+        codes = [process.wait() for process in processes]
+        for stream in itertools.chain(*streams):
+            stream.seek(0)
+        outputs = [(out.read().decode(), err.read().decode()) for out, err in streams]
+    assert codes == [0] * 4, outputs
+    return [out for out, _ in outputs]
+
+
 def test_two_processes_import_at_once(stepscope: Stepscope, kineto_capture: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            python("diagnose", str(kineto_capture), "--format", "json"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=stepscope.environment(),
-        )
-        for _ in range(4)
-    ]
-    outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, outputs
-    assert len({out for out, _ in outputs}) == 1
+    outputs = all_at_once(stepscope, "diagnose", kineto_capture, "--format", "json")
+    assert len(set(outputs)) == 1
     assert left_over(stepscope.cache) == [path.name for path in entries(stepscope.cache)]
     assert len(entries(stepscope.cache)) == 1
 
 
 def test_importing_again_at_once(stepscope: Stepscope, sqlite_capture: Path) -> None:
     """Entries are replaced under each other's feet."""
-    processes = [
-        subprocess.Popen(
-            python("diagnose", str(sqlite_capture), "--again", "--format", "json"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=stepscope.environment(),
-        )
-        for _ in range(4)
-    ]
-    outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, outputs
-    assert len({out for out, _ in outputs}) == 1
+    outputs = all_at_once(stepscope, "diagnose", sqlite_capture, "--again", "--format", "json")
+    assert len(set(outputs)) == 1
     assert left_over(stepscope.cache) == [entries(stepscope.cache)[0].name]
 
 

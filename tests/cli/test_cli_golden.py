@@ -86,23 +86,23 @@ def mean_step_ns(document: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("truth", TRUTH, ids=str)
-def test_the_accounting_is_exact(truth: Truth, diagnose: Any, folder: Path) -> None:
-    document = diagnose(unpack(truth.path, folder))
+def test_the_accounting_is_exact(truth: Truth, diagnose: Any) -> None:
+    document = diagnose(unpack(truth.path))
     accounts_exactly(document)
     assert document["trace"]["steps"] == truth.steps
 
 
 @pytest.mark.parametrize("truth", PLANTED, ids=str)
-def test_the_planted_cause_is_named(truth: Truth, diagnose: Any, folder: Path) -> None:
-    document = diagnose(unpack(truth.path, folder))
+def test_the_planted_cause_is_named(truth: Truth, diagnose: Any) -> None:
+    document = diagnose(unpack(truth.path))
     assert document["verdict"] == truth.cause, document["findings"]
 
 
 @pytest.mark.parametrize("truth", PLANTED, ids=str)
-def test_the_same_without_annotations(truth: Truth, diagnose: Any, folder: Path) -> None:
-    capture = unpack(truth.path, folder)
+def test_the_same_without_annotations(truth: Truth, diagnose: Any) -> None:
+    capture = unpack(truth.path)
     marked = diagnose(capture)
-    bare = diagnose(without_annotations(capture, folder))
+    bare = diagnose(without_annotations(capture))
     accounts_exactly(bare)
     assert abs(bare["trace"]["steps"] - marked["trace"]["steps"]) <= 1
     # a run of two speeds has its median anywhere between them, one that stops its mean
@@ -114,12 +114,12 @@ def test_the_same_without_annotations(truth: Truth, diagnose: Any, folder: Path)
     assert bare["verdict"] == truth.cause
 
 
-def test_both_sources_agree(diagnose: Any, folder: Path) -> None:
+def test_both_sources_agree(diagnose: Any) -> None:
     """The same program captured by both tools gets the same verdict."""
     verdicts: dict[str, set[str]] = {}
     for truth in PLANTED:
         name = truth.path.name.split(".")[0]
-        verdicts.setdefault(name, set()).add(diagnose(unpack(truth.path, folder))["verdict"])
+        verdicts.setdefault(name, set()).add(diagnose(unpack(truth.path))["verdict"])
     assert [name for name, found in verdicts.items() if len(found) > 1] == []
 
 

@@ -13,11 +13,12 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import CONTROL, LIMIT_S, Stepscope, is_one_line, python, snapshot
+from tests.cli.command import CONTROL, LIMIT_S, Stepscope, forks, is_one_line, python, snapshot
 from tests.support.captures import BUNDLED, unpack
 
 import stepscope as package
@@ -552,13 +553,8 @@ def test_environments(environment: dict[str, str], command: Stepscope, starved: 
 def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
     """Run with standard output on a pseudo terminal."""
     main, other = pty.openpty()
-    process = subprocess.Popen(
-        python(*arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=other,
-        stderr=subprocess.PIPE,
-        env=command.environment(**env),
-    )
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+    process = forks().start([*arguments], command.environment(**env), other, errors.fileno())
     os.close(other)
     parts = []
     while True:
@@ -570,8 +566,10 @@ def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
             break
         parts.append(part)
     os.close(main)
-    _, err = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, err) == (0, b"")
+    code = process.wait()
+    with errors:
+        errors.seek(0)
+        assert (code, errors.read()) == (0, b"")
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 

@@ -18,13 +18,13 @@ def rows(text: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(DATA / "nsys/gpt1024_healthy.sqlite.xz", tmp_path_factory.mktemp("views"))
+    return unpack(DATA / "nsys/gpt1024_healthy.sqlite.xz")
 
 
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packed = DATA / "kineto/gpt1024_unfused_attention.json.xz"
-    return unpack(packed, tmp_path_factory.mktemp("views"))
+    return unpack(packed)
 
 
 def test_kernels_sum_to_all_device_time(reader: Stepscope, healthy: Path) -> None:

@@ -15,8 +15,8 @@ SYNC = DATA / "nsys" / "gpt1024_sync_item.sqlite.xz"
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(SYNC, tmp_path_factory.mktemp("whatif"))
+def capture() -> Path:
+    return unpack(SYNC)
 
 
 def test_whatif(reader: Stepscope, capture: Path):

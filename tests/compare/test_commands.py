@@ -11,6 +11,9 @@ from click.testing import CliRunner
 from tests.support.captures import DATA, unpack
 
 from stepscope.cli.main import cli
+from stepscope.compare.kernels import each_name_once
+from stepscope.compare.result import KernelDifference
+from stepscope.render import fitted
 from stepscope.trace.errors import InputError, UsageError
 
 
@@ -159,7 +162,13 @@ def test_a_history_is_kept(
     assert run(history, "list", "-f", "csv")[1].count("\n") == 3
     run(history, "list", "-f", "parquet", "-o", "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size > 0
-    assert "0 changes of level" in run(history, "plot")[1]
+    plotted = run(history, "plot")[1].splitlines()
+    assert plotted[0] == (
+        "step_ms of cnn, 2 runs, too few to find a change of level: that takes about 12 runs, at "
+        "least 3 on each side of it"
+    )
+    assert plotted[1].startswith("the last run, entry 2, is +1")
+    assert "% against the median of the 1 run before it (15" in plotted[1]
     assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
     assert run(history, "plot", "-f", "html")[1].startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
@@ -283,5 +292,37 @@ def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str
     for capture in captures:
         run(history, "add", capture, "--name", "x")
     said = run(history, "bisect")[1]
-    assert said.endswith("a level takes 3 runs on each side, and there are 2.\n")
+    assert said.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.\n")
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_comparison_fits_the_terminal(
+    width: int, captures: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wanted in (captures, (*captures, captures[0])):
+        whole = run(compare, *wanted)[1]
+        assert max(map(len, whole.splitlines())) > 100  # a pipe gets whole lines
+        with monkeypatch.context() as patch:
+            patch.setattr(fitted, "terminal_width", lambda: width)
+            lines = run(compare, *wanted)[1].splitlines()
+        # the path of a capture is not broken, so that it can be copied
+        assert max(len(line) for line in lines if captures[0][:20] not in line) <= width
+
+
+def test_kernels_of_one_name_are_one_row() -> None:
+    def kernel(name: str, relation: str, ns: int) -> KernelDifference:
+        names = [name]
+        return KernelDifference(
+            relation, [] if relation == "new" else names, names, "x", None, None, 1.0, 2.0, 10,
+            10 + ns, ns, 1.5, True,
+        )  # fmt: skip
+
+    given = [kernel("a", "new", 50), kernel("b", "same", 60), kernel("a", "new", 20),
+             kernel("a", "same", -5)]  # fmt: skip
+    found = each_name_once(given)
+    assert [(k.after[0], k.relation, k.difference_ns, n) for k, n in found] == [
+        ("a", "new", 70, 2), ("b", "same", 60, 1), ("a", "same", -5, 1),
+    ]  # fmt: skip
+    assert (found[0][0].calls_after, found[0][0].each_ratio) == (4.0, None)
+    assert sum(k.difference_ns for k, _ in found) == sum(k.difference_ns for k in given)

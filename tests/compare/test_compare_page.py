@@ -18,10 +18,9 @@ COLOURS = Path(palette.__file__).parents[1] / "server/ui/src/colours.ts"
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("page")
+def pair() -> Pair:
     names = ("gpt1024_sync_item", "gpt1024_healthy")
-    return Pair(*(str(unpack(DATA / "nsys" / f"{n}.sqlite.xz", folder)) for n in names))
+    return Pair(*(str(unpack(DATA / "nsys" / f"{n}.sqlite.xz")) for n in names))
 
 
 def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> None:

@@ -38,7 +38,7 @@ def of(path: Path) -> Profile:
 
 
 def bundled(name: str) -> Path:
-    return unpack(DATA / "nsys" / f"{name}.sqlite.xz", FOLDER[0])
+    return unpack(DATA / "nsys" / f"{name}.sqlite.xz")
 
 
 # --- by hand -------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_the_same_code_under_two_tools_is_not_compared(
 
 
 def test_the_parts_of_every_step_sum_to_its_length() -> None:
-    ranks = [unpack(f, FOLDER[0]) for f in sorted((DATA.parent / "ranks").glob("*.xz"))]
+    ranks = [unpack(f) for f in sorted((DATA.parent / "ranks").glob("*.xz"))]
     assert len(ranks) == 2
     runs = [of(bundled("cnn_small")), of(bundled("gpt_graph")), Session(ranks).profile()]
     for run in runs:

@@ -17,7 +17,7 @@ import pytest
 from tests.compare.profiles import profile
 
 from stepscope.compare.changepoints import change_points
-from stepscope.compare.history import History, suspects
+from stepscope.compare.history import Entry, History, Mark, Plot, suspects
 from stepscope.compare.history import sqlite as module
 from stepscope.render import history as render
 from stepscope.runs import history_bisect, history_entries, history_parquet, history_plot
@@ -142,6 +142,30 @@ def test_a_file_that_stays_locked_is_one_sentence(
     assert len(history_entries(str(path))) == 1
 
 
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE entry SET name = x'ff' WHERE id = 2", "entry 2 of .*a name is no text"),
+        ("UPDATE entry SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "damaged or no history"),
+        ("UPDATE entry SET added_ns = 'soon' WHERE id = 2", "entry 2 of .*its time is none"),
+        ("UPDATE figure SET value = 9e999 WHERE entry = 2", "entry 2 of .*a figure is no number"),
+        ("UPDATE figure SET value = 'x' WHERE entry = 2", "entry 2 of .*a figure is no number"),
+        ("UPDATE figure SET value = -1 WHERE entry = 2", "entry 2 of .*has no step_ms"),
+        ("DELETE FROM figure WHERE entry = 2", "entry 2 of .*has no step_ms"),
+        ("UPDATE entry SET profile = 7 WHERE id = 2", "entry 2 of .* is damaged"),
+        ("ALTER TABLE figure RENAME COLUMN value TO v", "no such column"),
+        ("DROP TABLE figure", "no such table"),
+    ],
+)
+def test_cells_of_other_types_are_one_sentence(statement: str, said: str, tmp_path: Path) -> None:
+    path = filled(tmp_path / "h.sqlite", [10, 11, 12])
+    with sqlite3.connect(path) as other:
+        other.execute(statement)
+    other.close()
+    with History(path) as history, pytest.raises(InputError, match=said):
+        assert not history.entries() or history.profile(2)
+
+
 def test_damage_is_one_sentence(tmp_path: Path) -> None:
     path = filled(tmp_path / "h.sqlite", [10] * 30)
     whole = path.read_bytes()
@@ -211,3 +235,28 @@ def test_plot_and_bisect_name_the_change(tmp_path: Path, monkeypatch: pytest.Mon
         history.add(run(1), name="other")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--name"):
         history_plot(path, "", "step_ms")
+
+
+@pytest.mark.parametrize(
+    ("values", "head", "last"),
+    [
+        ((10.0,), "1 run, too few to find a change of level: that takes about 12 runs", ""),
+        ((10.0, 10.0, 18.0), "3 runs, too few", "entry 3, is +80.0 % against the median of the 2"),
+        ((10.0,) * 11 + (18.0,), "12 runs, 0 changes of level", "entry 12, is +80.0 %"),
+        ((10.0,) * 7 + (18.0,) * 6, "13 runs, 1 change of level", ""),
+        ((0.0, 0.0, 1.0), "3 runs, too few", ""),
+    ],
+)
+def test_a_plot_says_what_few_runs_cannot_show(
+    values: tuple[float, ...], head: str, last: str
+) -> None:
+    entries = [Entry(i, 0, "gpt", "", "", {"step_ms": v}) for i, v in enumerate(values, 1)]
+    marks = [
+        Mark(entries[point.at], entries[point.at - 1], point.ratio, point.chance)
+        for point in (change_points(values) if min(values) else [])
+    ]
+    text = render.plot_text(Plot("stepscope.history/1", "gpt", "step_ms", entries, marks), 80)
+    assert " ".join(text.split()).startswith(f"step_ms of gpt, {head}")
+    assert ("the last run" in text) == bool(last)
+    assert last in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80

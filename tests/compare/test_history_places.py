@@ -330,6 +330,23 @@ def test_a_file_of_the_first_layout_is_upgraded(tmp_path: Path) -> None:
     assert len(history_plot(str(path), "gpt", "step_ms", added=True).entries) == 4
 
 
+def test_reading_changes_no_file(tmp_path: Path) -> None:
+    """A file of the first layout is read as it is, and copied the same however often."""
+    path = tmp_path / "h.sqlite"
+    path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert len(history_entries(str(path))) == 3
+    history_plot(str(path), "gpt", "step_ms", added=True)
+    other = str(tmp_path / "other.sqlite")
+    assert [history_copy(str(path), other) for _ in range(2)] == [(3, 3), (3, 0)]
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert {found.name for found in tmp_path.iterdir()} == {"h.sqlite", "other.sqlite"}
+    with History(path, create=True) as history:  # now it has the layout of today
+        keys = [record.key for record in history.store.records()]
+    with History(other) as history:
+        assert [record.key for record in history.store.records()] == keys
+
+
 def test_an_upgrade_that_fails_leaves_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +356,7 @@ def test_an_upgrade_that_fails_leaves_the_file(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_module, "LAYOUTS", broken)
         with pytest.raises(StorageError):
-            SqliteStore(path)
+            SqliteStore(path, create=True)
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'x'").fetchone() == (0,)

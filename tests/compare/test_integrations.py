@@ -213,11 +213,11 @@ def test_stepscope_is_installed_from_the_checkout_with_its_lock(tmp_path: Path) 
 # Ways to say: get a package from an index.
 INSTALLERS = (
     r"pip3? install|pipx (?:install|run)|uv (?:add|pip install|tool (?:install|run))|uvx"
-    r"|(?:conda|mamba|micromamba|pixi) (?:install|add|create)|poetry add|pdm add|rye add|easy_install"
-    r"|--with|npx|brew install"
+    r"|(?:conda|mamba|micromamba|pixi) (?:install|add|create)|poetry add|pdm add|rye add"
+    r"|easy_install|--with|npx|brew install"
 )
 FROM_AN_INDEX = re.compile(
-    rf"\b(?:{INSTALLERS})\b[^\n|;&]*?(?<![\w./$@-])[\"']?stepscope(?:\[[\w,]*\])?(?![\w./-])"
+    rf"(?<![\w-])(?:{INSTALLERS})\b[^\n|;&`]*?(?<![\w./$@-])[\"']?stepscope(?:\[[\w,]*\])?(?![\w./-])"
 )
 
 
@@ -227,9 +227,10 @@ FROM_AN_INDEX = re.compile(
         ("pip install stepscope", True),
         ("python -m pip install --quiet 'stepscope[ncu]'", True),
         ("uvx stepscope demo", True),
+        ("uv run --with stepscope python", True),
         ("uv tool install stepscope", True),
         ("pip install --upgrade stepscope==1", True),
-        ("pip install .", False),
+        ("`pip install .` installs the `stepscope` command", False),
         ("pip install ./third_party/stepscope", False),
         ('pip install "$STEPSCOPE_SOURCE"', False),
         ("pip install third_party/stepscope && stepscope demo", False),
@@ -323,9 +324,7 @@ def test_the_template_passes_its_variables_untouched(tmp_path: Path) -> None:
 
 def test_both_judge_real_captures(tmp_path: Path) -> None:
     """As a CI system runs them, on a healthy capture and on one that starves."""
-    good, bad = (
-        unpack(DATA / "nsys" / f"{n}.sqlite.xz", tmp_path) for n in ("cnn_small", "cnn_disk")
-    )
+    good, bad = (unpack(DATA / "nsys" / f"{n}.sqlite.xz") for n in ("cnn_small", "cnn_disk"))
     environment = program(tmp_path, f'exec {shlex.quote(sys.executable)} -m stepscope "$@"')
     environment["PYTHONPATH"] = str(ROOT / "src")
     shells = {"bash": action_script(), "sh": template_script()}

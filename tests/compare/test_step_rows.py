@@ -31,9 +31,8 @@ def array(text: str, kind: str) -> Any:
 
 
 @pytest.fixture(scope="module", params=["gpt1024_sync_item", "gpt1024_unfused_optimizer"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("pair")
-    paths = [unpack(DATA / "nsys" / f"{name}.sqlite.xz", folder)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    paths = [unpack(DATA / "nsys" / f"{name}.sqlite.xz")
              for name in (request.param, "gpt1024_healthy")]  # fmt: skip
     return Pair(*map(str, paths))
 

@@ -22,15 +22,15 @@ CAPTURES = DATA / "jax"
 def test_the_planted_cause_comes_first(
     tmp_path: Path, name: str, verdict: str, step_ms: float
 ) -> None:
-    diagnosis = Session([unpack(CAPTURES / f"{name}.sqlite.xz", tmp_path)]).diagnose()
+    diagnosis = Session([unpack(CAPTURES / f"{name}.sqlite.xz")]).diagnose()
     assert diagnosis.verdict == verdict
     assert diagnosis.step_ns.median / 1e6 == pytest.approx(step_ms, rel=0.01)
     assert diagnosis.trace.steps == 10
 
 
 def test_advice_is_in_words_of_the_framework(tmp_path: Path) -> None:
-    jax = Session([unpack(CAPTURES / "jax_host_compute.sqlite.xz", tmp_path)]).diagnose()
-    torch = Session([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz", tmp_path)]).diagnose()
+    jax = Session([unpack(CAPTURES / "jax_host_compute.sqlite.xz")]).diagnose()
+    torch = Session([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz")]).diagnose()
     assert jax.findings[0].cause == torch.findings[0].cause == "host_compute"
     assert "jax" in " ".join(jax.findings[0].recommendations)
     assert "torch" not in " ".join(jax.findings[0].recommendations)

@@ -18,7 +18,7 @@ LABELLED = [
 
 @pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry["file"])
 def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Path) -> None:
-    damaged = with_lost_records(unpack(DATA / entry["file"], tmp_path), tmp_path, 0.02)
+    damaged = with_lost_records(unpack(DATA / entry["file"]), tmp_path, 0.02)
     diagnosis = Session([damaged]).diagnose()
     assert diagnosis.verdict == entry["cause"]
     for lane in diagnosis.accounting:
@@ -29,7 +29,7 @@ def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Pa
 
 def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:
     """Copies alone leave all computing as idle time, which no cause explains."""
-    path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz", tmp_path)
+    path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz")
     with sqlite3.connect(path) as database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     diagnosis = Session([path]).diagnose()

@@ -49,7 +49,7 @@ SOME = ("no annotations", "lost links", "begun in mid-step", "the device's clock
     ],
 )
 def test_the_verdict_stays(file: str, kinds: tuple[str, ...], tmp_path: Path) -> None:
-    trace = Session([unpack(DATA / file, tmp_path)]).job.members[0].trace
+    trace = Session([unpack(DATA / file)]).job.members[0].trace
     tables = variants.tables_of(trace)
     for number, kind in enumerate(kinds):
         changed = KINDS[kind](dict(tables))
@@ -71,7 +71,7 @@ def test_a_third_of_a_run_keeps_it_or_says_why_not(
     file: str, part: tuple[float, float], tmp_path: Path
 ) -> None:
     """Three steps are left: in so few, a pause that recurs cannot be told from noise."""
-    trace = Session([unpack(DATA / file, tmp_path)]).job.members[0].trace
+    trace = Session([unpack(DATA / file)]).job.members[0].trace
     tables = variants.part(variants.tables_of(trace), *part)
     found = Session([variants.written(tables, trace, tmp_path / "part.stepscope")]).diagnose()
     assert found.verdict in (CAUSE[file], "insufficient_data", "host_compute")

@@ -96,9 +96,9 @@ def test_a_report_of_the_first_version_can_still_be_verified(
     assert not verified(session, earlier).verified
 
 
-def test_a_report_of_another_capture_differs(report: dict[str, Any], tmp_path: Path) -> None:
+def test_a_report_of_another_capture_differs(report: dict[str, Any]) -> None:
     other = next(path for path in sorted(DATA.rglob("gpt_pageable*")))
-    assert not verified(Session([unpack(other, tmp_path)]), report).verified
+    assert not verified(Session([unpack(other)]), report).verified
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_statement_that_reads_files_is_not_run(session: Session, report: dict[
 
 
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.xz")) + sorted(DATA.rglob("*.gz")))
-def test_times_and_sentences_rest_on_evidence(path: Path, tmp_path: Path) -> None:
-    session = Session([unpack(path, tmp_path)])
+def test_times_and_sentences_rest_on_evidence(path: Path) -> None:
+    session = Session([unpack(path)])
     diagnosis = session.diagnose()
     for finding in diagnosis.findings:
         taken = f"SELECT max(time_ns) FROM prediction WHERE cause = '{finding.cause}'"

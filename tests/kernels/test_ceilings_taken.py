@@ -36,7 +36,7 @@ def written(folder: Path, **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packed = DATA / "kineto/gpt1024_unfused_attention.json.xz"
-    return unpack(packed, tmp_path_factory.mktemp("views"))
+    return unpack(packed)
 
 
 @pytest.fixture(scope="module")

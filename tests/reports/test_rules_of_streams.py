@@ -165,7 +165,7 @@ def test_communication_and_rare_kernels_are_no_small_grids(tmp_path: Path) -> No
 def test_the_bundled_captures(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {DEFAULT_STREAM: set(), PRIORITY: set(), "repeated_copies": set()}
     for packed in sorted(DATA.glob("*/*")):
-        trace = load(unpack(packed, tmp_path), Cache())
+        trace = load(unpack(packed), Cache())
         for name, fires in found.items():
             table = outcome(trace, name).table
             if table is not None and table.num_rows:

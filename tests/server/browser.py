@@ -23,7 +23,8 @@ WATCH = """
   window.setTimeout = (run, wait = 0, ...given) => {
     // a pause in which the page gathers what a person does quickly: tests do one thing at a time
     const pause = wait >= 100 && wait <= 300;
-    const id = set((...args) => { timers.delete(id); run(...args); }, pause ? wait / 10 : wait, ...given);
+    const happen = (...args) => { timers.delete(id); run(...args); };
+    const id = set(happen, pause ? wait / 10 : wait, ...given);
     if (wait <= 300) timers.add(id);
     return id;
   };
@@ -46,7 +47,8 @@ WATCH = """
   window.stepscopeSettled = async (limit) => {
     const end = performance.now() + limit;
     for (let calm = 0; calm < 4; ) {
-      await new Promise((go) => { draw(go); set(go, 50); }); // pages that are not shown draw nothing
+      // pages that are not shown draw nothing
+      await new Promise((go) => { draw(go); set(go, 50); });
       const idle = document.documentElement.dataset.idle === "true";
       calm = idle && !timers.size && !frames.size && !asked ? calm + 1 : 0;
       if (performance.now() > end) throw new Error("the page does not come to rest");
@@ -54,7 +56,7 @@ WATCH = """
   };
 })();
 """
-"""Counts what a page has begun (timers, frames, questions), so that tests need not guess how long."""
+"""Counts what a page has begun (timers, frames, questions), so that no test guesses how long."""
 
 
 def chromium() -> str:

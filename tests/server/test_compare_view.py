@@ -18,10 +18,9 @@ from tests.support.captures import DATA, unpack
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("runs")
+def paths() -> list[Path]:
     names = ("gpt1024_sync_item", "gpt1024_healthy")
-    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz", folder) for name in names]
+    return [unpack(DATA / "nsys" / f"{name}.sqlite.xz") for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +72,38 @@ class Compared:
 @pytest.fixture
 def shown(page: Any, both: Served) -> Compared:
     return Compared(page, both.address)
+
+
+@pytest.mark.parametrize("width", [800, 1000])
+def test_figures_do_not_overlap_in_a_narrow_window(page: Any, both: Served, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 600})
+    try:
+        Compared(page, both.address)
+        inside = page.locator(".differences").first.evaluate(
+            """table => [...table.querySelectorAll("tr")].every(row => {
+              const ends = [...row.querySelectorAll(".figure")].map(cell => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return range.getBoundingClientRect();
+              });
+              return ends.every((box, i) => i === 0 || box.left >= ends[i - 1].right + 4);
+            })"""
+        )
+        assert inside
+        wide = page.locator(".compare > aside").evaluate("e => e.scrollWidth - e.clientWidth")
+        assert wide <= 0
+        rows = page.locator(".differences").first.locator("tr[data-kind] button")
+        assert all(rows.nth(i).bounding_box()["height"] < 40 for i in range(rows.count()))
+    finally:
+        page.set_viewport_size({"width": 1500, "height": 850})
+
+
+def test_the_comparison_has_the_legend_of_all_views(page: Any, both: Served) -> None:
+    Compared(page, both.address)
+    page.locator("details.colours summary").click()
+    text = page.locator("details.colours").inner_text()
+    assert "synchronisation: host sync" in text
+    assert "compute kernels" in text
 
 
 def test_the_verdict_and_the_interval_are_those_of_the_command(

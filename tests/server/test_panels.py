@@ -146,7 +146,7 @@ def test_instances_are_highlighted_on_the_timeline(shown: Shown) -> None:
     shown.settle()
     x = shown.x(at["start_ns"])
     drawn = shown.colours(x - 3, shown.lane("Stream 7") - 8, 6, 16)
-    assert (0xF0, 0xE4, 0x42) in drawn
+    assert (0xFF, 0xE1, 0x00) in drawn
 
 
 def test_operators_are_grouped_as_asked(shown: Shown) -> None:
@@ -429,7 +429,7 @@ def test_a_note_about_the_range(capture: Path, browser: Any) -> None:
         assert (note["begin"], note["end"]) == (60_000_000, 95_000_000)
         y = shown.canvas()["y"]
         drawn = shown.colours(shown.x(60_000_000) - 2, y + 20, 5, 4)
-        assert (0xCC, 0x79, 0xA7) in drawn
+        assert (0xE6, 0x00, 0x9E) in drawn
         assert page.errors == []
 
 

@@ -195,6 +195,34 @@ def dev() -> ModuleType:
     return module
 
 
+_ASKED = {
+    "tile": ("tracks", "begin", "bucket", "columns"),
+    "row": ("track", "row"),
+    "near": ("track", "row", "step"),
+    "statistics": ("begin", "end"),
+    "table": ("begin", "end"),
+    "instances": ("group", "begin", "end"),
+    "flame": ("begin", "end"),
+    "steps": ("device",),
+    "stepgrid": ("device", "first", "count", "group", "begin", "bucket", "columns"),
+}
+_NUMBERS = (10**23, -(10**23), 2**63, 2**63 - 1, -(2**63), 2**62, 2**61, -(2**61), -1, 0)
+
+
+@pytest.mark.parametrize("route", _ASKED)
+def test_numbers_out_of_all_bounds_are_refused(served: Served, route: str) -> None:
+    usual = {"begin": 0, "end": 1000, "bucket": 1000, "columns": 10, "count": 5, "group": 1}
+    for name in _ASKED[route]:
+        for number in (*_NUMBERS, "9" * 5000, "nan", "1e3"):
+            asked = {**{key: usual.get(key, 0) for key in _ASKED[route]}, name: number}
+            query = "&".join(f"{key}={value}" for key, value in asked.items())
+            answer = served.get(f"api/{route}?{query}&kind=calls")
+            assert answer.status in (200, 400), (query[:200], answer.body[:200])
+            if isinstance(number, str) or abs(number) > 2**62:
+                assert answer.status == 400, query[:200]
+                assert "error" in json.loads(answer.body)
+
+
 def test_the_page_is_built_from_its_source() -> None:
     built = asset("built_from").decode().strip()
     assert built == dev().ui_digest(), "run python3 dev.py ui"

@@ -27,12 +27,10 @@ FILES = [label["file"] for label in json.loads((DATA / "truth.json").read_text()
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Session]:
-    folder = tmp_path_factory.mktemp("captures")
-
+def session() -> Callable[[str], Session]:
     @cache
     def opened(file: str) -> Session:
-        return Session([unpack(BUNDLED if file == BUNDLED.name else DATA / file, folder)])
+        return Session([unpack(BUNDLED if file == BUNDLED.name else DATA / file)])
 
     return opened
 
@@ -46,7 +44,7 @@ def test_the_replay_gives_the_measured_step(file: str, session: Callable[[str], 
 
 @pytest.mark.parametrize("file", ["nsys/gpt1024_sync_item.sqlite.xz", "kineto/lstm_tiny.json.gz"])
 def test_without_annotations_too(file: str, tmp_path: Path):
-    bare = without_annotations(unpack(DATA / file, tmp_path), tmp_path)
+    bare = without_annotations(unpack(DATA / file))
     assert abs(Session([bare]).simulation.replay_error) < MOST_OFF
 
 

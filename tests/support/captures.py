@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import itertools
 import json
 import lzma
+import os
 import random
 import re
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,10 +21,17 @@ DATA = Path(__file__).parents[1] / "data" / "captures"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
 
 
-def unpack(packed: Path, folder: Path) -> Path:
-    """A capture ready to read; ``.xz`` is unpacked into ``folder``, others are used in place."""
+def unpack(packed: Path, folder: Path | None = None) -> Path:
+    """A capture ready to read; ``.xz`` is unpacked, others are used in place.
+
+    Without a folder it is one for the whole test run, whichever xdist worker asks first. With the
+    cache that all share, such a capture is imported and diagnosed once. Do not change it.
+    """
     if packed.suffix != ".xz":
         return packed
+    if folder is None:
+        kind = packed.parent.name
+        return _once(packed.stem, kind, lambda into: unpack(packed, into))
     target = folder / packed.stem
     if not target.exists():
         partial = target.with_suffix(".part")
@@ -30,8 +40,29 @@ def unpack(packed: Path, folder: Path) -> Path:
     return target
 
 
-def without_annotations(capture: Path, folder: Path) -> Path:
-    """The same capture as if the program had no NVTX ranges and no user annotations."""
+def _once(name: str, kind: str, make: Callable[[Path], Path]) -> Path:
+    """A file of a test run, made by who asks first."""
+    folder = Path(os.environ["STEPSCOPE_CACHE_DIR"]).parent / "captures" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # what was interrupted is not taken for whole
+        done = folder / f"{name}.done"
+        if not done.exists():
+            (folder / name).unlink(missing_ok=True)
+            assert make(folder) == folder / name
+            done.touch()
+    return folder / name
+
+
+def without_annotations(capture: Path, folder: Path | None = None) -> Path:
+    """The same capture as if the program had no NVTX ranges and no user annotations.
+
+    Without a folder it is one for the whole test run, as in ``unpack``.
+    """
+    if folder is None:
+        kind = capture.parent.name
+        return _once(f"bare_{capture.name}", kind, lambda into: without_annotations(capture, into))
     target = folder / f"bare_{capture.name}"
     if capture.suffix == ".sqlite":
         target.write_bytes(capture.read_bytes())

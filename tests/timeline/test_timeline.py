@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 from tests.support.tiles import decode
 
 from stepscope.session import Session, bundled_capture
+from stepscope.timeline.extract import extract
 from stepscope.trace.errors import UsageError
 
 
@@ -174,19 +177,51 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
     session = Session([bundled_capture()])
     idle = number(session, "Idle, by cause")
     instances = session.instances("input_starvation", [])
-    worst = instances[0]
+    # the typical one first: the larger ones together take less than half, with it half or more
+    costs = sorted((one["cost"] for one in instances), reverse=True)
+    typical, worst = instances[:2]
+    assert [one["typical"] for one in instances[:3]] == [True, False, False]
+    assert typical["cost"] == costs[typical["number"] - 1]
+    assert (worst["number"], worst["cost"]) == (1, costs[0])
     slices = session.timeline.track(idle).slices
     cause = [session.timeline.names.texts[n] == "input starvation" for n in slices.name]
-    longest = max((slices.end - slices.start)[cause])
+    lengths = (slices.end - slices.start)[cause]
+    longest = max(lengths)
+    longer = lengths[lengths > typical["cost"]].sum()
+    assert longer < lengths.sum() / 2 <= longer + typical["cost"]
+    assert typical["of"] == len(lengths)
     assert worst["end"] - worst["begin"] == worst["cost"] == longest
     assert [place["name"] for place in worst["responsible"]] == ["dataload"]
     (row,) = [i for i in range(len(slices)) if slices.start[i] == worst["begin"] and cause[i]]
     found = session.asker.row(idle, row)
     assert dict(found["facts"])["launching_call"]
-    assert {session.timeline.tracks[e["track"]].table for e in found["arrows"]["ends"]} == {
-        "gpu_op",
-        "api_call",
-    }
+    tables = session.timeline.tracks
+    assert (found["arrows"]["says"], found["arrows"]["forward"]) == ("Ended by", True)
+    (ended,) = found["arrows"]["ends"]
+    assert tables[ended["track"]].table == "gpu_op"
+    assert ended["start"] >= worst["end"]  # the rest of the gap has another cause
+    (link,) = found["links"]
+    (call,) = link["ends"]
+    assert tables[call["track"]].table == "api_call"
+    assert worst["begin"] < call["start"] < ended["start"]
+
+
+def test_a_late_rank_is_shown_with_what_kept_it_busy_and_who_waits(tmp_path: Path) -> None:
+    packed = sorted((DATA.parent / "ranks").glob("*.xz"))
+    session = Session([unpack(path, tmp_path) for path in packed])
+    tracks = session.timeline.tracks
+    found = session.instances("load_imbalance", [1])
+    for instance in found:
+        (busy,) = instance["responsible"]
+        (waits,) = instance["waiting"]
+        assert (tracks[busy["track"]].rank, tracks[waits["track"]].rank) == (1, 0)
+        assert tracks[busy["track"]].stream >= 0
+        assert not busy["name"].startswith("nccl")
+        assert waits["name"].startswith("nccl")
+        assert waits["start"] <= instance["begin"] + 1_000
+        assert waits["end"] >= instance["end"]
+        assert busy["start"] < instance["end"]
+        assert busy["end"] > instance["begin"]
 
 
 def test_every_pixel_says_what_sql_says() -> None:
@@ -221,7 +256,7 @@ def test_every_pixel_says_what_sql_says() -> None:
 
 def test_ranks_stand_on_one_clock(tmp_path: Path) -> None:
     packed = sorted((DATA.parent / "ranks").glob("*.xz"))
-    captures = [unpack(path, tmp_path) for path in packed]
+    captures = [unpack(path) for path in packed]
     session = Session(captures)
     offsets = session.timeline.offsets_ns
     assert len(offsets) == len(session.job.members) > 1
@@ -251,6 +286,18 @@ def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path
     assert arrays["last"].tolist() == [1.0, 4.0]
     assert arrays["before"].tolist() == [5.0]
     assert arrays["limits"].tolist() == [1.0, 9.0]
+
+
+def test_a_window_by_itself_holds_the_sample_before_it(tmp_path: Path) -> None:
+    b = Build()
+    b.kernel(10, 90, call=(1, 2))
+    for time, value in ((0, 5.0), (20, 6.0), (80, 7.0), (85, 8.0)):
+        b._add("metric_sample", time_ns=time * 1000, device=0, metric="power_watt", value=value)
+    timeline = Session([b.trace(tmp_path).folder]).timeline
+    found = extract(timeline, 50_000, 82_000)["tracks"]
+    (samples,) = [track for track in found.values() if "value" in track]
+    values = np.frombuffer(base64.b64decode(samples["value"]), "<f8")
+    assert values.tolist() == [6.0, 7.0]
 
 
 def test_calls_of_a_range_are_cut_and_counted(session: Session) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from stepscope.trace.text import LONGEST_JUDGED
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -231,7 +233,7 @@ def qualified_name(name: str) -> str:
     Names that nobody demangled (as AMD's tools and JIT compilers leave them) are taken apart as far
     as that goes: ``_ZN7deep_ep9intranode8dispatchILi8EEEvPv`` is ``deep_ep::intranode::dispatch``.
     """
-    plain = _PREFIXES.sub("", name)
+    plain = _PREFIXES.sub("", name[:LONGEST_JUDGED])
     mangled = _MANGLED.match(plain)
     if mangled:
         rest, found = plain[mangled.end() :], []

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _HEADER = struct.Struct("<IHHIIIIQQ")
-_MAGIC = 0x31425353
+_MAGIC = 0x32425353
+_MAGICS = (_MAGIC, 0x31425353)
 META = 1
 """Kind of a block that holds a JSON object."""
 
@@ -26,7 +27,7 @@ def whole_blocks(stream: BinaryIO) -> Iterator[tuple[int, int, int]]:
         stream.seek(at)
         magic, kind, _, _, length, *_ = _HEADER.unpack(stream.read(_HEADER.size))
         at += _HEADER.size + length
-        if magic != _MAGIC or at > size:
+        if magic not in _MAGICS or at > size:
             return
         yield kind, length, at
 
@@ -34,4 +35,8 @@ def whole_blocks(stream: BinaryIO) -> Iterator[tuple[int, int, int]]:
 def json_block(said: dict[str, Any], time_ns: int) -> bytes:
     """A block that holds a JSON object, written at a monotonic time in ns."""
     text = json.dumps(said).encode()
-    return _HEADER.pack(_MAGIC, META, 0, 1, len(text), zlib.crc32(text), 0, 0, time_ns) + text
+
+    def header(crc: int) -> bytes:
+        return _HEADER.pack(_MAGIC, META, 0, 1, len(text), crc, 0, 0, time_ns)
+
+    return header(zlib.crc32(text, zlib.crc32(header(0)))) + text

@@ -23,6 +23,7 @@ from stepscope.capture.beside import Beside
 from stepscope.capture.dumps import Dumps
 from stepscope.capture.errors import CaptureError, LaunchError
 from stepscope.capture.options import PROFILER_RANGE, Options
+from stepscope.capture.private import close_results, only_owner, umask_of_user
 from stepscope.capture.process_tree import VARIABLE, members
 from stepscope.capture.program import check_program, start_failure
 from stepscope.capture.toollog import ToolLog
@@ -132,6 +133,14 @@ def record(options: Options, version: str, say: Say) -> Outcome:
     say(f"recording with the back-end {why}")
     for note in plan.notes:
         say(note)
+    with contextlib.suppress(OSError):  # said below, where the folder itself is made
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_owner():
+        return _record(options, version, say, backend, plan)
+
+
+def _record(options: Options, version: str, say: Say, backend: Backend, plan: Plan) -> Outcome:
+    """Make a capture whose back-end is ready."""
     raw = _make_folders(options, plan, version)
     ours = backend.name == "collector"
     beside = Beside(raw, _configuration(raw), options) if ours else None
@@ -187,11 +196,16 @@ def _collect(options: Options, plan: Plan, outcome: Outcome, known: Circumstance
     """Find what another tool wrote, and say where it is less than asked for."""
     outcome.results = sorted(options.output.glob(plan.results))
     outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
+    close_results([path for path in options.output.rglob("*") if path.is_file()])
     by_steps = bool(options.steps) or outcome.backend == "torch"
     steps, warmup = (options.steps, options.warmup) if options.steps else (STEPS, WARMUP)
     if outcome.results:
         asked = replace(options, steps=steps, warmup=warmup) if by_steps else options
         outcome.remarks += why_less(replace(asked, duration_s=0.0), (), known)
+        return
+    outcome.not_asked = bool(known.left_out) and not known.notes.loaded
+    if outcome.not_asked:
+        outcome.remarks.append(why_nothing(options, (), known))
         return
     why = why_no_steps(options, steps, warmup, known) if by_steps else ""
     outcome.remarks.append(why or _no_result(options, plan, known))
@@ -230,10 +244,11 @@ def order(folder: Path) -> Outcome:
         raise CaptureError(
             f"{folder} is still being recorded by process {running[0]}; wait for its end"
         )
-    failures = rawfiles.rescue(raw, pool)
-    outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
-    hooknotes.take(raw)
-    _order_raw(raw, None, outcome, Circumstances())
+    with only_owner():
+        failures = rawfiles.rescue(raw, pool)
+        outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
+        hooknotes.take(raw)
+        _order_raw(raw, None, outcome, Circumstances())
     return outcome
 
 
@@ -306,7 +321,9 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
     with _signals(instead) as receivers:
         try:
             # what this process was given (a shell's <(...), a job server's pipe) is the program's
-            child = subprocess.Popen(plan.command, env=environment, close_fds=False)
+            child = subprocess.Popen(
+                plan.command, env=environment, close_fds=False, umask=umask_of_user()
+            )
         except OSError as error:
             if plan.outside:
                 raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error

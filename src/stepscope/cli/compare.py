@@ -91,7 +91,7 @@ def command(
             what = "--format html" if format_ == "html" else "--repeat-before or --repeat-after"
             raise UsageError(f"more than two runs are shown as a trend, which has no {what}")
         trend = trend_of_runs(named, run_noise=run_noise, **opening)
-        text = options.as_json(trend) if format_ == "json" else _trend(trend, format_)
+        text = options.as_json(trend) if format_ == "json" else _trend(trend, format_, output)
     else:
         result = compare_runs(
             [named[0], *([path] for path in repeat_before)],
@@ -99,7 +99,7 @@ def command(
             run_noise=run_noise,
             **opening,
         )
-        text = _comparison(result, format_)
+        text = _comparison(result, format_, output)
     options.write_to(text, output)
 
 
@@ -139,13 +139,19 @@ def _reports(
     options.write_to(text, output)
 
 
-def _trend(trend: Trend, format_: str) -> str:
+def _width(output: str | None) -> int | None:
+    from stepscope.render.fitted import terminal_width
+
+    return terminal_width() if output is None else None
+
+
+def _trend(trend: Trend, format_: str, output: str | None) -> str:
     from stepscope.render.compare import trend_markdown, trend_text
 
-    return trend_markdown(trend) if format_ == "markdown" else trend_text(trend)
+    return trend_markdown(trend) if format_ == "markdown" else trend_text(trend, _width(output))
 
 
-def _comparison(result: Comparison, format_: str) -> str:
+def _comparison(result: Comparison, format_: str, output: str | None) -> str:
     import msgspec
 
     from stepscope.render.compare import compare_markdown, compare_text
@@ -154,5 +160,6 @@ def _comparison(result: Comparison, format_: str) -> str:
     if format_ == "json":
         # profiles are for drawing; the baseline format holds them
         return options.as_json(msgspec.structs.replace(result, runs=[]))
-    shown = {"markdown": compare_markdown, "html": compare_html, "terminal": compare_text}
-    return shown[format_](result)
+    if format_ == "terminal":
+        return compare_text(result, _width(output))
+    return {"markdown": compare_markdown, "html": compare_html}[format_](result)

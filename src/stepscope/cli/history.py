@@ -113,8 +113,11 @@ def command(
         if format_ == "json":
             options.write_to(options.as_json(plot), output)
         else:
-            shown = render.plot_html if format_ == "html" else render.plot_text
-            options.write_to(shown(plot), output)
+            from stepscope.render.fitted import terminal_width
+
+            width = terminal_width() if output is None else None
+            page = render.plot_html(plot) if format_ == "html" else render.plot_text(plot, width)
+            options.write_to(page, output)
     elif action == "bisect":
         options.write(offered.history_bisect(file, name, figure, good, bad, skip))
     else:
@@ -213,4 +216,7 @@ def _list(file: str, name: str, format_: str, output: str | None) -> None:
         document = {"schema": "stepscope.history/1", "entries": entries}
         options.write_to(options.as_json(document), output)
     else:
-        options.write_to(render.entries_text(entries), output)
+        from stepscope.render.fitted import terminal_width
+
+        width = terminal_width() if output is None else None
+        options.write_to(render.entries_text(entries, width), output)

@@ -53,6 +53,14 @@ _PLAINER = {"→": "->", "·": "-", "█": "#", "▓": "=", "▒": "+", "░": "
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _LONGEST_MESSAGE = 4000
 _SAME_INTERRUPT_S = 0.5
+_NO_MEMORY = ("OutOfMemory", "Out of Memory", "out of memory", "Cannot allocate memory",
+              "bad_alloc", "failed to map segment", "can't start new thread",
+              "Unable to allocate", "Failed to launch worker thread")  # fmt: skip
+_TOO_LITTLE = (
+    "the memory is not enough for this; close other programs, raise ulimit -v, or name fewer "
+    "captures"
+)
+_interrupted: list[float] = []
 
 
 class _Commands(click.Group):
@@ -105,9 +113,13 @@ def main() -> NoReturn:
         sys.stdout.flush()
         _say_damage(damage)
     except StepscopeError as error:
+<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
         if isinstance(error, LimitError) and error.left_running:
             _end_at_once(error.exit_code, str(error))
         _fail(str(error), error.exit_code)
+=======
+        _fail(_TOO_LITTLE if _lacks_memory(error) else str(error), error.exit_code)
+>>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
     except click.exceptions.Exit as error:
         _say_damage(damage)
         sys.exit(error.exit_code)
@@ -121,6 +133,11 @@ def main() -> NoReturn:
         _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
     except Exception as error:
+        if _interrupted:  # a library that was being loaded made another error of it
+            _end_interrupted()
+        if _lacks_memory(error):
+            _discard_output()
+            _fail(_TOO_LITTLE, 2)
         if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
             _discard_output()
             _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
@@ -137,11 +154,25 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error says that there is no more memory: every library says it in its own way."""
+    while error is not None:
+        said = f"{type(error).__name__} {error}"
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return True
+        if any(words in said for words in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _run() -> object:
     if "_STEPSCOPE_COMPLETE" in os.environ:
         return cli.main(prog_name="stepscope", standalone_mode=False)
     # click's main() would turn a closed pipe into exit code 1 and answer Ctrl+C itself
-    with cli.make_context("stepscope", sys.argv[1:]) as context:
+    from stepscope.cli.progress import shown
+
+    with cli.make_context("stepscope", sys.argv[1:]) as context, shown():
         return cli.invoke(context)
 
 
@@ -202,6 +233,7 @@ def _answer_interrupts() -> None:
         now = time.monotonic()
         if now - answered >= _SAME_INTERRUPT_S:
             answered = now
+            _interrupted.append(now)
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, answer)
@@ -233,6 +265,7 @@ def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
+<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
     _say(message)
     sys.exit(code)
 
@@ -243,5 +276,14 @@ def _say(message: str) -> None:
 
     # paths and SQL come back in messages: they may hold anything
     line = clean(" ".join(message.split()), _LONGEST_MESSAGE)
+=======
+    line = " ".join(message.split())
+    try:
+        from stepscope.render.text import clean
+    except (ImportError, MemoryError):  # there is no room to load anything
+        line = "".join(c if " " <= c <= "~" else "?" for c in line[:_LONGEST_MESSAGE])
+    else:  # paths and SQL come back in messages: they may hold anything
+        line = clean(line, _LONGEST_MESSAGE)
+>>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
     with contextlib.suppress(OSError):
         click.echo(f"stepscope: {line}", err=True)

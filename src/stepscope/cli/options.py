@@ -39,7 +39,8 @@ def opening(function: F) -> F:
             "--step-kernel",
             default="",
             metavar="REGEX",
-            help="A step begins at each kernel whose name this finds.",
+            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead, "
+            "no back-references).",
         ),
         click.option(
             "--step",

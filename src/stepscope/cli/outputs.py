@@ -253,7 +253,8 @@ def write_answers(
     from stepscope.render.report_text import about, pieces
     from stepscope.render.text import clean
 
-    for number, (path, outcome) in enumerate(answers):
+    # all of them first: a capture or a report that fails must not leave a part printed
+    for number, (path, outcome) in enumerate(list(answers)):
         target = wanted[number % len(wanted)]
         origin = several[number // len(wanted)] if several else None
         name = path.name if origin is None else clean(origin.title)

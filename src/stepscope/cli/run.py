@@ -196,8 +196,8 @@ def command(
 
     The exit code is always the program's: 128 + the signal that killed it, 127 where it is not
     found, 126 where it cannot be executed. What goes wrong with recording or diagnosing is said on
-    standard error; --strict makes it exit code 2. So are options that make no sense, before the
-    program starts.
+    standard error; --strict makes it exit code 2, which is also that of options that make no
+    sense.
     """
     from stepscope.recording import (
         capture_options,

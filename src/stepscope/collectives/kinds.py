@@ -16,6 +16,7 @@ import numpy.typing as npt
 from stepscope.activity.communication import known_kernels
 from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
 
 KINDS: Final = (
     "all_reduce",
@@ -74,7 +75,7 @@ def kind_of(name: str) -> int:
     The first word that fits wins, longer ones first: ``reduce_scatter`` is no ``reduce``. Template
     and call parameters are left out, because they may hold other operations' names.
     """
-    head = re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0]
+    head = re.split(r"[<(]", name[:LONGEST_JUDGED].removeprefix("void "), maxsplit=1)[0]
     for code, pattern in _PATTERNS:
         if pattern.search(head):
             return code

@@ -126,6 +126,9 @@ class Rules:
     source: str = ""
 
 
+_LONGEST_FILE: Final = 1 << 20
+_MOST_DOTS: Final = 1000
+_MOST: Final = 1e300
 _SETTINGS: Final = ("min_effect", "alpha", "run_noise")
 
 
@@ -136,11 +139,23 @@ def read_rules(path: Path) -> Rules:
         InputError: it cannot be read, or something in it is unknown or of the wrong kind.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_LONGEST_FILE + 1)
+        if len(data) > _LONGEST_FILE:
+            raise InputError(f"{path} is too large for a configuration; name another file")
+        text = data.decode("utf-8")
+        # the reader's memory grows with the square of the parts of a key
+        dots = [line.count(".") for line in text.splitlines()]
+        if max(dots, default=0) > _MOST_DOTS:
+            long = dots.index(max(dots)) + 1
+            raise InputError(f"line {long} of {path} has more than {_MOST_DOTS} dots; shorten it")
+        document = tomllib.loads(text)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}; repair it") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is no TOML: it is nested too deeply; repair it") from error
+    except ValueError as error:  # no UTF-8, no TOML, or integers that are too long
+        raise InputError(f"{path} is no TOML: {str(error)[:300]}; repair it") from error
     gate = document.get("gate", {})
     try:
         return _rules(gate, str(path))
@@ -212,8 +227,8 @@ def _limit(name: str, value: Any) -> float:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124
-        raise UsageError(f"{name} must be a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
+        raise UsageError(f"{name} must be a number, and a finite one")
     return float(value)
 
 

@@ -28,6 +28,13 @@ SMALLEST_SHIFT: Final = 0.02
 SHORTEST: Final = 3
 """Runs on each side of a change: fewer have no level."""
 
+ENOUGH: Final = 12
+"""Runs of a series in which a clear change is found, wherever it is but at the very ends: of fewer,
+shuffles have a split as good by chance in more than ``ALPHA`` of cases."""
+
+FEW: Final = f"that takes about {ENOUGH} runs, at least {SHORTEST} on each side of it"
+"""What is said of a shorter series."""
+
 SEED: Final = 20240229
 """The same history always has the same marks."""
 

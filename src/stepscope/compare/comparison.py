@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stepscope.compare.kernels import kernel_differences
+from stepscope.compare.kernels import each_name_once, kernel_differences
 from stepscope.compare.profile import CollectiveUse, PlaceUse, Profile
 from stepscope.compare.result import (
     SCHEMA,
@@ -235,7 +235,8 @@ def _certain(
 ) -> str:
     """What did change although the steps cannot show a difference; empty for nothing."""
     said = _counts(a, b)
-    said += [kernel_says(k) for k in kernels if k.changed and k.family != "communication"][:1]
+    changed = [k for k in kernels if k.changed and k.family != "communication"]
+    said += [kernel_says(k) for k, _ in each_name_once(changed)[:1]]
     said += [
         f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
         f"({signed_milliseconds(f.end_ns - f.start_ns)})"

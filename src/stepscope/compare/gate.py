@@ -15,6 +15,7 @@ import msgspec
 
 from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
 from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
+from stepscope.compare.kernels import each_name_once
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
@@ -125,7 +126,8 @@ def gate(
         compared = compare(baseline, runs, run_noise=rules.run_noise, repeats=_REPEATS)
         checks.insert(0, _against(compared, baseline, runs, rules))
         causes = causes_moved(compared.step, compared.parts, compared.findings)
-        kernels = [kernel_says(k) for k in compared.kernels if k.changed][:3]
+        changed = each_name_once([k for k in compared.kernels if k.changed])
+        kernels = [kernel_says(kernel) for kernel, _ in changed[:3]]
         remarks = [
             *(f"{s.name} differs: {s.says}" for s in compared.setup if s.weight == "confounds"),
             *compared.remarks,

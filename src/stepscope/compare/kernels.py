@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from stepscope.compare.matching import Match, match_kernels
@@ -151,3 +152,31 @@ def _noise(
         known = len(mine) >= _FEW
         spread[kind] = max(1.4826 * float(np.median(mine)), _LEAST_SPREAD) if known else assumed
     return shift, spread
+
+
+def each_name_once(kernels: Sequence[KernelDifference]) -> list[tuple[KernelDifference, int]]:
+    """(kernel, how many it stands for), those of the same names and fate taken together.
+
+    One function launched with other template arguments is several kernels, which all have its
+    short name: rows that look the same are one row for a reader, the largest difference first.
+    """
+    groups: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[KernelDifference]] = {}
+    for kernel in kernels:
+        key = kernel.relation, tuple(kernel.before), tuple(kernel.after)
+        groups.setdefault(key, []).append(kernel)
+    found = [(_together(group), len(group)) for group in groups.values()]
+    return sorted(found, key=lambda item: -abs(item[0].difference_ns))
+
+
+def _together(group: Sequence[KernelDifference]) -> KernelDifference:
+    if len(group) == 1:
+        return group[0]
+    return msgspec.structs.replace(
+        group[0],
+        calls_before=sum(kernel.calls_before for kernel in group),
+        calls_after=sum(kernel.calls_after for kernel in group),
+        before_ns=sum(kernel.before_ns for kernel in group),
+        after_ns=sum(kernel.after_ns for kernel in group),
+        difference_ns=sum(kernel.difference_ns for kernel in group),
+        each_ratio=None,
+    )

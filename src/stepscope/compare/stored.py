@@ -20,12 +20,16 @@ import msgspec
 from stepscope.compare.profile import SCHEMA as PROFILE_SCHEMA
 from stepscope.compare.profile import Profile
 from stepscope.trace.errors import InputError, StorageError
+from stepscope.trace.text import JsonError, from_json
 
 BASELINE_SCHEMA: Final = "stepscope.baseline/1"
 KEPT_RUNS: Final = 20
 """Captures that a baseline keeps, the latest: Student's factor hardly shrinks beyond."""
 
 _HEAD_BYTES = 4096
+_MOST: Final = 2**62
+"""No time is longer, ns, and no count larger."""
+_LONGEST_VERSION: Final = 6
 
 Document = dict[str, Any]
 UPGRADES: dict[int, Callable[[Document], Document]] = {}
@@ -62,10 +66,10 @@ def read_baseline(path: Path) -> Baseline:
         InputError: it is none, damaged, or of a later version.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = from_json(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except msgspec.DecodeError as error:
+    except JsonError as error:
         raise InputError(
             f"{path} is no baseline, or a damaged one ({error}); gate --save-baseline FILE "
             "writes one"
@@ -181,23 +185,60 @@ def read_profile(document: Document, where: str) -> Profile:
         profile = msgspec.convert({**document, "schema": PROFILE_SCHEMA}, Profile)
     except msgspec.ValidationError as error:
         raise InputError(f"a run in {where} is damaged ({error}); record it anew") from error
-    steps = len(profile.wall_ns)
-    sound = all(len(values) == steps for values in profile.parts_ns.values())
-    if not steps or profile.devices < 1 or min(profile.wall_ns) <= 0 or not sound:
-        raise InputError(f"a run in {where} is damaged (its steps have no time); record it anew")
+    wrong = _wrong(profile)
+    if wrong:
+        raise InputError(f"a run in {where} is damaged ({wrong}); record it anew")
     return profile
+
+
+def _wrong(profile: Profile) -> str:
+    """What cannot be in a profile whatever the run was; empty where it is sound."""
+    steps, parts = len(profile.wall_ns), list(profile.parts_ns.values())
+    if not steps or profile.devices < 1 or min(profile.wall_ns) <= 0:
+        return "its steps have no time"
+    if any(len(values) != steps or min(values) < 0 for values in parts):
+        return "parts of its steps are missing"
+    checks = {
+        "the parts of its steps do not sum to the steps": (
+            [sum(values) for values in zip(*parts, strict=True)] == profile.wall_ns
+        ),
+        "a number is out of all bounds": all(-_MOST < n < _MOST for n in _numbers(profile)),
+        "a kernel ran less than never": all(
+            used.error >= 0 and used.calls_per_step >= 0 for used in profile.kernels
+        ),
+        "it has fewer kernels than its steps run": all(
+            0 <= at < len(profile.kernels) for at in profile.sequence
+        ),
+    }
+    return next((said for said, holds in checks.items() if not holds), "")
+
+
+def _numbers(value: object) -> Iterator[float]:
+    """Every number of a profile, however deep."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _numbers(getattr(value, name))
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
 
 
 def _version(document: Document, current: str, where: str) -> int:
     name, _, number = str(document.get("schema", "")).rpartition("/")
-    if name != current.rpartition("/")[0] or not number.isdecimal() or int(number) < 1:
+    if name != current.rpartition("/")[0] or not _is_version(number):
         raise InputError(f"{where} does not say that it is {current}; it may be damaged")
     if int(number) > _number(current):
         raise InputError(
-            f"{where} was written by a later Stepscope ({document['schema']}); "
+            f"{where} was written by a later Stepscope ({name}/{number}); "
             "update Stepscope, or record it anew with this one"
         )
     return int(number)
+
+
+def _is_version(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _LONGEST_VERSION and int(text) > 0
 
 
 def _number(schema: str) -> int:

@@ -22,6 +22,7 @@ from stepscope.activity.where import Where, function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
 
 OPERATOR_COLUMNS = (
     "id",
@@ -317,7 +318,8 @@ class Attribution:
 
 def plain_range_name(text: str) -> str:
     """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
-    return _AUTOGRAD_RANGE.sub("", text) if " = " in text else text
+    head = text[:LONGEST_JUDGED]
+    return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
 
 
 def _exactly(ascending: IntArray, values: IntArray) -> IntArray:

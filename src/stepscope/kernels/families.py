@@ -15,6 +15,7 @@ from typing import Final
 
 from stepscope.activity import names as words
 from stepscope.activity.communication import is_communication
+from stepscope.trace.text import LONGEST_JUDGED
 
 FAMILIES: Final = {
     "matmul": "matrix products",
@@ -235,6 +236,7 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
     """
     if kind == "graph":
         return KernelClass("graph", "", name, "", 0, 0, 0)
+    name = name[:LONGEST_JUDGED]
     plain = _ANONYMOUS.sub("", name).removeprefix("void ")
     base = re.split(r"[<(]", plain, maxsplit=1)[0]
     short = base.rsplit("::", 1)[-1] or plain[:60]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.ncu.model import Launch, Report
 from stepscope.ncu.reading import read_report
 from stepscope.trace.errors import UsageError
+from stepscope.trace.regex import regex
 
 
 def open_for(path: Path, kernel: str) -> tuple[Report, Launch]:
@@ -49,13 +49,9 @@ def chosen(launches: Sequence[Launch], kernel: str) -> tuple[Launch, int]:
     if not found:
         found = [launch for launch in launches if kernel in launch.name]
     if not found:
-        try:
-            pattern = re.compile(kernel)
-        except re.error as error:
-            raise UsageError(
-                f"{kernel!r} is no kernel of the report and no pattern: {error}"
-            ) from (error)
-        found = [launch for launch in launches if pattern.search(launch.name)]
+        pattern = regex(kernel, "no kernel of the report has this name, and")
+        hits = pattern.search([launch.name for launch in launches])
+        found = [launch for launch, hit in zip(launches, hits, strict=True) if hit]
     if not found:
         names = list(dict.fromkeys(launch.function for launch in launches))
         near = difflib.get_close_matches(kernel, names, n=1, cutoff=0.4) or names[:1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stepscope.ncu.model import Launch
+from stepscope.trace.text import LONGEST_JUDGED
 
 _LAMBDAS = (
     re.compile(r"\[lambda\((?:[^()]|\([^()]*\))*\) ?\(instance (\d+)\)\]"),  # as ncu writes them
@@ -70,6 +71,7 @@ def _plain(name: str) -> str:
     Nsight Compute and the C++ ABI differ in lambdas, casts, literals, ``const``, and in parameters,
     which ncu gives as ``T1``; the CSV of new versions leaves outer namespaces out.
     """
+    name = name[:LONGEST_JUDGED]
     for form in _LAMBDAS:
         name = form.sub(r"{lambda#\1}", name)
     name = _CAST.sub("", name.replace("(anonymous namespace)::", ""))
@@ -83,6 +85,6 @@ def _plain(name: str) -> str:
 
 
 def _function(name: str) -> str:
-    plain = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    plain = name[:LONGEST_JUDGED].replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     plain = plain.removeprefix("void ")
     return re.split(r"[<(]", plain, maxsplit=1)[0].rsplit("::", 1)[-1].strip()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.compare.kernels import each_name_once
+from stepscope.render.fitted import ALWAYS, Column, fitted, wrapped
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean, milliseconds
 from stepscope.trace.units import signed_milliseconds as change
@@ -17,18 +19,34 @@ if TYPE_CHECKING:
 Rows = list[tuple[str, ...]]
 _ROWS = 12
 _BRACKETS = "in brackets: idle time of the cause where it is too small a share to be found"
+_INDENT = "  "
+_SHORTEST_NAME = 24
+_USUAL = 40
+_WEIGHTS = {
+    **{"difference": ALWAYS, "step": ALWAYS, "step ms": ALWAYS},
+    **{"calls": 10, "a call": 12, "+/-": 20, "host": 25, "before": 30, "after": 31},
+}
+"""What is left out first of a table that finds no room: the smallest."""
 _LEAST_NS = 1000  # shorter differences are not worth a line
 
 
-def compare_text(c: Comparison) -> str:
-    """A comparison for the terminal."""
-    lines = [clean(c.says, 600) + ".", *(clean(line, 300) for line in facts(c))]
+def compare_text(c: Comparison, width: int | None = None) -> str:
+    """A comparison for the terminal; as wide as it takes without a width."""
+    lines = wrapped(clean(c.says, 600) + ".", width)
+    for line in facts(c):
+        lines += wrapped(clean(line, 300), width)
     for title, head, rows in sections(c):
-        lines += ["", title, *columns(head, rows)]
+        lines += ["", *wrapped(title, width), *columns(head, rows, width)]
     notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
-    if notes:
-        lines += ["", *(f"- {clean(note, 400)}" for note in notes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_notes(notes, width)]) + "\n"
+
+
+def _notes(notes: Sequence[str], width: int | None) -> list[str]:
+    """Remarks, each once."""
+    lines = [""] if notes else []
+    for note in dict.fromkeys(notes):
+        lines += wrapped(f"- {clean(note, 400)}", width, hang=2)
+    return lines
 
 
 def compare_markdown(c: Comparison) -> str:
@@ -50,12 +68,10 @@ def compare_markdown(c: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def trend_text(t: Trend) -> str:
+def trend_text(t: Trend, width: int | None = None) -> str:
     """Several runs for the terminal."""
     head, rows = trend_rows(t)
-    lines = columns(head, rows)
-    lines += ["", *(f"- {clean(note, 400)}" for note in t.remarks)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*columns(head, rows, width), *_notes(t.remarks, width)]) + "\n"
 
 
 def trend_markdown(t: Trend) -> str:
@@ -132,18 +148,19 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             ],
         ),
     ]  # fmt: skip
-    changed = [k for k in c.kernels if k.changed][:_ROWS]
+    changed = each_name_once([k for k in c.kernels if k.changed])
     found.append(
         (
             f"Kernels that changed (time a step; unchanged ones vary by up to "
-            f"{100 * c.kernel_floor:.1f} %)",
+            f"{100 * c.kernel_floor:.1f} %)"
+            + (f"; {len(changed) - _ROWS:,} more changed less" if changed[_ROWS:] else ""),
             ("kernel", "relation", "calls", *time, "a call"),
             [
-                (kernel_name(k.before, k.after), k.relation,
+                (kernel_name(k.before, k.after) + (f" ({n} variants)" if n > 1 else ""), k.relation,
                  f"{k.calls_before:g} / {k.calls_after:g}", milliseconds(k.before_ns),
                  milliseconds(k.after_ns), change(k.difference_ns),
                  signed_percent(k.each_ratio - 1) if k.each_ratio else "")
-                for k in changed
+                for k, n in changed[:_ROWS]
             ],
         )
     )  # fmt: skip
@@ -188,15 +205,19 @@ def named(paths: Sequence[str]) -> str:
     return shown + (f" and {len(paths) - 2} more" if paths[2:] else "")
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns: the first to the left, the others to the right."""
-    body = [[clean(cell, 60) for cell in row] for row in [head, *rows]]
-    widths = [max(len(row[i]) for row in body) for i in range(len(head))]
-    pad: list[Callable[[str, int], str]] = [str.ljust, *([str.rjust] * (len(head) - 1))]
-    return [
-        "  " + "  ".join(f(cell, w) for f, cell, w in zip(pad, row, widths, strict=True)).rstrip()
-        for row in body
-    ]
+def columns(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> list[str]:
+    """Aligned columns: the first, a name, to the left, the others to the right."""
+    cells = [[clean(cell, 60) for cell in column] for column in zip(*rows, strict=True)]
+    cells = cells or [[] for _ in head]
+    table = [
+        Column(title, column, ALWAYS if number == 0 else _WEIGHTS.get(title, _USUAL),
+               least=_SHORTEST_NAME if number == 0 else None, tail=title == "run")
+        for number, (title, column) in enumerate(zip(head, cells, strict=True))
+    ]  # fmt: skip
+    room = None if width is None else width - len(_INDENT)
+    return [(_INDENT + line).rstrip() for line in fitted(table, room, rule=False)]
 
 
 def _time(ns: int | None, idle_ns: int | None) -> str:

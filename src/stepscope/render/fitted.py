@@ -29,17 +29,19 @@ class Column:
         cells: its cells, safe to print.
         weight: what is left out first where the terminal is narrow: the smallest.
         least: characters to which a name may be cut; None for what is shown whole (numbers).
+        tail: whether a name's end says more than its beginning, as that of a path.
     """
 
     title: str
     cells: Sequence[str]
     weight: int = ALWAYS
     least: int | None = None
+    tail: bool = False
 
     @property
     def natural(self) -> int:
         """Characters that it needs to be shown whole."""
-        return max(map(len, [self.title, *self.cells]))
+        return max(len(text) for text in (self.title, *self.cells))
 
     @property
     def smallest(self) -> int:
@@ -137,4 +139,6 @@ def _sizes(columns: Sequence[Column], width: int | None) -> list[int]:
 def _cell(text: str, column: Column, size: int) -> str:
     if column.least is None:
         return text.rjust(size)
-    return (text if len(text) <= size else text[: size - 1] + "…").ljust(size)
+    if len(text) > size:
+        text = "…" + text[1 - size :] if column.tail else text[: size - 1] + "…"
+    return text.ljust(size)

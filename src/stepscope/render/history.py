@@ -6,11 +6,18 @@ import csv
 import datetime
 import html
 import io
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from stepscope.compare.changepoints import ENOUGH, FEW
 from stepscope.render.compare import columns
+<<<<<<< 5214343070e7c59ab0ad9243aa4fc614b6df6af4
+from stepscope.render.fitted import wrapped
 from stepscope.render.text import clean, plural
+=======
+from stepscope.render.text import clean, no_formula, plural
+>>>>>>> cdfa52871fe8aad2cd58f0be622407c1914d57fd
 from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
@@ -26,16 +33,15 @@ svg { width: 100%; }
 """
 
 
-def entries_text(entries: Sequence[Entry]) -> str:
+def entries_text(entries: Sequence[Entry], width: int | None = None) -> str:
     """Recorded runs, one a line."""
     rows = [
         (str(e.id), _when(e), clean(e.name, 30), clean(e.revision, _REVISION), clean(e.label, 30),
          f"{e.figures.get('step_ms', 0):.3f}")
         for e in entries
     ]  # fmt: skip
-    return (
-        "\n".join(columns(("entry", "added", "name", "revision", "label", "step ms"), rows)) + "\n"
-    )
+    head = ("entry", "added", "name", "revision", "label", "step ms")
+    return "\n".join(columns(head, rows, width)) + "\n"
 
 
 def entries_csv(entries: Sequence[Entry]) -> str:
@@ -43,28 +49,53 @@ def entries_csv(entries: Sequence[Entry]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = list(dict.fromkeys(name for e in entries for name in e.figures))
-    writer.writerow(["id", "added_ns", "name", "revision", "label", *names])
+    writer.writerow(["id", "added_ns", "name", "revision", "label", *map(no_formula, names)])
     for e in entries:
-        texts = [clean(text, 400) for text in (e.name, e.revision, e.label)]
+        texts = [no_formula(clean(text, 400)) for text in (e.name, e.revision, e.label)]
         writer.writerow([e.id, e.added_ns, *texts, *(e.figures.get(n, "") for n in names)])
     return out.getvalue()
 
 
-def plot_text(p: Plot) -> str:
+def plot_text(p: Plot, width: int | None = None) -> str:
     """A series as bars, with its changes marked."""
     values = [e.figures[p.figure] for e in p.entries]
     top = max(values)
     marks = {m.entry.id: m for m in p.marks}
-    changes = plural(len(p.marks), "change")
-    lines = [f"{p.figure} of {clean(p.name)}, {plural(len(values), 'run')}, {changes} of level"]
+    head = f"{p.figure} of {clean(p.name)}, {plural(len(values), 'run')}, {_changes(p)}"
+    lines = wrapped(head, width)
+    lines += wrapped(_last(p), width) if _last(p) else []
     for e, value in zip(p.entries, values, strict=True):
         if e.id in marks:
-            lines.append(f"  -- {mark_says(marks[e.id], p.figure)}")
+            lines += wrapped(f"-- {mark_says(marks[e.id], p.figure)}", width, indent=2, hang=5)
         bar = "#" * max(round(_BAR * value / top), 1)
         lines.append(
             f"  {e.id:>5} {clean(e.revision, _REVISION):<{_REVISION}} {value:>12.6g} {bar}"
         )
     return "\n".join(lines) + "\n"
+
+
+def _changes(p: Plot) -> str:
+    """How often the level changed; with few runs, how many it takes to find that."""
+    runs = len(p.entries)
+    if p.marks or runs >= ENOUGH:
+        return f"{plural(len(p.marks), 'change')} of level"
+    return f"too few to find a change of level: {FEW}"
+
+
+def _last(p: Plot) -> str:
+    """How far the last run is from those before; empty where a mark tells, or there is one run."""
+    values = [e.figures[p.figure] for e in p.entries]
+    before = values[:-1]
+    if len(p.marks) or not before:
+        return ""
+    usual = statistics.median(before)
+    entry = p.entries[-1]
+    if not usual:
+        return ""
+    return (
+        f"the last run, entry {entry.id}, is {signed_percent(values[-1] / usual - 1)} against the "
+        f"median of the {plural(len(before), 'run')} before it ({values[-1]:.6g}; {usual:.6g})"
+    )
 
 
 def mark_says(mark: Mark, figure: str) -> str:
@@ -99,7 +130,8 @@ def plot_html(p: Plot) -> str:
         "stroke-dasharray='4'/>"
         for m in p.marks
     )
-    says = "".join(f"<li>{html.escape(mark_says(m, p.figure))}</li>" for m in p.marks)
+    said = [_changes(p), _last(p), *(mark_says(m, p.figure) for m in p.marks)]
+    says = "".join(f"<li>{html.escape(text)}</li>" for text in said if text)
     title = html.escape(f"{p.figure} of {clean(p.name)}")
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta "

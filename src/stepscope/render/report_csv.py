@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from stepscope.render.report_format import Format, cells, headers
+from stepscope.render.text import no_formula
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ def tsv_pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]
     def plain(text: str) -> str:
         return text.replace("\t", tab).replace("\r", " ").replace("\n", " ")
 
-    return _separated(table, format_, "\t", plain)
+    return _separated(table, format_, "\t", lambda text: plain(no_formula(text)))
 
 
 def _separated(
@@ -62,6 +63,7 @@ def _each_once(column: list[str], safe: Callable[[str], str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
+    text = no_formula(text)
     if any(character in text for character in ',"\n\r'):
         return '"' + text.replace('"', '""') + '"'
     return text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.render.text import clean
+from stepscope.render.text import clean, no_formula
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def as_csv(table: pa.Table) -> str:
     """CSV with a header; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_uncontrolled(name) for name in table.column_names])
+    writer.writerow([_uncontrolled(no_formula(name)) for name in table.column_names])
     writer.writerows([_csv_cell(value) for value in row] for row in rows_of(table))
     return out.getvalue()
 
@@ -77,7 +77,7 @@ def _values(table: pa.Table, at: int) -> list[Any]:
 def _csv_cell(value: Any) -> Any:
     if value is None:
         return ""
-    return _uncontrolled(value) if isinstance(value, str) else value
+    return _uncontrolled(no_formula(value)) if isinstance(value, str) else value
 
 
 def _uncontrolled(text: str) -> str:

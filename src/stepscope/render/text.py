@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from stepscope.trace.units import milliseconds, percent
 from stepscope.trace.units import shown as figure
 
-__all__ = ["clean", "figure", "milliseconds", "percent", "plural"]
+__all__ = ["clean", "figure", "milliseconds", "no_formula", "percent", "plural"]
 
 MAX_NAME = 120
+_HARMLESS = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?%?|-+[\w:.,# ]*")
+"""Signed numbers, and plain words after dashes, as Nsight Systems indents nested ranges."""
 _LINE_ENDS = ("Zl", "Zp")
 
 
@@ -22,6 +25,19 @@ def clean(text: str, limit: int = MAX_NAME) -> str:
         for character in text[: limit + 1]
     )
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def no_formula(text: str) -> str:
+    """Text for a cell of CSV that no spreadsheet reckons with: an apostrophe stands before it.
+
+    Numbers keep their sign, and words after dashes stay as Nsight Systems writes them.
+    """
+    if not text.startswith(_FORMULA) or _HARMLESS.fullmatch(text):
+        return text
+    return f"'{text}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -34,7 +34,7 @@ def history_bisect(
         InputError: the history cannot be read.
         UsageError: a revision was not recorded.
     """
-    from stepscope.compare.changepoints import SHORTEST
+    from stepscope.compare.changepoints import ENOUGH, FEW
     from stepscope.compare.comparison import compare
     from stepscope.compare.history import History, suspects
     from stepscope.compare.history.git import by_commit
@@ -45,9 +45,9 @@ def history_bisect(
         plot = history.plot(name, figure, by_commit)
         found = suspects(plot.marks, good, bad, plot.entries)
         if found is None:
-            few = f"; a level takes {SHORTEST} runs on each side, and there are {len(plot.entries)}"
-            enough = len(plot.entries) >= 2 * SHORTEST
-            return f"No change of level of {figure} is between these runs{'' if enough else few}.\n"
+            runs = len(plot.entries)
+            few = "" if runs >= ENOUGH else f"; {FEW}, and there are {runs}"
+            return f"No change of level of {figure} is between these runs{few}.\n"
         sides = [
             [history.profile(entry.id) for entry in _alike(plot.entries, end)]
             for end in (found.previous, found.entry)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from stepscope.session import OpenOptions, Session
+from stepscope.trace import progress
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.one_job import refuse_ranks_as_runs
@@ -70,7 +71,8 @@ def profiles(runs: Sequence[Paths], **opening: Unpack[OpenOptions]) -> list[Prof
     sessions = [Session(paths, **opening) for paths in runs]
     refuse_ranks_as_runs([session.job.traces for session in sessions])
     # one after the other: an explained session holds its columns
-    return [sessions.pop(0).profile() for _ in runs]
+    numbers = range(1, len(runs) + 1)
+    return [sessions.pop(0).profile() for _ in progress.each(numbers, "Run", "{}".format)]
 
 
 def profiles_of(paths: Paths, **opening: Unpack[OpenOptions]) -> list[Profile]:

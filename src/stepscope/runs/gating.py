@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from stepscope.runs.comparing import Paths, profiles_of
 from stepscope.session import OpenOptions, Session
+from stepscope.trace import progress
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.one_job import refuse_ranks_as_runs
@@ -64,7 +65,8 @@ def gate_runs(
     before = profiles_of(baseline, **opening) if listed(baseline) else []
     sessions = [Session([path], **opening) for path in listed(paths)]
     refuse_ranks_as_runs([session.job.traces for session in sessions])
-    runs = [session.profile() for session in sessions]
+    numbered = progress.each(range(len(sessions)), "Run", lambda number: str(number + 1))
+    runs = [sessions[number].profile() for number in numbered]
 
     def compute(item: SqlLimit | CellLimit) -> float:
         return max(session.limited(item) for session in sessions)

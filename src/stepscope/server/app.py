@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -13,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.prepared import Prepared
-from stepscope.server.desk import Lock, Questions
+from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
+from stepscope.server.desk import Lock, Questions, spans
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
+from stepscope.server.panels import number as _number
 from stepscope.server.steps import StepDesk
-from stepscope.trace.errors import GivenUpError, StepscopeError, StorageError, UsageError
+from stepscope.trace.errors import StepscopeError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,6 +39,8 @@ _DAMAGED = (
     "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
     "makes it anew"
 )
+_AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes"}
+"""Questions that wait for no explanation."""
 _BUILDERS = 2
 """Tracks built at a time: numpy lets go of Python's lock, and a laptop has two idle cores."""
 
@@ -131,9 +133,7 @@ class Desk:
         tracks = [_number(text) for text in query.get("tracks", "").split(",") if text]
         return self._session.timeline.tile(
             tracks,
-            _number(query.get("begin")),
-            _number(query.get("bucket")),
-            _number(query.get("columns")),
+            *spans(*(_number(query.get(name)) for name in ("begin", "bucket", "columns"))),
             gone.is_set,
         )
 
@@ -154,10 +154,11 @@ class Desk:
             )
         )
 
-    def search(self, query: Mapping[str, str]) -> bytes:
+    def search(self, query: Mapping[str, str], gone: threading.Event) -> bytes:
         """Slices whose names match."""
         text = query.get("text", "")[:_LONGEST_SEARCH]
-        return _json(self._session.asker.search(text, regex=query.get("regex") == "1"))
+        regex = query.get("regex") == "1"
+        return _json(self._session.asker.search(text, regex=regex, given_up=gone.is_set))
 
     def statistics(self, query: Mapping[str, str]) -> bytes:
         """Where the time of a window goes."""
@@ -208,69 +209,56 @@ def desk_routes(desk: Desk) -> list[Route]:
         "diagnosis": (desk.diagnosis, "application/json"),
         "row": (desk.row, "application/json"),
         "near": (desk.near, "application/json"),
-        "search": (desk.search, "application/json"),
         "statistics": (desk.statistics, "application/json"),
         "progress": (desk.progress, "application/json"),
         **desk.steps.questions(),
         **desk.panels.questions(),
     }
     tile = Route("/api/tile", cancellable(desk.tile))
-    return [*page_routes(questions), tile, *desk.panels.routes()]
+    search = Route("/api/search", cancellable(desk.search, "application/json"))
+    return [*page_routes(questions), tile, search, *desk.panels.routes()]
 
 
 def page_routes(questions: Questions) -> list[Route]:
     """Routes of a page that asks some questions."""
-    routes = [Route(f"/api/{name}", _question(*told)) for name, told in questions.items()]
+    routes = [
+        Route(
+            f"/api/{name}",
+            _question(*told, DEADLINE_S if name in _AT_ONCE else EXPLAINED_DEADLINE_S),
+        )
+        for name, told in questions.items()
+    ]
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
     return routes
 
 
-def _question(answer: Callable[[Mapping[str, str]], bytes], kind: str) -> Callable[..., Any]:
+def _question(
+    answer: Callable[[Mapping[str, str]], bytes], kind: str, deadline_s: float
+) -> Callable[..., Any]:
     async def endpoint(request: Request) -> Response:
-        return await _answered(lambda: answer(dict(request.query_params)), kind)
+        query = dict(request.query_params)
+        return await answered(request, lambda _: answer(query), kind, deadline_s)
 
     return endpoint
 
 
 def cancellable(
     answer: Callable[[Mapping[str, str], threading.Event], bytes],
+    kind: str = "application/octet-stream",
 ) -> Callable[..., Any]:
     """A route whose answer is given up when the page no longer waits: it asked for another view.
 
     Args:
         answer: gives the answer; its second argument is set once nobody waits.
+        kind: the answer's media type.
     """
 
     async def endpoint(request: Request) -> Response:
-        gone = threading.Event()
-        watching = asyncio.create_task(_watch(request, gone))
-        try:
-            return await _answered(
-                lambda: answer(dict(request.query_params), gone), "application/octet-stream"
-            )
-        except GivenUpError:
-            return Response(status_code=204)
-        finally:
-            watching.cancel()
+        query = dict(request.query_params)
+        return await answered(request, lambda gone: answer(query, gone), kind)
 
     return endpoint
-
-
-async def _watch(request: Request, gone: threading.Event) -> None:
-    """Wait until the other end has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    gone.set()
-
-
-async def _answered(answer: Callable[[], bytes], kind: str) -> Response:
-    try:
-        body = await run_in_threadpool(answer)
-    except StepscopeError as error:
-        status = 400 if isinstance(error, UsageError) else 410
-        return Response(_json({"error": str(error)}), status, media_type="application/json")
-    return Response(body, media_type=kind)
 
 
 def _file(name: str) -> Callable[..., Any]:
@@ -279,13 +267,6 @@ def _file(name: str) -> Callable[..., Any]:
         return Response(asset(name), media_type=f"{kind}; charset=utf-8")
 
     return endpoint
-
-
-def _number(text: str | None) -> int:
-    try:
-        return int(text or "")
-    except ValueError as error:
-        raise UsageError(f"{(text or '')[:40]!r} is no whole number") from error
 
 
 def _json(value: object) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.trace.errors import StorageError
+from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.prepared import Prepared
@@ -15,11 +15,44 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST = 1 << 61  # sums and differences of two fit 64 bits
+
 Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
 """Name -> what answers, and the answer's media type."""
 
 Lock = AbstractContextManager[Any]
 """Of either kind that ``threading`` has."""
+
+
+def whole(text: str | None, before: str = "") -> int:
+    """A whole number of a question.
+
+    Args:
+        text: as it was asked.
+        before: begins the refusal.
+
+    Raises:
+        UsageError: it is none, or one that no sum of times reaches.
+    """
+    shown = f"{before}{(text or '')[:40]!r}"
+    try:
+        found = int(text or "")
+    except ValueError as error:
+        raise UsageError(f"{shown}, which is no whole number") from error
+    if abs(found) > _MOST:
+        raise UsageError(f"{shown}, which is out of all bounds")
+    return found
+
+
+def spans(begin: int, bucket: int, columns: int) -> tuple[int, int, int]:
+    """The columns of a picture.
+
+    Raises:
+        UsageError: there are none, or they end where no time is.
+    """
+    if bucket < 1 or columns < 1 or abs(begin) + bucket * columns > _MOST:
+        raise UsageError("the picture has no columns, or columns outside of all time")
+    return begin, bucket, columns
 
 
 class Desk:

@@ -10,8 +10,9 @@ import msgspec
 
 from stepscope.prepared import TABLES
 from stepscope.server.changes import changing
-from stepscope.server.desk import Desk, Questions
+from stepscope.server.desk import Desk, Questions, whole
 from stepscope.trace.errors import StepscopeError, UsageError
+from stepscope.trace.text import JsonError, from_json
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -84,8 +85,8 @@ class PanelDesk(Desk):
     def note(self, body: bytes) -> bytes:
         """Make, change or remove one."""
         try:
-            wanted = msgspec.json.decode(body, type=Change)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            wanted: Change = from_json(body, Change)
+        except JsonError as error:
             raise UsageError(f"this is no note: {error}") from error
         return _json(
             self._session.notes.change(
@@ -120,13 +121,7 @@ def number(text: str | None) -> int:
     Raises:
         UsageError: it is none.
     """
-    try:
-        found = int(text or "")
-    except ValueError as error:
-        raise UsageError(f"{(text or '')[:40]!r} is no whole number") from error
-    if abs(found) > 1 << 62:
-        raise UsageError(f"{(text or '')[:40]!r} is out of all bounds")
-    return found
+    return whole(text)
 
 
 def _json(value: Any) -> bytes:

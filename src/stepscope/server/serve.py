@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stepscope.session import Session
 
 HOST = "127.0.0.1"
+_POLL_S = 1.0
 
 
 def listening(port: int) -> socket.socket:
@@ -87,11 +89,33 @@ def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> Non
     server = uvicorn.Server(config)
     ready(f"http://{HOST}:{bound}/{token}/")
     try:
-        server.run(sockets=[sock])
+        _run(lambda: server.run(sockets=[sock]))
     finally:
         if explaining is not None:
             explaining.stop()
         sock.close()
+
+
+def _run(serving: Callable[[], None]) -> None:
+    """Serve in another thread, so that this one ends at once when a signal says so.
+
+    There the server handles no signals: SIGTERM ends the process by itself, and Ctrl+C is answered
+    here, whatever requests compute meanwhile.
+    """
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serving()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="stepscope-server", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+    if failure:
+        raise failure[0]
 
 
 def prepare(session: Session, progress: Callable[[float], None]) -> None:

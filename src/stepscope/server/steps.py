@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.prepared import STEPS
-from stepscope.server.desk import Desk, Questions
+from stepscope.server.desk import Desk, Questions, spans, whole
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class StepDesk(Desk):
             colour=query.get("colour", "kind"),
             rows=slice(first, first + count),
             group=number(query, "group", 1),
-            columns=(number(query, "begin"), number(query, "bucket"), number(query, "columns")),
+            columns=spans(*(number(query, name) for name in ("begin", "bucket", "columns"))),
             phases=query.get("phases") == "1",
         )
 
@@ -77,7 +77,4 @@ def number(query: Mapping[str, str], name: str, default: int | None = None) -> i
     text = query.get(name)
     if text is None and default is not None:
         return default
-    try:
-        return int(text or "")
-    except ValueError as error:
-        raise UsageError(f"{name} is {(text or '')[:40]!r}, which is no whole number") from error
+    return whole(text, f"{name} is ")

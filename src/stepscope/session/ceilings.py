@@ -19,16 +19,15 @@ def read_ceilings(path: str | Path) -> Ceilings:
     Raises:
         InputError: it is no such file.
     """
-    import msgspec
-
     from stepscope.kernels.ceilings import SCHEMA, Ceilings
+    from stepscope.trace.text import JsonError, from_json
 
     advice = "stepscope ceilings -o FILE writes one on the GPU"
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=Ceilings)
+        found: Ceilings = from_json(Path(path).read_bytes(), Ceilings)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; {advice}") from error
-    except msgspec.DecodeError as error:
+    except JsonError as error:
         raise InputError(f"{path} holds no ceilings: {error}; {advice}") from error
     rates = [v for n in Ceilings.__struct_fields__ if n.endswith("_per_s")
              if (v := getattr(found, n)) is not None]  # fmt: skip

@@ -11,6 +11,7 @@ from stepscope.session.inside_kernels import launches_to_examine, with_insides
 from stepscope.session.kernel_reports import read_report
 from stepscope.session.opening import OpenOptions
 from stepscope.session.querying import Querying
+from stepscope.trace import progress
 from stepscope.trace.errors import LimitError, UsageError
 from stepscope.trace.given import listed
 
@@ -52,7 +53,9 @@ class Diagnosing(Querying):
         from stepscope.diagnosis.result import Diagnosis
 
         reports = [(str(path), read_report(path)) for path in listed(ncu)]
-        found = self._answers.find("diagnosis", Diagnosis, self._diagnosis)
+        what = self.paths[0] if len(self.paths) == 1 else f"{len(self.paths)} captures"
+        for _ in progress.each((Path(what).name,), "Diagnosing", str):
+            found = self._answers.find("diagnosis", Diagnosis, self._diagnosis)
         return with_insides(found, self.query, reports) if reports else found
 
     def _diagnosis(self) -> Diagnosis:

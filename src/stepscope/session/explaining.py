@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stepscope.session.opening import Opening
+from stepscope.trace import progress
 from stepscope.trace.errors import InputError
 from stepscope.trace.trace import Member
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
+
+
+def _title(member: Member) -> str:
+    return f"rank {member.rank}"
 
 
 class Explaining(Opening):
@@ -52,7 +57,7 @@ class Explaining(Opening):
         from stepscope.breakdown.explain import explain
 
         found: list[tuple[int, Member, Explanation]] = []
-        for member in self.job.members:
+        for member in progress.each(self.job.members, "Explaining", _title):
             of_rank = explain(member.trace.frame, member.trace.meta, self._ceilings, self.choice)
             if not of_rank:
                 from stepscope.session.without_gpu import why_without_gpu

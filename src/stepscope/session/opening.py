@@ -11,6 +11,7 @@ from stepscope.session.answers import Answers
 from stepscope.session.captures import captures_of
 from stepscope.session.ceilings import read_ceilings
 from stepscope.steps.model import StepChoice
+from stepscope.trace import progress
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.given import listed
@@ -60,7 +61,11 @@ class Opening:
         left_out: list[str] = []
         captures = captures_of(given, left_out)
         self.job: Job = assemble(
-            [load(path, self._cache, again=again) for path in captures], apart=apart
+            [
+                load(path, self._cache, again=again)
+                for path in progress.each(captures, "Reading", lambda path: path.name)
+            ],
+            apart=apart,
         )
         if left_out:
             named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")

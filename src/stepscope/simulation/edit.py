@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -22,6 +21,7 @@ from stepscope.simulation.changes import (
 from stepscope.simulation.costs import GRAPH_NS, pinned_bandwidth
 from stepscope.simulation.program import LAUNCH, MARK, WAIT, C, Program
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.regex import regex
 
 Bound = Literal["low", "expected", "high"]
 """Which of the stated uncertainties to assume: those that make the step short, none, or long."""
@@ -353,8 +353,7 @@ def overlap_communication(subject: Subject, bound: Bound) -> Subject:
 
 def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:
     """Kernels of some names take another time; how many there are."""
-    pattern = re.compile(change.regex)
-    mask = subject.lane.is_kernel & subject.lane.ops.matches("name", pattern)
+    mask = subject.lane.is_kernel & subject.lane.ops.found("name", regex(change.regex))
     return _scaled(subject, subject.of_ops(mask), change.factor)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +34,7 @@ from stepscope.simulation.program import C
 from stepscope.simulation.replay import Replay, replay
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
+from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
 LARGEST_RUN: Final = 100_000
@@ -367,12 +367,7 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
             f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"
         )
     if isinstance(change, ScaleKernels):
-        try:
-            re.compile(change.regex)
-        except re.error as error:
-            raise UsageError(
-                f"{change.regex!r} is no regular expression: {error}; correct it"
-            ) from error
+        regex(change.regex)
     if isinstance(change, ScaleKernels | ScaleOps) and not 0 <= change.factor < 1e6:
         raise UsageError(f"a factor is at least 0 and below a million, not {change.factor:g}")
     found, count = [], 0

@@ -31,6 +31,7 @@ from stepscope.steps.windows import step_windows
 from stepscope.steps.workload import Workload
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
+from stepscope.trace.regex import regex
 from stepscope.trace.units import milliseconds
 
 _NAMED = 6
@@ -124,8 +125,8 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
     names = ranges.texts.get("name", [])
     wanted = {name for name in names if name == choice.mark}
     if not wanted:
-        pattern = _compiled("--step", choice.mark)
-        wanted = {name for name in names if pattern.search(name)}
+        found = regex(choice.mark, "--step").search(names)
+        wanted = {names[code] for code in np.flatnonzero(found)}
     if not wanted:
         raise UsageError(
             f"--step {choice.mark!r} names no range of process {lane.process_id}; "
@@ -143,8 +144,8 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
 
 def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
     """Steps that begin where a kernel is enqueued; of several in a row, at the first."""
-    pattern = _compiled("--step-kernel", choice.kernel)
-    hit = (lane.ops.matches("name", pattern) & lane.is_kernel)[enqueued.op]
+    pattern = regex(choice.kernel, "--step-kernel")
+    hit = (lane.ops.found("name", pattern) & lane.is_kernel)[enqueued.op]
     first = hit & ~np.concatenate(([False], hit[:-1]))
     if not first.any():
         names = lane.ops.texts["name"]
@@ -159,13 +160,6 @@ def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
         f"each of {len(begin)} steps begins at a kernel that --step-kernel {choice.kernel!r} finds"
     )
     return Steps(begin, int(lane.enqueue_begin_ns.max()), "user", message)
-
-
-def _compiled(option: str, text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{option} {text!r} is no regular expression: {error}") from error
 
 
 def _step_like(names: Sequence[str]) -> list[str]:

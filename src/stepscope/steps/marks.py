@@ -17,6 +17,7 @@ from stepscope.steps.windows import MIN_STEPS
 from stepscope.trace.frame import Frame, IntArray
 
 _NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*(\d+)[\])]?(?:/\d+)?$")
+_LONGEST_STEP: Final = 256  # the pattern takes time by the square of the length
 _COVERS_A_STEP: Final = 0.5
 _COVERS_A_CYCLE: Final = 0.8
 _PHASE = re.compile(
@@ -145,7 +146,7 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
     number_of = np.full(len(names), -1, np.int64)
     for code, name in enumerate(names):
         family = words.engine_family(name)
-        match = None if family else _NUMBERED.match(name)
+        match = None if family or len(name) > _LONGEST_STEP else _NUMBERED.match(name)
         stem, number = match.groups() if match else (family, "")
         key = ("family" if family else "stem" if stem else "name", stem or name)
         known = stem_of.get(key)

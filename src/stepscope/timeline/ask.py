@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
+from stepscope.trace.regex import Regex
+from stepscope.trace.regex import regex as of_user
 from stepscope.trace.schema import TABLES
 
 MOST_HITS = 500
@@ -24,7 +27,9 @@ _RANKS = 64
 """Of so many ranks, names are put together."""
 MOST_ARROWS = 50
 LONGEST_SEARCHED = 2000
-"""A name of this many characters is searched no further: expressions can be slow on long texts."""
+"""A name of this many characters is searched no further."""
+SEARCH_TIMEOUT_S = 20.0
+"""What an expression may take in all: RE2's time is linear, but a large one takes long even so."""
 _PIECE = 1 << 18
 _LINK = ("id", "process_id", "correlation_id", "start_ns")
 _CLASS_KEYS = list(CLASSES)
@@ -96,23 +101,25 @@ class Asker:
             other = int(of_depth[at]) if 0 <= at < len(of_depth) else -1
         return self.place(found, other) if other >= 0 else None
 
-    def search(self, text: str, *, regex: bool) -> dict[str, Any]:
+    def search(
+        self, text: str, *, regex: bool, given_up: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         """Rows whose names match, over all tracks.
 
         Args:
             text: part of a name, in any case; or a regular expression.
             regex: whether it is one.
+            given_up: whether nobody waits for the answer any more.
 
         Raises:
             UsageError: the expression is wrong.
+            LimitError: to look for it takes too long.
+            GivenUpError: nobody waits.
         """
-        try:
-            pattern = re.compile(text if regex else re.escape(text), re.IGNORECASE)
-        except re.error as error:
-            raise UsageError(f"{text!r} is no regular expression: {error}") from error
+        pattern = of_user(text, ignore_case=True) if regex else None
         # causes and step numbers are no names, and may not be made yet
         tracks = [self.timeline.track(t.id) for t in self.timeline.tracks if not t.explained]
-        wanted = self._named(text, pattern, regex)
+        wanted = self._matching(pattern, given_up) if pattern else self._holding(text)
         hits: list[dict[str, Any]] = []
         count = np.zeros(len(wanted), np.int64)
         total = np.zeros(len(wanted), np.int64)
@@ -162,13 +169,14 @@ class Asker:
     def _names_of(self, track: int) -> AnyArray:
         return self.timeline.track(track).slices.name
 
-    def _named(self, text: str, pattern: re.Pattern[str], regex: bool) -> BoolArray:
-        """Mask of the names that match."""
+    def _holding(self, text: str) -> BoolArray:
+        """Mask of the names that hold a text, in any case."""
+        pattern = re.compile(re.escape(text), re.IGNORECASE)
         names = self.timeline.names
         found = np.zeros(len(names.texts), bool)
         begin = 0
         # of stored names the bytes are searched as they lie, where that gives the same
-        if not regex and text.isascii() and "\n" not in text:
+        if text.isascii() and "\n" not in text:
             for base, texts in names.stored:
                 found[base + np.fromiter(texts.holding(text), np.int64)] = True
             begin = names.base
@@ -177,6 +185,23 @@ class Asker:
         for number, full in names.long.items():
             if not found[number]:
                 found[number] = any(pattern.search(one[:LONGEST_SEARCHED]) for one in full)
+        return found
+
+    def _matching(self, pattern: Regex, given_up: Callable[[], bool]) -> BoolArray:
+        """Mask of the names in which an expression is found."""
+        names = self.timeline.names
+        numbers = [n for n, full in names.long.items() for _ in full]
+        full_names = [one[:LONGEST_SEARCHED] for full in names.long.values() for one in full]
+        ends = time.monotonic() + SEARCH_TIMEOUT_S
+
+        def found_in(texts: list[str]) -> BoolArray:
+            return pattern.search(texts, max(0.0, ends - time.monotonic()), given_up)
+
+        found = np.zeros(len(names.texts), bool)
+        for at in range(0, len(found), _PIECE):
+            piece = range(at, min(at + _PIECE, len(found)))
+            found[at : piece.stop] = found_in([names.texts[n][:LONGEST_SEARCHED] for n in piece])
+        found[np.array(numbers, np.int64)[found_in(full_names)]] = True
         return found
 
     def _facts(self, track: Track, id_: int) -> list[tuple[str, Any]]:

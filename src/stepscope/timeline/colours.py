@@ -4,7 +4,7 @@ Work of a GPU is cool (blue, green, purple), what waits and what holds it up is 
 has the colour of the idle time that it causes: synchronisation is one red, as a call and as a gap.
 Where idle time stands in one row with work, it is hatched besides. Colours of one row can be told
 apart with the common kinds of colour blindness, and all stand out from a light and a dark page;
-``tests/analysis/test_colours.py`` measures both. Names of classes, labels and tips always say the
+``tests/timeline/test_colours.py`` measures both. Names of classes, labels and tips always say the
 class in words, too.
 """
 

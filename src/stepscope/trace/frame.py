@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.text import LONGEST_JUDGED
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stepscope.trace.regex import Regex
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -90,9 +93,14 @@ class Frame:
         """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
         return self.that(column, lambda text: pattern.search(text) is not None)
 
+    def found(self, column: str, pattern: Regex) -> BoolArray:
+        """Mask of the rows in whose text a user's expression is found."""
+        return np.append(pattern.search(self.texts[column]), False).take(self.columns[column])
+
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
-        hits = np.array([holds(text) for text in self.texts[column]] + [False], dtype=bool)
+        known = (text[:LONGEST_JUDGED] for text in self.texts[column])
+        hits = np.array([*map(holds, known), False], dtype=bool)
         codes = self.columns[column]
         if not hits.any():
             return np.zeros(len(codes), bool)

@@ -25,6 +25,7 @@ import msgspec
 
 from stepscope.trace.errors import ConflictError, InputError, StorageError, UsageError
 from stepscope.trace.folders import user_folder
+from stepscope.trace.text import JsonError, from_json
 
 SCHEMA: Final = "stepscope.notes/1"
 SUFFIX: Final = ".notes.json"
@@ -176,11 +177,10 @@ class Notes:
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
         try:
-            found = msgspec.json.decode(data, type=_File)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path} holds no notes that can be read: {error}; move it away"
-            ) from (error)
+            found: _File = from_json(data, _File)
+        except JsonError as error:
+            said = f"{path} holds no notes that can be read: {error}; move it away"
+            raise InputError(said) from error
         if found.schema != SCHEMA:
             raise InputError(
                 f"{path} is of another version ({found.schema[:40]!r}); use the Stepscope that "

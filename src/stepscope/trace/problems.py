@@ -191,6 +191,13 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "copy the capture again, and check the disk it was written to",
     ),
     ProblemKind(
+        "damaged_file",
+        "data_loss",
+        "files of the capture are not as they were written; what could not be read in part was left"
+        " out",
+        "copy the capture again, and check the disk it was written to",
+    ),
+    ProblemKind(
         "damaged_table",
         "error",
         "stored tables are damaged; what needs them is refused, all else is as it was",

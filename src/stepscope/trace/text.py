@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LONGEST_JUDGED = 4096
+"""Characters of a name that decide what it is: names are untrusted, and patterns may take long."""
+
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_RE2 = r"[\x00-\x1f\x7f\x{80}-\x{9f}]"
+
+
+class JsonError(ValueError):
+    """Text is no JSON, not of the wanted layout, or nested too deeply; says so in one line."""
+
+
+def from_json(data: bytes | memoryview, kind: Any = Any) -> Any:
+    """Decode JSON that may be damaged, or made to do harm.
+
+    Args:
+        data: the text.
+        kind: what it must be.
+
+    Raises:
+        JsonError: it is not.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError as error:
+        raise JsonError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:  # no DecodeError of msgspec's
+        raise JsonError(f"it is no UTF-8: {error.reason}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JsonError(str(error)[:300]) from error
 
 
 def without_controls(text: str) -> str:

@@ -91,7 +91,8 @@ def compile_into(folder: Path, part: str = "collector") -> Library:
         )
     sources = [str(source) for source in sorted(SOURCES.glob(PARTS[part]))]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for made in (folder.parent, folder):  # what is in it is loaded into programs
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / "collector.so"
             for way in WAYS:

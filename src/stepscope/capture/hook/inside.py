@@ -27,8 +27,17 @@ _PROTON = "triton.profiler.profile"
 _LOADER = "torch.utils.data.dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
 _LOADED = "hook-loaded.txt"
+_LEFT_OUT = "left-out-rank{}.txt"
 STEPS_MADE = "steps-made.{}.txt"
 """Names of notes to the launcher: capture/hooknotes.py."""
+_RANKS = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
 program_marks_steps = False
 """Set by ``stepscope.step()`` in the program: two series of steps would cross."""
 _LONG_COLLECTION_NS = 100_000
@@ -48,11 +57,16 @@ def _configuration() -> _Configuration:
     return found
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 def note(name: str, text: str) -> None:
     """Leave a note for the launcher beside the configuration."""
     try:
         folder = os.path.dirname(os.environ["STEPSCOPE_CAPTURE"])  # noqa: PTH120
-        with open(f"{folder}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+        with open(f"{folder}/{name}", "w", encoding="ascii", opener=_private) as file:
             file.write(text)
     except (OSError, KeyError):
         pass  # the program has become another user, say: the launcher then knows less
@@ -291,10 +305,19 @@ def _part(name: str) -> Any:
     return module
 
 
+def _is_left_out(ranks: str) -> bool:
+    """Whether this process has a rank that is not asked for; the collector judges alike."""
+    rank = next((os.environ[name] for name in _RANKS if name in os.environ), None)
+    if not ranks or rank is None or f",{rank}," in ranks:
+        return False
+    if rank.isdigit() and len(rank) < 10:
+        note(_LEFT_OUT.format(rank), "")
+    return True
+
+
 def _install() -> None:
     configuration = _configuration()
-    ranks = configuration.get("ranks", "")
-    if ranks and f",{os.environ.get('RANK', '')}," not in ranks and "RANK" in os.environ:
+    if _is_left_out(configuration.get("ranks", "")):
         return
     if configuration.get("gc") == "1":
         _watch_collections(configuration)

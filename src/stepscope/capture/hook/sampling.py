@@ -21,6 +21,11 @@ _MOST_FRAMES = 256
 """Innermost frames kept of a stack; recursion goes deeper."""
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 class Sampler:
     """Writes ``stacks.PID.tsv`` and ``frames.PID.tsv`` into a folder.
 
@@ -128,7 +133,7 @@ class Sampler:
                 continue
             path = f"{self._folder}/{name}.{self._process}.tsv"
             try:
-                with open(path, "a", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                with open(path, "a", encoding="utf-8", errors="replace", opener=_private) as file:
                     file.writelines(lines)
             except OSError:
                 pass  # the disk is full, or the folder is gone

@@ -12,6 +12,11 @@ _LEAST = 10
 """Steps before anything is judged: the first ones are compilation and allocation."""
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 class SlowSteps:
     """Compares the time between steps of the first optimizer that makes one.
 
@@ -63,7 +68,7 @@ class SlowSteps:
         if os.path.exists(f"{base}.request"):  # noqa: PTH110
             return  # the dump that is on its way shows this step, too
         try:
-            with open(f"{base}.made", "w", encoding="utf-8") as file:  # noqa: PTH123
+            with open(f"{base}.made", "w", encoding="utf-8", opener=_private) as file:
                 file.write(why)
             os.replace(f"{base}.made", f"{base}.request")  # noqa: PTH105
         except OSError as error:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, whatever the program's umask."""
+    return os.open(path, flags, 0o600)
+
+
 class _ProfilerApi:
     """Recording by another tool that watches cudaProfilerStart and cudaProfilerStop."""
 
@@ -88,7 +93,7 @@ def _free_name(folder: str) -> str:
     while True:
         name = f"{folder}/torch.rank{number}.json.gz"
         try:
-            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             number += 1
             continue
@@ -188,7 +193,7 @@ class _StepTimes:
         lines, self._lines = self._lines, []
         if lines:
             clocks = f"C\t{time.monotonic_ns()}\t{time.time_ns()}\n"
-            with open(name, "a", encoding="utf-8") as file:  # noqa: PTH123
+            with open(name, "a", encoding="utf-8", opener=_private) as file:
                 file.write(clocks + "".join(lines))
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stepscope.compare.history.model import Entry, Record
+from stepscope.compare.history.model import Entry, Record, entry_of
 from stepscope.compare.history.remote import RemoteFiles, shown, without_password
 from stepscope.compare.stored import write_whole
 from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
@@ -230,14 +230,17 @@ def _bytes(record: Record) -> bytes:
     schema = _COLUMNS.with_metadata({_VERSION_KEY: str(VERSION).encode()})
     sink = io.BytesIO()
     # a profile is compressed already, and statistics of one row tell nothing
-    pq.write_table(pa.table(row, schema=schema), sink, compression="none", write_statistics=False)
+    pq.write_table(
+        pa.table(row, schema=schema), sink, compression="none", write_statistics=False,
+        write_page_checksum=True,
+    )  # fmt: skip
     return sink.getvalue()
 
 
 def _record(content: bytes, name: str, where: str) -> Record:
     try:
-        table = pq.read_table(io.BytesIO(content))
-    except (pa.ArrowInvalid, OSError) as error:
+        table = pq.read_table(io.BytesIO(content), page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"{where} is damaged ({str(error)[:100]}); remove it, the other files are whole"
         ) from error
@@ -250,9 +253,14 @@ def _record(content: bytes, name: str, where: str) -> Record:
         )
     try:
         (row,) = table.cast(_COLUMNS.with_metadata(table.schema.metadata)).to_pylist()
-    except (pa.ArrowInvalid, ValueError) as error:
+        figures = dict(row["figures"])
+    except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(f"{where} is damaged; remove it, the other files are whole") from error
+    texts = [row[name] for name in ("name", "revision", "label")]
+    sound = entry_of(where, 0, row["added_ns"], texts, figures)
+    if not isinstance(row["profile"], bytes):
+        raise InputError(f"{where} is damaged; remove it, the other files are whole")
     return Record(
-        _key(name), row["added_ns"], row["name"], row["revision"], row["label"],
-        dict(row["figures"]), row["profile"],
+        _key(name), sound.added_ns, sound.name, sound.revision, sound.label, sound.figures,
+        row["profile"],
     )  # fmt: skip

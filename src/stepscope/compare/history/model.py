@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -15,8 +16,11 @@ from stepscope.compare.changepoints import change_points
 from stepscope.compare.profile import Profile
 from stepscope.compare.stored import read_profile
 from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.text import JsonError, from_json
 
 SCHEMA: Final = "stepscope.history/1"
+ALWAYS: Final = "step_ms"
+"""The figure that every run has."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -38,6 +42,38 @@ class Entry(msgspec.Struct, frozen=True):
     revision: str
     label: str
     figures: dict[str, float]
+
+
+def entry_of(
+    where: str, number: Any, added_ns: Any, texts: Sequence[Any], figures: Mapping[Any, Any]
+) -> Entry:
+    """An entry as a history gave it.
+
+    Args:
+        where: the history, for messages.
+        number: its number.
+        added_ns: when it was added, ns since 1970.
+        texts: name, revision and label.
+        figures: figures by name.
+
+    Raises:
+        InputError: a cell does not hold what it must.
+    """
+    wrong = ""
+    if not (isinstance(number, int) and isinstance(added_ns, int)):
+        wrong = "its number or its time is none"
+    elif not all(isinstance(text, str) for text in (*texts, *figures)):
+        wrong = "a name is no text"
+    elif not all(isinstance(v, int | float) and math.isfinite(v) for v in figures.values()):
+        wrong = "a figure is no number"
+    elif not figures.get(ALWAYS, 0) > 0:
+        wrong = f"it has no {ALWAYS}"
+    if wrong:
+        raise InputError(
+            f"entry {str(number)[:40]} of {where} is damaged ({wrong}); put back a copy of it"
+        )
+    name, revision, label = texts
+    return Entry(number, added_ns, name, revision, label, dict(figures))
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -131,8 +167,8 @@ def unpacked(packed: bytes, where: str) -> Profile:
         InputError: it is damaged.
     """
     try:
-        return read_profile(msgspec.json.decode(zlib.decompress(packed)), where)
-    except (zlib.error, msgspec.DecodeError) as error:
+        return read_profile(from_json(zlib.decompress(packed)), where)
+    except (zlib.error, JsonError) as error:
         raise InputError(f"{where} is damaged; record that run anew") from error
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from stepscope.compare.history.model import Entry, Record
+from stepscope.compare.history.model import Entry, Record, entry_of
 from stepscope.compare.history.remote import shown, without_password
 from stepscope.compare.history.store import needed
 from stepscope.trace.errors import InputError, StorageError, UsageError
@@ -126,8 +126,8 @@ class PostgresStore:
             ).fetchall()
         )
         return [
-            Entry(number, added, called, revision, label, dict(zip(names, values, strict=True)))
-            for number, added, called, revision, label, names, values in rows
+            entry_of(self.where, number, added, texts, dict(zip(names, values, strict=True)))
+            for number, added, *texts, names, values in rows
         ]
 
     def packed(self, number: int) -> bytes:

@@ -8,12 +8,14 @@ a local disk: SQLite's locks do not hold on network file systems.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from stepscope.compare.history.model import Entry, Record
+from stepscope.compare.history.model import Entry, Record, entry_of
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 WAIT_S: Final = 30.0
@@ -40,15 +42,25 @@ LAYOUTS: Final = (
     """,
     """
     ALTER TABLE entry ADD COLUMN key TEXT;
-    UPDATE entry SET key = lower(hex(randomblob(16)));
+    UPDATE entry SET key = stepscope_key(id, added_ns, name, revision, label, profile);
     CREATE UNIQUE INDEX entry_by_key ON entry(key);
     """,
 )
 """What makes each layout version (``PRAGMA user_version``) of the one before it; only appended."""
 
+_OLD_KEY: Final = "stepscope_key(id, added_ns, name, revision, label, profile)"
+_CANNOT_OPEN: Final = re.compile("unable to open|readonly|read-only")
+_GONE: Final = ("no such table", "no such column", "no such function", "Could not decode")
+"""What SQLite says of a file whose tables are not those of a history."""
+
+
+def _key(*cells: object) -> str:
+    """The key of a run that was recorded without one: the same however often it is asked for."""
+    return hashlib.blake2b(repr(cells).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
 
 class SqliteStore:
-    """An opened history file.
+    """An opened history file; what only reads it changes nothing in it.
 
     Args:
         path: the file.
@@ -67,20 +79,46 @@ class SqliteStore:
         if not create and not path.is_file():
             raise InputError(f"{path} does not exist; make it with stepscope history add")
         with self._told():
-            self._db = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
+            self._db = self._connected()
             try:
-                self._db.execute(f"PRAGMA busy_timeout = {int(WAIT_S * 1000)}")
                 self._check()
+                if create:
+                    self._upgrade()
             except BaseException:
                 self._db.close()
                 raise
 
+    def _connected(self) -> sqlite3.Connection:
+        """Open the file; where nothing can be written beside it, as one that nobody writes."""
+        try:
+            db = sqlite3.connect(self.path, timeout=WAIT_S, isolation_level=None)
+            try:
+                db.execute(f"PRAGMA busy_timeout = {int(WAIT_S * 1000)}")
+                db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            except BaseException:
+                db.close()
+                raise
+        except sqlite3.OperationalError as error:
+            beside = self.path.with_name(f"{self.path.name}-wal")
+            if not self.path.is_file() or beside.exists() or not _CANNOT_OPEN.search(str(error)):
+                raise
+            uri = f"{self.path.absolute().as_uri()}?immutable=1"
+            db = sqlite3.connect(uri, uri=True, isolation_level=None)
+        db.create_function("stepscope_key", 6, _key, deterministic=True)
+        return db
+
     def _check(self) -> None:
+        """Refuse what is no history that can be read."""
         db = self._db
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and application != _APPLICATION:
             raise InputError(f"{self.path} is another program's database; name another file")
+        self._version()
+
+    def _upgrade(self) -> None:
+        """Bring the tables to this layout, before something is written."""
+        db = self._db
         if self._version() < len(LAYOUTS):
             db.execute("PRAGMA journal_mode = WAL")
             with self._writing():
@@ -111,7 +149,7 @@ class SqliteStore:
         Raises:
             StorageError: the file cannot be written.
         """
-        with self._told(), self._writing():
+        with self._told(), self._written():
             known = self._db.execute("SELECT id FROM entry WHERE key = ?", (record.key,)).fetchone()
             if known:
                 return record.entry(known[0])
@@ -136,14 +174,15 @@ class SqliteStore:
                 "SELECT id, added_ns, name, revision, label FROM entry "
                 "WHERE ?1 = '' OR name = ?1 ORDER BY id", (name,)
             ).fetchall()  # fmt: skip
-            figures: dict[int, dict[str, float]] = {row[0]: {} for row in rows}
-            for number, figure, value in self._db.execute("SELECT * FROM figure"):
+            figures: dict[Any, dict[Any, Any]] = {row[0]: {} for row in rows}
+            for number, figure, value in self._db.execute("SELECT entry, name, value FROM figure"):
                 if number in figures:
                     figures[number][figure] = value
-        return [
-            Entry(number, added, called, revision, label, figures[number])
-            for number, added, called, revision, label in rows
-        ]
+        if len(figures) < len(rows):
+            raise InputError(
+                f"{self.path} is damaged (two entries have one number); put back a copy"
+            )
+        return [entry_of(self.where, row[0], row[1], row[2:], figures[row[0]]) for row in rows]
 
     def packed(self, number: int) -> bytes:
         """The compressed profile of an entry.
@@ -155,12 +194,17 @@ class SqliteStore:
             row = self._db.execute("SELECT profile FROM entry WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise UsageError(f"{self.path} has no entry {number}; list them with history list")
-        return bytes(row[0])
+        if not isinstance(row[0], bytes):
+            raise InputError(f"entry {number} of {self.path} is damaged; record that run anew")
+        return row[0]
 
     def records(self) -> list[Record]:
         """Everything, to be written elsewhere; the earliest first."""
         with self._told():
-            keys = dict(self._db.execute("SELECT id, key FROM entry").fetchall())
+            key = "key" if self._version() > 1 else _OLD_KEY
+            keys = dict(self._db.execute(f"SELECT id, {key} FROM entry").fetchall())
+        if not all(isinstance(key, str) for key in keys.values()):
+            raise InputError(f"{self.path} is damaged (a key is no text); put back a copy")
         return [
             Record(keys[e.id], e.added_ns, e.name, e.revision, e.label, e.figures,
                    self.packed(e.id))
@@ -169,7 +213,7 @@ class SqliteStore:
 
     def keep(self, latest: int, name: str = "") -> int:
         """Remove all but the latest runs of each name; returns how many."""
-        with self._told(), self._writing():
+        with self._told(), self._written():
             cursor = self._db.execute(
                 "DELETE FROM entry WHERE (?1 = '' OR name = ?1) AND id NOT IN (SELECT id FROM "
                 "(SELECT id, row_number() OVER (PARTITION BY name ORDER BY id DESC) AS n "
@@ -185,6 +229,13 @@ class SqliteStore:
             yield
         finally:
             self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """A transaction of a file that has this layout."""
+        self._upgrade()
+        with self._writing():
+            yield
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -209,11 +260,17 @@ class SqliteStore:
                     f"another process has been writing {self.path} for {WAIT_S:.0f} s; nothing was "
                     "changed, try again"
                 ) from error
+            if str(error).startswith(_GONE):
+                raise self._damaged(error) from error
             raise StorageError(
                 f"cannot use {self.path} ({error}); check the path, its rights and the disk"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise InputError(
-                f"{self.path} is damaged or no history ({error}); put back a copy, or save what "
-                "can be read with sqlite3's .recover, and start a new file"
-            ) from error
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> InputError:
+        said = "".join(c if c.isprintable() else "?" for c in str(error)[:200])
+        return InputError(
+            f"{self.path} is damaged or no history ({said}); put back a copy, or save what "
+            "can be read with sqlite3's .recover, and start a new file"
+        )

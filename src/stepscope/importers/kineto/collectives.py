@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from stepscope.importers.kineto.columns import external_ids, integers
+from stepscope.importers.kineto.columns import external_ids, integers, value_of
 from stepscope.importers.kineto.events import MISSING, Args
 from stepscope.trace.store import TraceWriter
 
@@ -30,17 +31,25 @@ Said = tuple[int, dict[str, Any]]
 """The external id of an event that describes a collective, and what it says."""
 
 
-def said(args: Args) -> Said:
-    """What an event says of a collective, as columns of the ``collective`` table."""
+def said(args: Args, counted: Counter[str]) -> Said:
+    """What an event says of a collective, as columns of the ``collective`` table.
+
+    Args:
+        args: of the event.
+        counted: receives the number of values that cannot be read, by kind of problem.
+    """
     found: dict[str, Any] = {}
     for column, name in _COLLECTIVE_TEXTS.items():
-        value = _value(getattr(args, name))
+        value = value_of(getattr(args, name), counted)
         if value is not None:
             found[column] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     for column, name in _COLLECTIVE_NUMBERS.items():
-        number = int(integers([_value(getattr(args, name))])[0])
+        value = value_of(getattr(args, name), counted)
+        number = int(integers([value])[0])
         if number != MISSING:
             found[column] = number
+        elif value is not None:
+            counted["number_too_large" if isinstance(value, int) else "bad_value"] += 1
     return int(external_ids([args])[0]), found
 
 
@@ -63,7 +72,3 @@ def write_collectives(
         columns["name"] = [name or "unknown" for name in columns["name"]]
         columns["process_id"] = [process_id] * len(rows)
         writer.append("collective", columns)
-
-
-def _value(raw: msgspec.Raw) -> Any:
-    return msgspec.json.decode(raw) if bytes(raw) else None

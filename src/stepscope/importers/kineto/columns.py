@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.importers.kineto.events import MISSING, Args, Event
+from stepscope.trace.text import JsonError, from_json
 
 if TYPE_CHECKING:
+    import msgspec
     import pyarrow as pa
 
     from stepscope.trace.store import TraceWriter
@@ -23,7 +27,10 @@ Events = list[Event[Any, Any]]
 
 ROWS_PER_BATCH = 1 << 17
 _LAST_NUMBER = re.compile(r"-?\d+(?!.*\d)", re.S)
-_MAX_US = 9.0e15  # beyond it, nanoseconds do not fit an int64
+_MAX_US = 4.5e15  # in the year 2112; differences of such times in nanoseconds fit an int64
+MAX_NS = round(_MAX_US * 1000)
+"""No time lies further from zero, ns."""
+_LONGEST_NUMBER = 64
 _INT32 = np.iinfo(np.int32)
 
 
@@ -90,7 +97,7 @@ def _integer(value: Any) -> int:
     if isinstance(value, str):
         if value.startswith("0x"):
             return MISSING
-        number = _LAST_NUMBER.search(value)
+        number = _LAST_NUMBER.search(value[-_LONGEST_NUMBER:])
         value = int(number.group()[:20]) if number else MISSING
     if not isinstance(value, int) or not MISSING <= value < -MISSING:
         return MISSING
@@ -100,6 +107,35 @@ def _integer(value: Any) -> int:
 def beyond_int64(values: Sequence[Any]) -> int:
     """How many of the values are integers that 64 bits do not hold."""
     return sum(isinstance(v, int) and not MISSING <= v < -MISSING for v in values)
+
+
+def fitting32(values: Sequence[int | None]) -> tuple[list[int | None], int]:
+    """Values that 32 bits hold, the others being None; how many those are."""
+    kept = [v if v is None or _INT32.min <= v <= _INT32.max else None for v in values]
+    return kept, kept.count(None) - list(values).count(None)
+
+
+def value_of(raw: bytes | msgspec.Raw, counted: Counter[str]) -> Any:
+    """What a piece of JSON text holds; None where it is empty or cannot be decoded.
+
+    Args:
+        raw: the text.
+        counted: receives the number of values that cannot be read, by kind of problem.
+    """
+    text = bytes(raw)
+    if not text:
+        return None
+    try:
+        return from_json(text)
+    except JsonError:
+        pass
+    try:
+        found = from_json(text.decode("utf-8", "replace").encode())
+    except JsonError:
+        counted["bad_value"] += 1
+        return None
+    counted["invalid_text"] += 1
+    return found
 
 
 def external_ids(args: list[Args]) -> Ints:
@@ -140,8 +176,13 @@ def nanoseconds(values: Sequence[float | Decimal]) -> tuple[Ints, npt.NDArray[np
 def _decimal_nanoseconds(
     values: Sequence[float | Decimal],
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    # absent times are floats (NaN) also where the others are decimals
-    good = [-_MAX_US < float(value) < _MAX_US for value in values]
+    # absent times are floats (NaN) also where the others are decimals; comparing NaNs of decimals
+    # raises, as does making floats of those that signal
+    good = [
+        (value.is_finite() if isinstance(value, Decimal) else isfinite(value))
+        and -_MAX_US < value < _MAX_US
+        for value in values
+    ]
     exact = (round(v * 1000) if ok else 0 for v, ok in zip(values, good, strict=True))
     return np.fromiter(exact, np.int64, len(values)), np.array(good, dtype=np.bool_)
 

@@ -22,6 +22,7 @@ from stepscope.importers.kineto.columns import (
 )
 from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
 from stepscope.importers.kineto.spans import Context, Spans
+from stepscope.trace.text import LONGEST_JUDGED
 
 KERNEL, MEMCPY, MEMSET = range(3)
 _KINDS = ("kernel", "memcpy", "memset")
@@ -104,18 +105,19 @@ class GpuOperations(Spans):
         registers = self.whole([a.registers for a in args])
         correlation = self.whole([a.correlation for a in args])
         self.too_large += sum(map(_beyond_small, (device, context, shape, registers)))
+        small = _small(device)
         if kernel:
             for row, a in enumerate(args):
                 if a.collective is not NO_TEXT:
-                    external, columns = said(a)
-                    columns["device"] = max(int(device[row]), 0)
+                    external, columns = said(a, self.counted)
+                    columns["device"] = max(int(small[row]), 0)
                     if correlation[row] != MISSING:
                         columns["correlation_id"] = int(correlation[row])
                     self.communications.append((external, columns))
         return {
             "kind": np.full(count, self._kind, dtype=np.int32),
             "name": self.names.codes([event.name for event in events]),
-            "device": _small(device),
+            "device": small,
             "context": _small(context),
             "stream": stream,
             "correlation": correlation,
@@ -130,8 +132,8 @@ class GpuOperations(Spans):
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns; names of copies and sets as Nsight Systems writes them."""
         code, names = self.columns.pop("name"), self.names.values()
-        copies = {name: m for name in names if (m := _COPY.match(name))}
-        sets = {name: m for name in names if (m := _SET.match(name))}
+        copies = {name: m for name in names if (m := _COPY.match(name[:LONGEST_JUDGED]))}
+        sets = {name: m for name in names if (m := _SET.match(name[:LONGEST_JUDGED]))}
         shown = [_shown(name, copies.get(name), name in sets) for name in names]
         short = [None if n in copies or n in sets else short_kernel_name(n) for n in names]
         source = [_memory(m[2]) if (m := copies.get(n) or None) else _set(sets, n) for n in names]

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
+from stepscope.importers.kineto.columns import fitting32
 from stepscope.importers.kineto.stream import truncated
 from stepscope.importers.kineto.tolerant import mend
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
+from stepscope.trace.text import JsonError, from_json
 
 _OPTIONS = frozenset(
     {
@@ -34,6 +36,7 @@ _ELSEWHERE = frozenset(
 _REMARKS = {"ERROR": "error", "WARNING": "warning", "INFO": "info"}
 _VERSION_KEY = re.compile(r"version$", re.I)
 _LONGEST_VALUE = 1000
+_MOST_RANKS = 1 << 31
 
 
 def parse_header(header: bytes, trailer: bytes, path: Path) -> dict[str, Any]:
@@ -56,10 +59,15 @@ def parse_header(header: bytes, trailer: bytes, path: Path) -> dict[str, Any]:
         return {}
     text = header + b'"traceEvents": []' + trailer
     try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = from_json(text)
+    except JsonError:
         try:
             found = json.loads(mend(text.decode("utf-8", "replace"))[0], strict=False)
+        except RecursionError as error:
+            raise InputError(
+                f"{path} is nested too deeply around its events, so it is no profiler trace; "
+                "check what wrote it"
+            ) from error
         except ValueError as error:
             raise truncated(path) from error
     if not isinstance(found, dict) or "traceEvents" not in found:
@@ -87,9 +95,9 @@ def describe(meta: Meta, found: dict[str, Any]) -> None:
     if not isinstance(job, dict):
         return
     rank, world = job.get("rank"), job.get("world_size")
-    if isinstance(rank, int):
+    if isinstance(rank, int) and 0 <= rank < _MOST_RANKS:
         meta.rank, meta.rank_source = rank, "distributedInfo"
-    if isinstance(world, int):
+    if isinstance(world, int) and 0 < world <= _MOST_RANKS:
         meta.world_size = world
     for key in ("nccl_version", "backend"):
         if isinstance(job.get(key), str):
@@ -98,7 +106,18 @@ def describe(meta: Meta, found: dict[str, Any]) -> None:
 
 def write_devices(writer: TraceWriter, process_id: int, found: dict[str, Any]) -> None:
     """Write the ``device`` table from deviceProperties."""
-    devices = [d for d in _list(found.get("deviceProperties")) if isinstance(_int(d, "id"), int)]
+    devices = _list(found.get("deviceProperties"))
+    numbered, _ = fitting32([_int(d, "id") for d in devices])
+    devices = [d for d, number in zip(devices, numbered, strict=True) if number is not None]
+    small = {
+        column: fitting32([_int(d, key) for d in devices])
+        for column, key in (
+            ("sm_count", "numSms"), ("compute_major", "computeMajor"),
+            ("compute_minor", "computeMinor"),
+        )
+    }  # fmt: skip
+    lost = numbered.count(None) + sum(beyond for _, beyond in small.values())
+    writer.problems.count("bad_value", lost, scope="device")
     if devices:
         writer.append(
             "device",
@@ -107,9 +126,7 @@ def write_devices(writer: TraceWriter, process_id: int, found: dict[str, Any]) -
                 "device": [_int(d, "id") for d in devices],
                 "name": [_text(d, "name") for d in devices],
                 "uuid": [_text(d, "uuid") for d in devices],
-                "sm_count": [_int(d, "numSms") for d in devices],
-                "compute_major": [_int(d, "computeMajor") for d in devices],
-                "compute_minor": [_int(d, "computeMinor") for d in devices],
+                **{column: values for column, (values, _) in small.items()},
                 "memory_bytes": [_int(d, "totalGlobalMem") for d in devices],
             },
         )

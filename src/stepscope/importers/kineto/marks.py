@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from stepscope.importers.kineto.columns import Events, integers, nanoseconds
+from stepscope.importers.kineto.columns import Events, integers, nanoseconds, value_of
 from stepscope.importers.kineto.events import MISSING
 from stepscope.importers.kineto.spans import Spans
 from stepscope.trace.store import TraceWriter
+from stepscope.trace.text import LONGEST_JUDGED
 
 _THREAD = re.compile(r"thread\s+\S+\s+\((.*)\)\s*\Z", re.S)
 _PROFILER_SPAN = "PyTorch Profiler"
@@ -27,6 +28,7 @@ class Marks:
         self._threads: dict[tuple[Any, Any], str] = {}
         self._spans: list[tuple[int, int]] = []
         self._end: int | None = None
+        self._counted: Counter[str] = Counter()
 
     def add(self, events: Events) -> None:
         """Take over events that are neither calls nor work."""
@@ -43,12 +45,16 @@ class Marks:
 
     def _name(self, what: str, pid: Any, tid: Any, args: Any) -> None:
         if what == "process_name":
-            self._processes[pid] = _text(args.name)
+            self._processes[pid] = self._text(args.name)
         elif what == "process_labels":
-            self._labels[pid] = _text(args.labels)
+            self._labels[pid] = self._text(args.labels)
         elif what == "thread_name":
             thread = (pid, integers([tid])[0].item())
-            self._threads[thread] = _text(args.name) or self._threads.get(thread, "")
+            self._threads[thread] = self._text(args.name) or self._threads.get(thread, "")
+
+    def _text(self, raw: msgspec.Raw) -> str:
+        value = value_of(raw, self._counted)
+        return value if isinstance(value, str) else ""
 
     def window(self, tables: Iterable[Spans]) -> tuple[int, int] | None:
         """Begin and end of the captured window, as recorded, with every event inside.
@@ -68,7 +74,7 @@ class Marks:
         """The captured process: the one that most host events, else the labels, name."""
         known = [pid for pid, _ in pids.most_common() if pid != MISSING]
         labelled = [pid for pid, label in self._labels.items() if label == "CPU"]
-        numbers = [pid for pid in known + labelled if isinstance(pid, int)]
+        numbers = [pid for pid in known + labelled if isinstance(pid, int) and abs(pid) < -MISSING]
         return numbers[0] if numbers else 0
 
     def write(
@@ -82,6 +88,8 @@ class Marks:
             threads: process and thread of the host events.
             rank: rank of the captured process.
         """
+        for problem, number in self._counted.items():
+            writer.problems.count(problem, number, scope="thread")
         found = {(host if pid == MISSING else pid, tid) for pid, tid in threads if tid != MISSING}
         named = {key: name for key, name in self._threads.items() if key[0] == host}
         every = sorted(found | {(int(pid), tid) for pid, tid in named if tid != MISSING})
@@ -113,12 +121,7 @@ class Marks:
         )
 
 
-def _text(raw: msgspec.Raw) -> str:
-    value = msgspec.json.decode(raw) if bytes(raw) else ""
-    return value if isinstance(value, str) else ""
-
-
 def _thread_name(text: str | None) -> str | None:
     """``thread 565 (pt_autograd_0)`` gives ``pt_autograd_0``."""
-    match = _THREAD.match(text or "")
+    match = _THREAD.match((text or "")[:LONGEST_JUDGED])
     return (match[1] if match else text) or None

@@ -186,7 +186,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     origin = window[0] // 1000 * 1000
     meta.window_start_ns, meta.window_end_ns = window[0] - origin, window[1] - origin
     if isinstance(base, int) and not isinstance(base, bool):
-        meta.origin_epoch_ns = base + origin
+        meta.origin_epoch_ns = base + origin if abs(base + origin) < 2**63 else None
     elif origin >= _EPOCH_NS:
         meta.origin_epoch_ns = origin
     _count_problems(writer, events, tables)

@@ -111,7 +111,8 @@ class Operators(Spans):
                 events = [e for e, mark in zip(events, marks, strict=True) if not mark]
         if self._communication >= 0 and (codes == self._communication).any():
             found = (e.args for e in events if e.name == "record_param_comms")
-            self.communications += [said(a) for a in found if a and a.collective is not NO_TEXT]
+            spoken = (a for a in found if a and a.collective is not NO_TEXT)
+            self.communications += [said(a, self.counted) for a in spoken]
         super().add(events)
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.importers.kineto.columns import (
+    MAX_NS,
     Codes,
     Columns,
     Events,
@@ -52,6 +54,7 @@ class Spans:
         self.names = Texts()
         self.dropped = 0
         self.too_large = 0
+        self.counted: Counter[str] = Counter()
 
     def whole(self, values: list[Any]) -> Ints:
         """Values as int64; those that it does not hold are counted, and count as absent."""
@@ -66,7 +69,7 @@ class Spans:
             events = [event for event in events if event.ph == "X"]
         start, timed = nanoseconds([event.ts for event in events])
         duration, ended = nanoseconds([event.dur for event in events])
-        timed &= ended
+        timed &= ended & (start + duration <= MAX_NS)
         if not timed.all():
             self.dropped += len(events) - int(timed.sum())
             events = [event for event, good in zip(events, timed.tolist(), strict=True) if good]
@@ -90,7 +93,9 @@ class Spans:
         """Write all rows and let go of them."""
         scope = self.table
         context.writer.problems.count("not_a_number", self.dropped, scope=scope)
-        context.writer.problems.count("number_too_large", self.too_large, scope=scope)
+        self.counted["number_too_large"] += self.too_large
+        for problem, number in self.counted.items():
+            context.writer.problems.count(problem, number, scope=scope)
         if self.columns.rows:
             recorded = self.columns.pop("start")
             early = int((recorded < 0).sum())

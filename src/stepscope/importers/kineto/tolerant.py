@@ -121,7 +121,7 @@ class Tolerant:
             pid=_identifier(found.get("pid")),
             tid=_identifier(found.get("tid")),
             ts=_time(found.get("ts")),
-            dur=float(_time(found.get("dur"))),
+            dur=_time(found.get("dur"), exact=False),
             args=self._args(args) if isinstance(args, dict) else None,
             id=_identifier(found.get("id")),
         )
@@ -184,10 +184,12 @@ def _integer(value: Any) -> int | None:
     return number if number == value or isinstance(value, str) else None
 
 
-def _time(value: Any) -> Any:
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        return value
+def _time(value: Any, *, exact: bool = True) -> Any:
+    """Microseconds; NaN where the value is no finite number."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        return math.nan
+    return value if exact and isinstance(value, int | Decimal) else number

@@ -13,19 +13,19 @@ from stepscope.importers.base import Importer
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
-_MAGIC = b"SSB1"
+_MAGICS = (b"SSB2", b"SSB1")
 
 
 def _sniff(path: Path, head: bytes) -> float:
     """Confidence that this is a raw capture, or a folder of them."""
     if head:
-        return 1.0 if head.startswith(_MAGIC) else 0.0
+        return 1.0 if head.startswith(_MAGICS) else 0.0
     if not path.is_dir():
         return 0.0
     for file in path.glob("*.raw"):
         if file.is_file():
             with file.open("rb") as stream:
-                if stream.read(4) == _MAGIC:
+                if stream.read(4) in _MAGICS:
                     return 1.0
     return 0.0
 

@@ -6,13 +6,13 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink
 from stepscope.trace.frame import IntArray
@@ -41,11 +41,11 @@ Intervals = tuple[IntArray, IntArray]
 """Begins and ends of disjoint intervals, ascending, in monotonic ns."""
 
 
-def launcher_says(folder: Path) -> dict[str, Any]:
+def launcher_says(files: Files) -> dict[str, Any]:
     """What the launcher wrote about the whole capture; empty where it wrote nothing."""
     try:
-        found = msgspec.json.decode((folder / LAUNCHER_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(files.path(LAUNCHER_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -13,6 +13,7 @@ from stepscope.importers.common.stretches import TABLE as STRETCHES
 from stepscope.importers.common.stretches import columns, read_file
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.about import end_of, process_of
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink
 
@@ -26,21 +27,21 @@ _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 def _json(path: Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def members_of(folder: Path, raws: Sequence[Raw]) -> set[int]:
+def members_of(files: Files, raws: Sequence[Raw]) -> set[int]:
     """Processes that belong to a capture: those with raw files, and what they started."""
-    said = _json(folder / MEMBERS_FILE)
+    said = _json(files.path(MEMBERS_FILE))
     listed = said.get("processes", []) if isinstance(said, dict) else []
     return {process_of(raw) for raw in raws} | {one for one in listed if isinstance(one, int)}
 
 
-def names_of(folder: Path) -> dict[tuple[int, int], str]:
+def names_of(files: Files) -> dict[tuple[int, int], str]:
     """Names of the threads that the launcher saw; a process's is that of its first thread."""
     try:
-        text = (folder / NAMES_FILE).read_text(encoding="utf-8", errors="replace")
+        text = files.path(NAMES_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
     found = {}
@@ -67,14 +68,14 @@ def periods(raw: Raw, end_ns: int) -> Iterator[tuple[str, int, int]]:
         yield name, begin, end_ns
 
 
-def read_stretches(sink: Sink, folder: Path, processes: Sequence[int]) -> None:
+def read_stretches(sink: Sink, files: Files, processes: Sequence[int]) -> None:
     """Fill ``timed_stretch`` from what the hook timed in each process."""
     for process in sorted(processes):
-        found = read_file(folder / f"steps.{process}.tsv")
+        found = read_file(files.path(f"steps.{process}.tsv"))
         sink.put(STRETCHES, columns(found, process, sink.origin_ns))
 
 
-def count_profilers(sink: Sink, folder: Path, raws: Sequence[Raw], processes: set[int]) -> None:
+def count_profilers(sink: Sink, files: Files, raws: Sequence[Raw], processes: set[int]) -> None:
     """Count other profilers, with what was lost and from when to when.
 
     Rows of the raw files must still be there.
@@ -98,7 +99,7 @@ def count_profilers(sink: Sink, folder: Path, raws: Sequence[Raw], processes: se
             kind = "cupti_taken" if taken else "other_profiler"
             problems.count(kind, 1, scope="gpu_op", detail=detail)
     by_process = {process_of(raw): raw for raw in raws}
-    said = _json(folder / PROFILERS_FILE)
+    said = _json(files.path(PROFILERS_FILE))
     for one in said if isinstance(said, list) else []:
         if not isinstance(one, dict) or one.get("process") not in processes:
             continue

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from stepscope.importers.stepscope.about import Window
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.raw import Raw
 from stepscope.importers.stepscope.sink import Sink, dictionary
 from stepscope.intervals.distinct import with_inverse
 
 COUNTERS_FILE = "counters.csv"
 """Columns: monotonic time in ns, index of the GPU in the machine, its uuid, counter, value."""
+_MOST_GPUS = 1 << 16
 
 
-def read_counters(sink: Sink, folder: Path, raws: Sequence[Raw], window: Window) -> None:
+def read_counters(sink: Sink, files: Files, raws: Sequence[Raw], window: Window) -> None:
     """Fill ``metric_sample`` with the samples inside the window of the GPUs that were used."""
-    path = folder / COUNTERS_FILE
+    path = files.path(COUNTERS_FILE)
     if not path.exists():
         return
     ordinals = {
@@ -29,13 +30,15 @@ def read_counters(sink: Sink, folder: Path, raws: Sequence[Raw], window: Window)
     }
     used = {device for _, _, device, _ in sink.streams}
     times, gpus, names, values = [], [], [], []
-    with path.open(encoding="utf-8", newline="") as stream:
-        for row in csv.reader(stream):
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
             try:
-                time, gpu, uuid, name, value = row
+                ((time, gpu, uuid, name, value),) = csv.reader([line])
                 sample = int(time), int(gpu), float(value)
-            except ValueError:
+            except (ValueError, csv.Error):
                 continue  # the last line of a file that was cut short
+            if not 0 <= sample[1] < _MOST_GPUS:
+                continue
             mine = uuid not in ordinals or ordinals[uuid] in used
             if mine and window.start_ns <= sample[0] <= window.end_ns:
                 times.append(sample[0])

@@ -3,8 +3,9 @@
 A file is a sequence of blocks: a header of 40 bytes (:data:`HEADER`) and a payload of
 ``header["bytes"]`` bytes, all little-endian. A block is either rows of one fixed width
 (:data:`ROWS` gives the columns of each kind), texts, or one JSON object. Files are only appended
-to, so a file that was cut short is valid up to its last whole block; the CRC-32 of each payload
-tells whole from torn.
+to, so a file that was cut short is valid up to its last whole block; the CRC-32 of each block tells
+whole from torn. It is that of the header, with 0 in its own place, and the payload; blocks of
+format 1 begin with another magic number, and theirs is that of the payload alone.
 
 - ``NAME.raw`` is the file itself. With a ring, rows are in ``NAME.NNNNNN.raw`` beside it, of which
   only the newest are kept.
@@ -12,6 +13,7 @@ tells whole from torn.
   wrote NVTX events and texts to: chunks of 64 KiB with a header of 64 bytes (:data:`CHUNK`). A
   chunk whose ``sequence`` stands in a block of the file has been written already.
 - ``capture.json``, written by the launcher, tells the common time zero of all processes.
+- ``files.json``, there where raw files are kept, lists all of them with their checksums.
 
 Times are nanoseconds of the machine's monotonic clock (``CLOCK_MONOTONIC``); rows of kind ``clock``
 pair it with the wall clock. Correlation ids count from 1 within a process.
@@ -26,9 +28,11 @@ from __future__ import annotations
 
 import numpy as np
 
-BLOCK_MAGIC = 0x31425353
+BLOCK_MAGIC = 0x32425353
+BLOCK_MAGIC_1 = 0x31425353
 CHUNK_MAGIC = 0x31435353
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, FORMAT_VERSION)
 
 HEADER = np.dtype(
     [
@@ -61,6 +65,7 @@ CHUNK = np.dtype(
 """Header of a chunk in the pool. ``state``: 0 free, 1 being filled, 2 full."""
 CHUNK_BYTES = 64 * 1024
 FREE = 0
+FULL = 2
 
 META, STRINGS, NVTX, KERNEL, COPY, SET, API, SYNC, OVERHEAD, GRAPH, EVENT, MEMORY, STREAM = range(
     1, 14

@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from stepscope.importers.stepscope import layout
+from stepscope.importers.stepscope.files import Files
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import AnyArray
 from stepscope.trace.problems import ProblemLog
 
-_MAGIC = layout.BLOCK_MAGIC.to_bytes(4, "little")
+_MAGICS = tuple(m.to_bytes(4, "little") for m in (layout.BLOCK_MAGIC, layout.BLOCK_MAGIC_1))
+_COMMON = _MAGICS[0][:3]
 PART_ROWS = 1 << 18
 """Rows handed on at once."""
 _SEARCH_BYTES = 1 << 20
@@ -128,13 +130,13 @@ _FIRST = ".000000"
 """A ring's first file; where it is gone, so are the records of its time."""
 
 
-def names_in(folder: Path) -> list[str]:
+def names_in(files: Files) -> list[str]:
     """Names of the processes whose files lie in a folder, in order."""
-    names = {path.name.split(".", 1)[0] for path in folder.glob("*.raw") if path.is_file()}
+    names = {path.name.split(".", 1)[0] for path in files.like("*.raw") if path.is_file()}
     return sorted(names)
 
 
-def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
+def read_raw(files: Files, name: str, problems: ProblemLog) -> Raw:
     """Read all files of one process.
 
     Raises:
@@ -142,8 +144,8 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
     """
     raw = Raw(name)
     chunks: dict[int, Chunk] = {}
-    segments = sorted(folder.glob(f"{name}.*.raw"))  # of a ring
-    for path in (folder / f"{name}.raw", *segments):
+    segments = files.like(f"{name}.*.raw")  # of a ring
+    for path in (files.path(f"{name}.raw"), *segments):
         for header, payload, at in _blocks(path, problems):
             kind = int(header["kind"])
             if not raw.whole_since_ns and path in segments and segments[0].suffixes[0] != _FIRST:
@@ -159,9 +161,9 @@ def read_raw(folder: Path, name: str, problems: ProblemLog) -> Raw:
                 _keep(chunks, header, block, len(payload))
             elif kind in layout.ROWS:
                 raw.blocks[kind].append(_block(path, kind, header, at))
-    pool = folder / f"{name}.pool"
+    pool = files.path(f"{name}.pool")
     if pool.exists():
-        for header, payload in _chunks(pool):
+        for header, payload in _chunks(pool, problems):
             _keep(chunks, header, payload)
     for _, chunk in sorted(chunks.items()):
         if isinstance(chunk.held, bytes) and chunk.kind == layout.STRINGS:
@@ -214,9 +216,9 @@ def _blocks_in(
         if len(head) == width:
             header = np.frombuffer(head, layout.HEADER)[0]
             end = at + width + int(header["bytes"])
-            if header["magic"] == layout.BLOCK_MAGIC and end <= size:
+            if head[:4] in _MAGICS and end <= size:
                 payload = data.read(int(header["bytes"]))
-                if len(payload) != header["bytes"] or zlib.crc32(payload) != header["crc"]:
+                if len(payload) != header["bytes"] or _crc(head, payload) != header["crc"]:
                     payload = None
         if payload is not None:
             yield header, payload, at + width
@@ -231,17 +233,28 @@ def _blocks_in(
         at = following
 
 
+def _crc(head: bytes, payload: bytes) -> int:
+    """The checksum that a block should carry."""
+    before = 0
+    if head[:4] == _MAGICS[0]:
+        at = layout.HEADER.fields["crc"][1] if layout.HEADER.fields else 0
+        before = zlib.crc32(head[:at] + bytes(4) + head[at + 4 :])
+    return zlib.crc32(payload, before)
+
+
 def _find(data: BinaryIO, at: int) -> int:
     """The first place from a byte on at which a block may begin; -1 where there is none."""
     while True:
         data.seek(at)
         some = data.read(_SEARCH_BYTES)
-        found = some.find(_MAGIC)
+        found = some.find(_COMMON)
+        while found >= 0 and some[found : found + 4] not in _MAGICS:
+            found = some.find(_COMMON, found + 1)
         if found >= 0:
             return at + found
         if len(some) < _SEARCH_BYTES:
             return -1
-        at += len(some) - len(_MAGIC) + 1
+        at += len(some) - len(_COMMON)
 
 
 def _block(path: Path, kind: int, header: Any, at: int) -> Block:
@@ -275,7 +288,7 @@ def _json(path: Path, payload: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     version = found.get("format", layout.FORMAT_VERSION)
-    if found.get("type") == "process" and version != layout.FORMAT_VERSION:
+    if found.get("type") == "process" and version not in layout.READ_VERSIONS:
         raise InputError(
             f"{path} has format {version}, this Stepscope reads {layout.FORMAT_VERSION}; update "
             "Stepscope"
@@ -283,28 +296,69 @@ def _json(path: Path, payload: bytes) -> dict[str, Any]:
     return found
 
 
-def _chunks(path: Path) -> Iterator[tuple[Any, bytes]]:
-    """(header, payload) of every chunk in use of a pool that a process left behind."""
-    data = path.read_bytes()
+def _chunks(path: Path, problems: ProblemLog) -> Iterator[tuple[Any, bytes]]:
+    """(header, payload) of every chunk in use of a pool that a process left behind.
+
+    It is memory that threads were writing to, and has no checksums; what cannot be is counted.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    if rest := len(data) % layout.CHUNK_BYTES:
+        detail = f"{path.name}: byte {len(data) - rest:,}"
+        problems.count("torn_end", 1, scope="range", detail=detail)
     width = layout.CHUNK.itemsize
     for at in range(0, len(data) - layout.CHUNK_BYTES + 1, layout.CHUNK_BYTES):
         header = np.frombuffer(data, layout.CHUNK, 1, at)[0]
-        used = int(header["used"])
-        if (
-            header["magic"] == layout.CHUNK_MAGIC
-            and header["state"] != layout.FREE
-            and header["kind"] in (layout.STRINGS, layout.NVTX)
-            and used <= layout.CHUNK_BYTES - width
-        ):
-            yield header, data[at + width : at + width + used]
+        payload = data[at + width : at + width + min(int(header["used"]), layout.CHUNK_BYTES)]
+        if not _is_chunk(header, payload, data[at : at + layout.CHUNK_BYTES]):
+            problems.count("damaged_block", 1, scope="range", detail=f"{path.name}: byte {at:,}")
+        elif header["magic"] == layout.CHUNK_MAGIC and header["state"] != layout.FREE:
+            yield header, payload
+
+
+def _is_chunk(header: Any, payload: bytes, whole: bytes) -> bool:
+    """Whether a chunk can be as a process left it."""
+    if header["magic"] != layout.CHUNK_MAGIC:
+        return not any(whole)  # never used
+    width = layout.CHUNK.itemsize
+    kind, used = int(header["kind"]), int(header["used"])
+    rows = layout.ROWS[layout.NVTX].itemsize if kind == layout.NVTX else 0
+    if (
+        kind not in (layout.STRINGS, layout.NVTX)
+        or header["state"] > layout.FULL
+        or header["row_bytes"] != rows
+        or header["sequence"] == 0
+        or used > layout.CHUNK_BYTES - width
+    ):
+        return False
+    if header["state"] == layout.FREE:
+        return True
+    if kind == layout.STRINGS:
+        return sum(8 + (length + 7) // 8 * 8 for _, _, length in _text_places(payload)) == used
+    events = np.frombuffer(payload[: used // rows * rows], layout.ROWS[layout.NVTX])
+    ops = events["op"]
+    times = events["time"][ops <= layout.MARK]  # one thread's: it writes them in order
+    return (
+        used % rows == 0
+        and bool(((ops >= layout.PUSH) & (ops <= layout.BYTES)).all())
+        and bool((times[1:] >= times[:-1]).all())
+    )
 
 
 def _texts(payload: bytes) -> Iterator[tuple[int, str]]:
+    for number, at, length in _text_places(payload):
+        yield number, payload[at : at + length].decode("utf-8", "replace")
+
+
+def _text_places(payload: bytes) -> Iterator[tuple[int, int, int]]:
+    """(number, begin, bytes) of each text of a chunk."""
     at = 0
     while at + 8 <= len(payload):
         number = int.from_bytes(payload[at : at + 4], "little")
         length = int.from_bytes(payload[at + 4 : at + 8], "little")
         if length > len(payload) - at - 8:
             return
-        yield number, payload[at + 8 : at + 8 + length].decode("utf-8", "replace")
+        yield number, at + 8, length
         at += 8 + (length + 7) // 8 * 8

@@ -25,6 +25,7 @@ from stepscope.importers.stepscope.beside import (
     read_stretches,
 )
 from stepscope.importers.stepscope.counters import read_counters
+from stepscope.importers.stepscope.files import examined
 from stepscope.importers.stepscope.gpu import (
     read_gpu,
     read_memory,
@@ -53,21 +54,22 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         InputError: there is nothing in it, or it was written by another version.
     """
     folder = path if path.is_dir() else path.parent
-    names = names_in(folder) if path.is_dir() else [path.name.split(".", 1)[0]]
-    raws = [read_raw(folder, name, writer.problems) for name in names]
+    files = examined(folder, writer.problems)
+    names = names_in(files) if path.is_dir() else [path.name.split(".", 1)[0]]
+    raws = [read_raw(files, name, writer.problems) for name in names]
     raws = [raw for raw in raws if raw.meta or raw.blocks]
     if not raws:
         raise InputError(
             f"{path} holds no whole record; the program ended before anything was recorded"
         )
-    said = launcher_says(folder)
+    said = launcher_says(files)
     origin, epoch = origin_of(raws, said)
     window = window_of(raws)
     meta = meta_of(raws, said)
     sink = Sink(writer, origin)
-    processes = members_of(folder, raws)
+    processes = members_of(files, raws)
     names_of_threads: dict[tuple[int, int], str] = {}
-    count_profilers(sink, folder, raws, processes)
+    count_profilers(sink, files, raws, processes)
     inside = recorded_in(raws, window)
     for raw in raws:
         process = process_of(raw)
@@ -86,12 +88,12 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         read_streams(sink, raw, process)
         raw.blocks.clear()
         raw.nvtx.clear()
-    read_counters(sink, folder, raws, window)
-    read_threads(sink, folder, processes, window)
-    read_stacks(sink, folder, window)
-    read_stretches(sink, folder, [process_of(raw) for raw in raws])
+    read_counters(sink, files, raws, window)
+    read_threads(sink, files, processes, window)
+    read_stacks(sink, files, window)
+    read_stretches(sink, files, [process_of(raw) for raw in raws])
     read_diagnostics(sink, raws)
-    read_things(sink, raws, names_of_threads, names_of(folder))
+    read_things(sink, raws, names_of_threads, names_of(files))
     meta.origin_epoch_ns = epoch
     meta.window_start_ns = window.start_ns - origin
     meta.window_end_ns = max(window.end_ns - origin, sink.latest_ns)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.importers.stepscope.about import Window
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.sink import Sink, dictionary
 from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import IntArray
@@ -30,21 +31,21 @@ class _Frames:
     stacks: dict[int, list[int]] = field(default_factory=dict)
 
 
-def read_stacks(sink: Sink, folder: Path, window: Window) -> None:
+def read_stacks(sink: Sink, files: Files, window: Window) -> None:
     """Fill ``cpu_sample`` and ``stack_frame`` from all processes' samples.
 
     Args:
         sink: takes the rows.
-        folder: where the files are.
+        files: the capture's files.
         window: monotonic times; samples outside are left out.
     """
     before = 0
-    for path in sorted(folder.glob("stacks.*.tsv")):
+    for path in files.like("stacks.*.tsv"):
         match = re.fullmatch(r"stacks\.(\d+)\.tsv", path.name)
         samples = _samples(path)
         if match is None or samples is None:
             continue
-        known = _frames(folder / f"frames.{match[1]}.tsv")
+        known = _frames(files.path(f"frames.{match[1]}.tsv"))
         time, thread, stack = samples
         inside = (time >= window.start_ns) & (time <= window.end_ns)
         inside &= among(stack, list(known.stacks))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.importers.stepscope.about import Window
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.sink import Sink, dictionary
 from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.frame import AnyArray, IntArray
@@ -26,7 +27,7 @@ _LETTERS = {"R": _RUNNING, "D": _DISK, "T": _STOPPED, "t": _STOPPED}
 """All other letters are kinds of sleep."""
 
 
-def read_threads(sink: Sink, folder: Path, processes: set[int], window: Window) -> None:
+def read_threads(sink: Sink, files: Files, processes: set[int], window: Window) -> None:
     """Fill ``thread_state``.
 
     Between two readings of a thread, how long it ran and how long it waited for a CPU is exact.
@@ -35,11 +36,11 @@ def read_threads(sink: Sink, folder: Path, processes: set[int], window: Window) 
 
     Args:
         sink: takes the rows.
-        folder: where the launcher's file is.
+        files: the capture's files.
         processes: those whose threads belong here.
         window: monotonic times; what lies outside is left out.
     """
-    rows = _rows(folder / THREADS_FILE)
+    rows = _rows(files.path(THREADS_FILE))
     if rows is None:
         return
     time, process, thread, run, wait = (

@@ -5,9 +5,9 @@
 
 namespace stepscope {
 
-constexpr uint32_t kBlockMagic = 0x31425353;  // "SSB1"
+constexpr uint32_t kBlockMagic = 0x32425353;  // "SSB2"; "SSB1" until format 1
 constexpr uint32_t kChunkMagic = 0x31435353;  // "SSC1"
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 
 enum BlockKind : uint16_t {
   kMeta = 1,      // JSON
@@ -34,7 +34,7 @@ struct BlockHeader {
   uint16_t row_bytes;  // 0: not rows
   uint32_t rows;
   uint32_t bytes;   // of the payload that follows
-  uint32_t crc;     // CRC-32 of the payload
+  uint32_t crc;     // CRC-32 of this header, with 0 here, and the payload
   uint32_t thread;  // of NVTX rows
   uint64_t sequence;  // of the chunk that an NVTX or string block came from, from 1; else 0
   uint64_t time_ns;   // when it was written

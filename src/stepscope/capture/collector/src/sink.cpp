@@ -39,9 +39,9 @@ bool is_stream_of_rows(uint16_t kind) {
 
 }  // namespace
 
-uint32_t crc32(const void* data, size_t bytes) {
+uint32_t crc32(const void* data, size_t bytes, uint32_t before) {
   const uint8_t* p = static_cast<const uint8_t*>(data);
-  uint32_t crc = 0xFFFFFFFFu;
+  uint32_t crc = ~before;
   for (; bytes >= 8; bytes -= 8, p += 8) {
     uint32_t low, high;
     memcpy(&low, p, 4);
@@ -65,7 +65,7 @@ bool Sink::is_ours(int descriptor, const Place& place, uint64_t& size) {
 }
 
 int Sink::open_file(const char* path, int flags, Place& place) {
-  int descriptor = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags, 0644);
+  int descriptor = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags, 0600);
   struct stat found;
   if (descriptor < 0 || status_of(descriptor, &found)) return -1;
   place = {found.st_dev, found.st_ino};
@@ -98,8 +98,8 @@ void Sink::write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* 
                  uint32_t bytes, uint32_t thread, uint64_t sequence) {
   Guard guard(mutex_);
   if (descriptor_ == -1) return;
-  BlockHeader header{kBlockMagic, kind,   row_bytes, rows, bytes, crc32(data, bytes),
-                     thread,      sequence, now_ns()};
+  BlockHeader header{kBlockMagic, kind, row_bytes, rows, bytes, 0, thread, sequence, now_ns()};
+  header.crc = crc32(data, bytes, crc32(&header, sizeof header));
   bool ring = keep_ns_ && is_stream_of_rows(kind);
   int target = ring ? segment(header.time_ns) : descriptor_;
   uint64_t size = 0;

@@ -59,6 +59,6 @@ class Sink {
   char base_[128] = "";
 };
 
-uint32_t crc32(const void* data, size_t bytes);
+uint32_t crc32(const void* data, size_t bytes, uint32_t before = 0);
 
 }  // namespace stepscope

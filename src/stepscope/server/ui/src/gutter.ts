@@ -43,10 +43,10 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
     if (group.folded) continue;
     for (const lane of lanes) {
       const pinned = tracks.isPinned(lane);
-      const name = clean(tracks.stray(lane) ? `${lane.info.title} · ${lane.info.group}` : lane.title, 90);
+      const name = clean(tracks.stray(lane) ? abroad(lane) : lane.title, 90);
       const entry = element(
         "div",
-        { class: "lane", "data-track": lane.info.id },
+        { class: lane.info.kind === "counter" ? "lane counter" : "lane", "data-track": lane.info.id },
         element(
           "button",
           {
@@ -75,10 +75,18 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
       made.push(entry);
     }
   }
+  // names stand beside the middle of their first row, as labels stand in it
+  parent.style.setProperty("--row", `${tracks.rowPx}px`);
   parent.style.height = `${Math.max(tracks.height, GROUP_PX)}px`;
   fill(parent, ...made);
   if (stood !== undefined)
     (parent.querySelector(`[data-stop="${CSS.escape(stood)}"]`) as HTMLElement | null)?.focus({ preventScroll: true });
+}
+
+/** Name of a track that stands outside its group: the rank first, because names are cut at their end. */
+function abroad({ info }: Lane): string {
+  const [rank] = /^Rank -?\d+ · /.exec(info.group) ?? [""];
+  return `${rank}${info.title} · ${info.group.slice(rank.length)}`;
 }
 
 function tool(text: string, says: string, run: () => void, on = false): HTMLElement {

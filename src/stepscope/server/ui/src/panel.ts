@@ -229,7 +229,7 @@ function findingItem(
 
 /** Which instance of a finding is shown. */
 export function instanceSays({ what, number, of, typical, cost }: Instance): string {
-  return `${typical && of > 1 ? "typical " : ""}${what}, ${count(number)} of ${count(of)} by length: ${time(cost)}`;
+  return `${what} (${typical && of > 1 ? "typical, " : ""}${count(number)} of ${count(of)} by length): ${time(cost)}`;
 }
 
 function figure(value: number, unit: string): string {

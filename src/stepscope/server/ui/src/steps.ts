@@ -134,6 +134,7 @@ export class StepsView {
       const says = wrong(error);
       this.note.textContent = clean(says, 800);
       fill(this.tools);
+      this.stage.canvas.hidden = true;
       this.aside.fail(says);
     } finally {
       this.asking--;
@@ -144,6 +145,7 @@ export class StepsView {
   private take(found: Figures): void {
     const before = this.figures;
     this.figures = found;
+    this.stage.canvas.hidden = false;
     this.odd = new Set(found.outliers.map((o) => o.step));
     this.order = order(found.begin, found.end, this.now.sort);
     if (this.now.selected >= found.count) this.now.selected = -1;

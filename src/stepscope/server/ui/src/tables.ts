@@ -124,10 +124,11 @@ export class Tables implements Panel {
     });
     this.scrolled = element("div", { class: "scrolled", tabindex: -1 }, this.grid);
     this.scrolled.addEventListener("keydown", (event) => {
-      if (event.target !== this.scrolled || event.key !== "ArrowDown") return;
+      if (event.target !== this.scrolled || !["ArrowDown", "Escape"].includes(event.key)) return;
       event.preventDefault();
       event.stopPropagation();
-      this.focusRow(0);
+      if (event.key === "Escape") this.host.leave();
+      else this.focusRow(0);
     });
     this.grid.addEventListener("keydown", (event) => this.move(event));
     const told = (text: string): void => host.say(text);
