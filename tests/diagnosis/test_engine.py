@@ -11,7 +11,8 @@ from tests.support.build import Build
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.ranking import INSUFFICIENT
-from stepscope.diagnosis.result import Diagnosis
+from stepscope.diagnosis.result import Diagnosis, Evidence
+from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.session import Session
 
@@ -189,3 +190,17 @@ def test_an_incomplete_cause_is_refused_when_it_is_registered(
 def test_causes_without_idle_time_say_what_theirs_is() -> None:
     for cause in causes().values():
         assert cause.time_sql or cause.id in CAUSES or not cause.takes_time, cause.id
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1, "1 worker, 1 pause, 1 launch, 1 of 1 step"),
+        (2, "2 workers, 2 pauses, 2 launches, 2 of 2 steps"),
+        (21, "21 workers, 21 pauses, 21 launches, 21 of 21 steps"),
+    ],
+)
+def test_what_a_figure_counts_agrees_with_it(value: int, said: str) -> None:
+    evidence = [Evidence("n", value, "count", "SELECT 1", 1)]
+    assert filled("{n} workers, {n} pauses, {n} launches, {n} of {n} steps", evidence, {}) == said
+    assert filled("{n} times as long", evidence, {}) == f"{value} times as long"

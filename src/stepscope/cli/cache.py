@@ -45,10 +45,10 @@ def command(action: str, format_: str) -> None:
         }
         options.write(options.as_json(document))
         return
-    click.echo(
-        f"{store.folder}: {len(entries)} captures, {total / 1e6:.1f} MB of {store.limit / 1e9:g} GB"
-    )
-    from stepscope.render.text import clean
+    from stepscope.render.text import clean, plural
+
+    held = plural(len(entries), "capture")
+    click.echo(f"{store.folder}: {held}, {total / 1e6:.1f} MB of {store.limit / 1e9:g} GB")
 
     for entry in entries:
         used = datetime.datetime.fromtimestamp(entry.used_at).strftime("%Y-%m-%d %H:%M")

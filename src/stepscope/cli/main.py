@@ -113,11 +113,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
         _say_damage(damage)
     except StepscopeError as error:
-        if isinstance(error, LimitError) and error.left_running:
-            _end_at_once(error.exit_code, str(error))
-        # a query that was given too little memory says so itself
-        lacks = not isinstance(error, LimitError) and _lacks_memory(error.__cause__)
-        _fail(_TOO_LITTLE if lacks else str(error), error.exit_code)
+        _refuse(error)
     except click.exceptions.Exit as error:
         _say_damage(damage)
         sys.exit(error.exit_code)
@@ -131,30 +127,25 @@ def main() -> NoReturn:
         _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
     except Exception as error:
-        _failed(error)
+        if _interrupted:  # a library that was being loaded made another error of it
+            _end_interrupted()
+        if _lacks_memory(error):
+            _discard_output()
+            _fail(_TOO_LITTLE, 2)
+        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
+            _discard_output()
+            _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
+        if os.environ.get("STEPSCOPE_DEBUG"):
+            raise
+        _fail(
+            f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
+            "STEPSCOPE_DEBUG=1 shows where",
+            3,
+        )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
     if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
         gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _failed(error: Exception) -> NoReturn:
-    """End after an error that is no refusal of ours: of the machine, or a bug."""
-    if _interrupted:  # a library that was being loaded made another error of it
-        _end_interrupted()
-    if _lacks_memory(error):
-        _discard_output()
-        _fail(_TOO_LITTLE, 2)
-    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
-        _discard_output()
-        _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
-    if os.environ.get("STEPSCOPE_DEBUG"):
-        raise error
-    _fail(
-        f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
-        "STEPSCOPE_DEBUG=1 shows where",
-        3,
-    )
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
@@ -265,6 +256,15 @@ def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
     with contextlib.suppress(OSError):
         click.echo(error.format_message(), err=True)
     sys.exit(2)
+
+
+def _refuse(error: StepscopeError) -> NoReturn:
+    """End with the one line of an error that users can do something about."""
+    if isinstance(error, LimitError) and error.left_running:
+        _end_at_once(error.exit_code, str(error))
+    # a query that was given too little memory says so itself
+    lacks = not isinstance(error, LimitError) and _lacks_memory(error.__cause__)
+    _fail(_TOO_LITTLE if lacks else str(error), error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -9,6 +9,10 @@ from stepscope.diagnosis.result import Evidence
 from stepscope.trace.units import shown
 
 _PLACE = re.compile(r"\{(\w+)\}")
+_COUNTED = re.compile(
+    r"\{(\w+)\}( (?:kernels|launches|pauses|steps|times(?! as| the)|workers|micro-batches)\b)?"
+)
+"""A place and what it counts, which is one where the figure is 1: "1 pause", not "1 pauses"."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 """A figure in a sentence."""
 
@@ -30,7 +34,16 @@ def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]
         KeyError: a name is neither.
     """
     values = {item.figure: shown(item.value, item.unit) for item in evidence} | dict(texts)
-    return _PLACE.sub(lambda match: values[match[1]], template)
+
+    def place(match: re.Match[str]) -> str:
+        value, noun = values[match[1]], match[2] or ""
+        return value + (_singular(noun) if value == "1" else noun)
+
+    return _COUNTED.sub(place, template)
+
+
+def _singular(noun: str) -> str:
+    return noun.removesuffix("es") if noun.endswith("ches") else noun.removesuffix("s")
 
 
 def unsupported(sentence: str, evidence: Iterable[Evidence], names: Iterable[str]) -> list[str]:
