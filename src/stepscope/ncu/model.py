@@ -98,7 +98,8 @@ class Launch:
         """
         for name in METRICS[key].names:
             value = self.values.get(name)
-            if value is not None and math.isfinite(value):
+            # no metric is less than nothing; what is not a number was not measured
+            if value is not None and 0 <= value < math.inf:
                 return value
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def read_report(path: Path, wanted: Wanted | None = None) -> Report:
         raise InputError(
             f"{path} is no Nsight Compute report; give an .ncu-rep file, or what "
             "ncu --import REPORT.ncu-rep --csv --page raw prints"
+        )
+    odd = sum(value < 0 or value == math.inf for launch in report.launches
+              for value in launch.values.values())  # fmt: skip
+    if odd:
+        report.remarks.append(
+            f"{odd:,} figures are negative or infinite, so the file is damaged; they count as not "
+            "collected: print it again, or profile again"
         )
     if not report.launches:
         raise InputError(
