@@ -147,7 +147,7 @@ def fast(arguments: Sequence[str]) -> int:
 def docs(arguments: Sequence[str]) -> int:
     """Write the reference pages anew from what the rooms declare."""
     prepare()
-    return python("-m", "stepscope.docs", *arguments)
+    return python("-m", "tools.docs", *arguments)
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -326,7 +326,7 @@ def environment() -> dict[str, str]:
 
     Tests start Python hundreds of times; containers often forbid it to keep what it compiles.
     """
-    out = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
+    out = {"PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
     return {name: value for name, value in os.environ.items() if name not in out}
 
 

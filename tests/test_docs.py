@@ -22,16 +22,16 @@ from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Diagnosis
-from stepscope.docs.__main__ import main, pages_by_hand, stale_files
-from stepscope.docs.markdown import attributes, prose, table
-from stepscope.docs.reference import PAGES
-from stepscope.docs.snippets import demo_session, filled
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
 from stepscope.session import Session
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
+from tools.docs.__main__ import main, pages_by_hand, stale_files
+from tools.docs.markdown import attributes, prose, table
+from tools.docs.reference import PAGES
+from tools.docs.snippets import demo_session, filled
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -73,7 +73,7 @@ BLOCKS = [block for page in PAGES_BY_HAND for block in blocks_in(page)]
 
 def test_what_is_generated_is_current() -> None:
     stale = [name_of(path) for path, _ in stale_files(ROOT)]
-    assert not stale, "run python -m stepscope.docs"
+    assert not stale, "run python3 dev.py docs"
 
 
 @pytest.fixture

@@ -133,16 +133,10 @@ ARROWS: dict[str, set[str]] = {
     # ... and the command that starts the server: `stepscope ui`
     "cli": {"session", "runs", "recording", "render", "trace.errors", "trace.progress", "server"},
     "server": {"session", "prepared", "runs", "render", "trace.errors", "trace.text"},
-    # Writes the reference pages from every room's declarations; nothing imports it.
-    "docs": {
-        *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),
-        *("breakdown", "operators", "simulation", "derived", "diagnosis", "compare", "render"),
-        *("session", "cli", "activity", "data", "timeline.classes", "timeline.colours"),
-    },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
-    # The package itself may offer the facade, lazily; every room may read its version.
-    "__init__": {"session", "annotate"},
+    # What a training script uses, lazily; every room may read the version.
+    "__init__": {"annotate"},
     "__main__": {"cli"},
 }
 """Room -> the rooms it may import. A dotted name allows that module of the room only."""
