@@ -261,6 +261,17 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     assert len(host) < 6 or host not in text
 
 
+def test_the_glossary_is_in_order_and_says_each_term_in_two_sentences() -> None:
+    entries = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").split("\n### ")[1:]
+    terms = [entry.partition("\n")[0] for entry in entries]
+    assert terms == sorted(terms, key=lambda term: re.sub(r"\W", "", term.lower()))
+    for entry in entries:
+        term, _, text = entry.partition("\n")
+        sentences = re.findall(r"[.?](?: (?=[A-Z`\[\d])|$)", text.strip(), re.MULTILINE)
+        assert len(sentences) == 2, f"{term}: {len(sentences)} sentences"
+        assert re.search(r"\]\((reference|guides|how-it-works)", text), f"{term}: no link"
+
+
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) < 120
