@@ -10,6 +10,7 @@ All these tables are exact: an entry that nothing needs any more fails, too.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -287,6 +288,15 @@ def test_every_room_has_its_arrows() -> None:
     assert rooms == ARROWS.keys(), (
         "give the new room its arrows in ARROWS; remove those of old ones"
     )
+
+
+def test_contributing_says_what_every_room_is_for() -> None:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Where things go\n")[2].partition("\n## ")[0]
+    folders = {name for name in ARROWS if (PACKAGE / name).is_dir()}
+    files = {f"{name}.py" for name in ARROWS.keys() - folders - {"__init__", "__main__"}}
+    assert folders == set(re.findall(r"\*\*`(\w+)/`\*\*", section))
+    assert [name for name in files if f"`{name}`" not in section] == []
 
 
 def test_the_table_names_rooms_and_has_no_circle() -> None:
