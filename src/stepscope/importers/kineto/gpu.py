@@ -8,35 +8,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
-from stepscope.importers.kineto.collectives import Said, said
-from stepscope.importers.kineto.columns import (
+from stepscope.importers.common.cuda import (
+    COPY_LABELS,
+    MEMORY_KINDS,
+    MEMSET_NAME,
+    copy_name,
+    short_kernel_name,
+)
+from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
+from stepscope.importers.kineto.spans import (
+    Context,
     Events,
     Ints,
+    Said,
+    Spans,
     dictionary,
     integers,
     nullable,
     nullable32,
     runs,
+    said,
     triples,
 )
-from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
-from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.trace.text import LONGEST_JUDGED
 
 KERNEL, MEMCPY, MEMSET = range(3)
 _KINDS = ("kernel", "memcpy", "memset")
 _COPY = re.compile(r"Memcpy\s+(\S+)(?:\s+\(([^()]*?)\s*->\s*([^()]*?)\))?")
 _SET = re.compile(r"Memset\s+\(([^()]*)\)")
-_MEMORY = {
-    "pageable": "pageable",
-    "pinned": "pinned",
-    "device": "device",
-    "array": "array",
-    "managed": "managed",
-    "device static": "device_static",
-    "managed static": "managed_static",
-}
+_MEMORY = {kind.replace("_", " "): kind for kind in MEMORY_KINDS}
 _SYNC_KINDS = {
     "Event Sync": "event",
     "Stream Wait Event": "stream_wait_event",

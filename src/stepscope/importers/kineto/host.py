@@ -14,12 +14,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.naming import call_name
-from stepscope.importers.kineto.collectives import Said, said
-from stepscope.importers.kineto.columns import (
+from stepscope.importers.common.cuda import call_name
+from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
+from stepscope.importers.kineto.spans import (
     Codes,
+    Context,
     Events,
     Ints,
+    Said,
+    Spans,
     Texts,
     constant,
     dictionary,
@@ -28,10 +31,10 @@ from stepscope.importers.kineto.columns import (
     nanoseconds,
     nullable,
     nullable32,
+    place,
+    said,
     write_sorted,
 )
-from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
-from stepscope.importers.kineto.spans import Context, Spans, place
 from stepscope.intervals.distinct import among
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
