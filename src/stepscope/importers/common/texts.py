@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.intervals.distinct import with_inverse
+from stepscope.trace.frame import AnyArray, BoolArray
 from stepscope.trace.text import clean_dictionary, without_controls
 
 if TYPE_CHECKING:
@@ -51,11 +53,11 @@ class Lexicon:
     """
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._codes: dict[str, int] = {}
+        self.texts: list[Any] = []
+        self._codes: dict[Any, int] = {}
         self._array: pa.Array | None = None
 
-    def code(self, text: str) -> int:
+    def code(self, text: str | bytes) -> int:
         """The code of a text, new or known."""
         found = self._codes.setdefault(text, len(self.texts))
         if found == len(self.texts):
@@ -71,6 +73,14 @@ class Lexicon:
         known = np.array([self.code(text) for text in encoded.dictionary.to_pylist()], np.int32)
         return pa.array(known).take(encoded.indices)
 
+    def codes_of(self, values: Sequence[str] | Sequence[bytes]) -> Codes:
+        """Codes of a sequence of values, new ones being added."""
+        known = self._codes
+        try:
+            return np.fromiter(map(known.__getitem__, values), np.int32, len(values))
+        except KeyError:
+            return np.fromiter(map(self.code, values), np.int32, len(values))
+
     def encode(self, codes: pa.Array) -> pa.Array:
         """The dictionary array of int32 codes; a huge dictionary is cut to what they use."""
         import pyarrow as pa
@@ -80,3 +90,40 @@ class Lexicon:
         if len(self.texts) > _LARGE_DICTIONARY:
             return self._array.take(codes).dictionary_encode()
         return pa.DictionaryArray.from_arrays(codes, self._array)
+
+
+def dictionary(
+    codes: AnyArray, words: Sequence[str | None], mask: BoolArray | None = None
+) -> pa.Array:
+    """A dictionary array of the words that are used, which need not be distinct.
+
+    Args:
+        codes: place of each row's word; -1 stands for none.
+        words: the words; None is null.
+        mask: further rows that are null.
+    """
+    import pyarrow as pa
+
+    used = np.zeros(len(words) + 1, dtype=bool)
+    used[codes] = True  # code -1 marks the spare last place
+    used[-1] = False
+    kept = np.flatnonzero(used)
+    known: dict[str, int] = {}
+    place = np.full(len(words) + 1, -1, np.int32)
+    place[kept] = [known.setdefault(words[at] or "", len(known)) for at in kept.tolist()]
+    null = np.array([word is None for word in words] + [True], dtype=bool)[codes]
+    if mask is not None:
+        null |= mask
+    indices = pa.array(place[codes], mask=null if null.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(list(known), pa.string()))
+
+
+def labels(numbers: AnyArray, known: Mapping[int, str], other: str = "{}") -> pa.Array:
+    """Dictionary array of the labels of an enumeration."""
+    distinct, inverse = with_inverse(numbers)
+    return dictionary(inverse, [known.get(n, other.format(n)) for n in distinct.tolist()])
+
+
+def constant(text: str, rows: int) -> pa.Array:
+    """Dictionary array of one text."""
+    return dictionary(np.zeros(rows, np.int32), [text])

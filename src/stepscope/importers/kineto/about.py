@@ -362,65 +362,51 @@ def absent_tables(
         distributed: the trace is one of several ranks.
         collectives: communication kernels are described.
     """
-    found = []
-    if not operators:
-        found.append(Absent("operator", "framework operators were not recorded", _CPU))
-    elif not shapes:
-        found.append(
-            Absent(
-                "operator",
-                "operators were recorded without the sizes of their inputs",
-                "torch.profiler.profile(record_shapes=True)",
-            )
-        )
-    if not gpu:
-        found.append(Absent("gpu_op", "GPU work was not recorded", _CUDA))
-    if not calls:
-        found.append(Absent("api_call", "CUDA calls were not recorded", _CUDA))
-    if not python:
-        found.append(
-            Absent(
-                "python_function",
-                "Python functions were not recorded",
-                "torch.profiler.profile(with_stack=True)",
-            )
-        )
-    if not memory:
-        found.append(
-            Absent(
-                "memory_event",
-                "allocations were not recorded",
-                "torch.profiler.profile(profile_memory=True)",
-            )
-        )
-    if gpu and not sync:
-        found.append(
-            Absent(
-                "sync",
-                "what synchronisations waited for was not recorded",
-                "torch.profiler.profile(experimental_config="
-                "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))",
-            )
-        )
-    if distributed and not collectives:
-        found.append(
-            Absent(
-                "collective",
-                "this version of PyTorch does not describe communication kernels",
-                "capture with PyTorch 2.2 or newer and the NCCL backend",
-            )
-        )
-    if gpu:
-        found.append(
-            Absent(
-                "gpu_op",
-                "the PyTorch profiler only records the sum of static and dynamic shared memory, "
-                "which stands in dynamic_shared_bytes",
-                "nsys profile --trace=cuda",
-            )
-        )
+    lacking = [
+        (not operators, "operator", "framework operators were not recorded", _CPU),
+        (
+            operators and not shapes,
+            "operator",
+            "operators were recorded without the sizes of their inputs",
+            "torch.profiler.profile(record_shapes=True)",
+        ),
+        (not gpu, "gpu_op", "GPU work was not recorded", _CUDA),
+        (not calls, "api_call", "CUDA calls were not recorded", _CUDA),
+        (
+            not python,
+            "python_function",
+            "Python functions were not recorded",
+            "torch.profiler.profile(with_stack=True)",
+        ),
+        (
+            not memory,
+            "memory_event",
+            "allocations were not recorded",
+            "torch.profiler.profile(profile_memory=True)",
+        ),
+        (
+            gpu and not sync,
+            "sync",
+            "what synchronisations waited for was not recorded",
+            "torch.profiler.profile(experimental_config="
+            "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))",
+        ),
+        (
+            distributed and not collectives,
+            "collective",
+            "this version of PyTorch does not describe communication kernels",
+            "capture with PyTorch 2.2 or newer and the NCCL backend",
+        ),
+        (
+            gpu,
+            "gpu_op",
+            "the PyTorch profiler only records the sum of static and dynamic shared memory, "
+            "which stands in dynamic_shared_bytes",
+            "nsys profile --trace=cuda",
+        ),
+    ]
     return [
-        *found,
+        *(Absent(*what) for absent, *what in lacking if absent),
         Absent(
             "api_call",
             "the PyTorch profiler does not record calls of the operating system",

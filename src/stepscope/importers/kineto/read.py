@@ -165,7 +165,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     base = found.get("baseTimeNanoseconds")
     window = tables.marks.window(tables.spans())
     foreign = of_events(
-        tables.categories, tables.calls.names.values(), gpu=tables.gpu.columns.rows > 0
+        tables.categories, tables.calls.names.texts, gpu=tables.gpu.columns.rows > 0
     )
     if foreign is not None:
         raise InputError(f"{path} is {foreign.what}; {foreign.do}")

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.texts import Codes, Lexicon, dictionary
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, Args, Event
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.problems import ProblemLog
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
 Events = list[Event[Any, Any]]
 
 ROWS_PER_BATCH = 1 << 17
@@ -37,31 +37,6 @@ MAX_NS = round(_MAX_US * 1000)
 """No time lies further from zero, ns."""
 _LONGEST_NUMBER = 64
 _INT32 = np.iinfo(np.int32)
-
-
-class Texts:
-    """Distinct texts and their codes, in order of appearance."""
-
-    def __init__(self) -> None:
-        self._codes: dict[Any, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def codes(self, values: Sequence[str] | Sequence[bytes]) -> Codes:
-        """Codes of the values, new ones being added."""
-        known = self._codes
-        try:
-            return np.fromiter(map(known.__getitem__, values), np.int32, len(values))
-        except KeyError:
-            for value in values:
-                if value not in known:
-                    known[value] = len(known)
-            return np.fromiter(map(known.__getitem__, values), np.int32, len(values))
-
-    def values(self, start: int = 0) -> list[Any]:
-        """The distinct values from code ``start`` on."""
-        return list(self._codes)[start:]
 
 
 class Columns:
@@ -223,28 +198,6 @@ def nullable32(values: Ints) -> pa.Array:
     return pa.array(np.where(missing, 0, values).astype(np.int32), mask=missing)
 
 
-def dictionary(codes: Codes, texts: Sequence[str | None]) -> pa.Array:
-    """A dictionary array; texts that are None become null."""
-    import pyarrow as pa
-
-    used = np.zeros(len(texts) + 1, dtype=bool)
-    used[codes] = True  # code -1 marks the spare last place
-    used[-1] = False
-    kept = np.flatnonzero(used)
-    place = np.full(len(texts) + 1, -1, dtype=np.int32)
-    place[kept] = np.arange(len(kept), dtype=np.int32)
-    null = np.array([text is None for text in texts] + [True], dtype=bool)
-    mask = null[codes]
-    values = pa.array([texts[i] or "" for i in kept.tolist()], pa.string())
-    indices = pa.array(place[codes], mask=mask if mask.any() else None)
-    return pa.DictionaryArray.from_arrays(indices, values)
-
-
-def constant(text: str | None, rows: int) -> pa.Array:
-    """A dictionary array that holds one text everywhere."""
-    return dictionary(np.zeros(rows, dtype=np.int32), [text])
-
-
 def write_sorted(
     writer: TraceWriter, table: str, start: Ints, columns: dict[str, Any], rows: int
 ) -> None:
@@ -346,7 +299,7 @@ class Spans:
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.names = Texts()
+        self.names = Lexicon()
         self.dropped = 0
         self.too_large = 0
         self.counted: Counter[str] = Counter()
@@ -407,7 +360,7 @@ class Spans:
 
     def named(self) -> tuple[Codes, Any]:
         """The name column."""
-        names = self.names.values()
+        names = self.names.texts
         return self.columns.pop("name"), lambda part: dictionary(part, names)
 
     def processes(self, context: Context) -> Ints:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stepscope.importers.common.about import RANK_VARIABLES, Option, not_held, without_rows
 from stepscope.importers.common.cuda import STREAM_FLAGS
 from stepscope.importers.common.texts import clean
 from stepscope.importers.nsys.ranges import ThreadName
@@ -18,21 +19,12 @@ from stepscope.importers.nsys.sink import (
     Record,
     Sink,
     process_of,
-    put_records,
     records,
 )
 from stepscope.trace.frame import NULL
 from stepscope.trace.meta import Absent, Meta
 
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMIX_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
-_WANTED_VARIABLES = {name for pair in _RANK_VARIABLES for name in pair} | {"SLURM_NPROCS"}
+_WANTED_VARIABLES = {name for names in RANK_VARIABLES for name in names}
 _ENVIRONMENT = {
     "NvDriverVersion": "driver",
     "CudaDriverVersion": "cuda_driver",
@@ -116,15 +108,6 @@ class About:
             },
         )
 
-    def rank(self) -> tuple[int | None, int | None, str]:
-        """Rank, world size and where they come from, by the captured environment."""
-        for rank_name, size_name in _RANK_VARIABLES:
-            rank = _number(self.variables.get(rank_name))
-            if rank is not None:
-                size = _number(self.variables.get(size_name))
-                return rank, size, f"environment {rank_name}"
-        return None, None, ""
-
     def _command(self) -> str:
         parts = self.capture.get("PROCESS_0:COMMAND", [])[:1]
         arguments = [
@@ -187,10 +170,6 @@ def _variables(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
-
-
 _INT32 = 1 << 31
 
 
@@ -202,8 +181,7 @@ def read_processes(sink: Sink, ranks: dict[int, int]) -> None:
         for row in records(sink, "PROCESSES", fields, "process")
         if row["pid"] is not None
     }
-    put_records(
-        sink,
+    sink.put_records(
         "process",
         [
             {"process_id": pid, "name": names.get(pid), "rank": ranks.get(pid)}
@@ -215,14 +193,11 @@ def read_processes(sink: Sink, ranks: dict[int, int]) -> None:
 def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
     """Fill ``thread``; ``given`` are the names that the program itself set through NVTX."""
     fields = (must("nameId"), may("priority"), must("globalTid"))
-    wanted = {(tid >> PROCESS_SHIFT) & ID_MASK: set[int]() for tid in sink.threads}
-    for tid in sink.threads:
-        wanted[(tid >> PROCESS_SHIFT) & ID_MASK].add(tid & ID_MASK)
     best: dict[tuple[int, int], tuple[int, int]] = {}
     every: list[tuple[tuple[int, int], int, int | None]] = []
     for row in records(sink, "ThreadNames", fields, "thread"):
         key = ((row["globalTid"] >> PROCESS_SHIFT) & ID_MASK, row["globalTid"] & ID_MASK)
-        if key[1] in wanted.get(key[0], ()):
+        if key in sink.threads:
             every.append((key, row["nameId"], row["priority"]))
             # of several names the tool's own (lower number) says more than the system's
             name = (row["priority"] or 0, row["nameId"])
@@ -234,13 +209,11 @@ def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
     _put_thread_names(sink, every)
     texts = dict(zip(best, named, strict=True))
     texts |= {(name.process_id, name.thread_id): name.name for name in given}
-    put_records(
-        sink,
+    sink.put_records(
         "thread",
         [
             {"process_id": process, "thread_id": thread, "name": texts.get((process, thread))}
-            for process in sorted(wanted)
-            for thread in sorted(wanted[process])
+            for process, thread in sorted(sink.threads)
         ],
     )
 
@@ -250,8 +223,7 @@ def _put_thread_names(sink: Sink, names: Sequence[tuple[tuple[int, int], int, in
 
     ids = pa.array([number for _, number, _ in names], type=pa.int64())
     texts = sink.strings.take(ids, sink.replaced("thread_name")).to_pylist()
-    put_records(
-        sink,
+    sink.put_records(
         "thread_name",
         [
             {"process_id": process, "thread_id": thread, "name": text, "priority": priority}
@@ -284,7 +256,7 @@ def read_devices(sink: Sink) -> None:
         found[row["pid"], row["cudaId"]] = _device(row["pid"], row["cudaId"], row["gpuId"], gpus)
     for process, device in sorted(used - found.keys()):
         found[process, device] = _device(process, device, _guess(device, gpus), gpus)
-    put_records(sink, "device", [found[key] for key in sorted(found)])
+    sink.put_records("device", [found[key] for key in sorted(found)])
 
 
 def _guess(device: int, gpus: dict[int, Record]) -> int | None:
@@ -337,7 +309,7 @@ def read_streams(sink: Sink) -> None:
         found[key] = _stream(key, device, _signed(row["priority"]), row["flag"])
     for key in sorted(seen.keys() - found.keys()):
         found[key] = _stream(key, seen[key], None, None)
-    put_records(sink, "stream", [found[key] for key in sorted(found)])
+    sink.put_records("stream", [found[key] for key in sorted(found)])
 
 
 def _stream(
@@ -402,50 +374,33 @@ def read_diagnostics(sink: Sink) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Option:
-    """How to get a table.
-
-    Attributes:
-        table: canonical table, or ``osrt`` for the part of ``api_call`` with that name.
-        what: what it holds, as subject of a sentence.
-        flag: the option that provides it.
-        traced: how the export names the trace option, where it does.
-    """
-
-    table: str
-    what: str
-    flag: str
-    traced: str = ""
-
-
 _OTHER = "torch.profiler"
 _TABLES = (
-    _Option("gpu_op", "GPU work", "nsys profile -t cuda", "Cuda"),
-    _Option("api_call", "CUDA calls", "nsys profile -t cuda", "Cuda"),
-    _Option("osrt", "calls of the operating system's runtime", "nsys profile -t osrt", "OSRuntime"),
-    _Option("range", "NVTX ranges", "nsys profile -t nvtx", "NvtxEvents"),
-    _Option("sync", "synchronisations", "nsys profile -t cuda", "Cuda"),
-    _Option("event_record", "CUDA event records", "nsys profile --cuda-event-trace=true"),
-    _Option("cpu_sample", "samples of the CPU", "nsys profile --sample=process-tree"),
-    _Option("stack_frame", "stacks of the CPU", "nsys profile --sample=process-tree"),
-    _Option("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
-    _Option("thread_state", "states of threads", "nsys profile --cpuctxsw=process-tree"),
-    _Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
-    _Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
-    _Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
-    _Option(
+    Option("gpu_op", "GPU work", "nsys profile -t cuda", "Cuda"),
+    Option("api_call", "CUDA calls", "nsys profile -t cuda", "Cuda"),
+    Option("osrt", "calls of the operating system's runtime", "nsys profile -t osrt", "OSRuntime"),
+    Option("range", "NVTX ranges", "nsys profile -t nvtx", "NvtxEvents"),
+    Option("sync", "synchronisations", "nsys profile -t cuda", "Cuda"),
+    Option("event_record", "CUDA event records", "nsys profile --cuda-event-trace=true"),
+    Option("cpu_sample", "samples of the CPU", "nsys profile --sample=process-tree"),
+    Option("stack_frame", "stacks of the CPU", "nsys profile --sample=process-tree"),
+    Option("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
+    Option("thread_state", "states of threads", "nsys profile --cpuctxsw=process-tree"),
+    Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
+    Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
+    Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
+    Option(
         "operator",
         "framework operators",
         "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps (or nsys profile "
         f"--pytorch=autograd-shapes-nvtx), or {_OTHER}",
     ),
-    _Option("overhead", "overhead of the tool itself", "nsys profile -t cuda", "Cuda"),
+    Option("overhead", "overhead of the tool itself", "nsys profile -t cuda", "Cuda"),
 )
 _NEVER = (
-    _Option("python_function", "Python function calls", f"{_OTHER} with with_stack=True"),
-    _Option("collective", "descriptions of collectives", f"{_OTHER}"),
-    _Option("communicator", "process groups", f"{_OTHER}"),
+    Option("python_function", "Python function calls", f"{_OTHER} with with_stack=True"),
+    Option("collective", "descriptions of collectives", f"{_OTHER}"),
+    Option("communicator", "process groups", f"{_OTHER}"),
 )
 
 
@@ -456,22 +411,15 @@ def absent_tables(rows: Mapping[str, int], traced: set[str]) -> list[Absent]:
         rows: rows of each canonical table (and of ``osrt``).
         traced: what the capture's options name as traced; empty where they do not tell.
     """
-    absent = [
-        Absent(option.table, _reason(option, traced), option.flag)
-        for option in _TABLES
-        if not rows.get(option.table)
+    return [
+        *without_rows(_TABLES, rows, lambda option: _reason(option, traced)),
+        *without_rows(_NEVER, rows, lambda option: f"Nsight Systems records no {option.what}"),
     ]
-    absent += [
-        Absent(option.table, f"Nsight Systems records no {option.what}", option.flag)
-        for option in _NEVER
-        if not rows.get(option.table)
-    ]
-    return absent
 
 
-def _reason(option: _Option, traced: set[str]) -> str:
+def _reason(option: Option, traced: set[str]) -> str:
     if not option.traced or not traced:
-        return f"the capture holds no {option.what}"
+        return not_held(option)
     if option.traced in traced:
         return f"the capture traced {option.what}, but recorded none"
     return f"the capture did not trace {option.what}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepscope.importers.common.about import rank_of
 from stepscope.importers.nsys.about import (
     About,
     absent_tables,
@@ -116,7 +117,7 @@ def _fill(path: Path, source: Source, writer: TraceWriter) -> Meta:
         )
     about = read_about(tables)
     tables.shift_ns = about.shift_ns
-    sink = Sink(tables, writer, _strings(tables), about.duration_ns)
+    sink = Sink(writer, tables=tables, strings=_strings(tables), window_end_ns=about.duration_ns)
     parts = _fill_events(sink)
     meta = about.meta()
     meta.window_end_ns = sink.latest_ns if about.duration_ns is None else about.duration_ns
@@ -207,7 +208,7 @@ def _only_process(sink: Sink) -> int:
 def _set_rank(meta: Meta, about: About, sink: Sink) -> None:
     """Set the rank, and fill ``process``, whose rows carry it."""
     ranks = read_mpi_ranks(sink.tables)
-    rank, size, where = about.rank()
+    rank, size, where = rank_of(about.variables)
     at_work = {process for process, *_ in sink.streams}
     if len(ranks) == 1:
         rank, where = next(iter(ranks.values())), "table MPI_RANKS"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.importers.common import sink
 from stepscope.importers.common.texts import Codes, Lexicon, Replaced, clean, clean_array
-from stepscope.importers.nsys.rows import Columns, Field, TableReader
+from stepscope.importers.nsys.rows import Field, TableReader
 from stepscope.intervals.distinct import distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES
-from stepscope.trace.store import TraceWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,31 +155,21 @@ def thread_of(global_id: IntArray) -> IntArray:
     return global_id & ID_MASK
 
 
-@dataclass
-class Sink:
+@dataclass(kw_only=True)
+class Sink(sink.Sink):
     """Takes decoded columns and hands them to the writer.
 
     Attributes:
         tables: reads the source.
-        writer: receives canonical rows.
         strings: the source's ``StringIds``.
         window_end_ns: end of the captured window; None while unknown.
-        latest_ns: the latest time seen in any event.
-        threads: global thread ids seen.
         processes: process ids seen.
-        streams: (process, context, device, stream) seen on the GPU.
-        rows: rows handed over, by canonical table.
     """
 
     tables: TableReader
-    writer: TraceWriter
     strings: Strings
     window_end_ns: int | None = None
-    latest_ns: int = 0
-    threads: set[int] = field(default_factory=set)
     processes: set[int] = field(default_factory=set)
-    streams: set[tuple[int, int, int, int]] = field(default_factory=set)
-    rows: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _lexicons: dict[tuple[str, str], Lexicon] = field(default_factory=lambda: defaultdict(Lexicon))
 
     def lexicon(self, table: str, column: str) -> Lexicon:
@@ -235,22 +225,17 @@ class Sink:
         result[valid] = found[inverse]
         return pa.array(result, mask=~valid)
 
-    def put(self, table: str, columns: dict[str, Any]) -> None:
+    def put(self, table: str, columns: Mapping[str, Any]) -> None:
         """Hand rows to the writer; int32 columns of text become dictionary arrays."""
-        spec = TABLES[table]
-        length = max((len(data) for data in columns.values()), default=0)
-        if not length:
+        if not max((len(data) for data in columns.values()), default=0):
             return
-        texts = {column.name for column in spec.columns if column.type == "text"}
-        self.rows[table] += length
+        texts = {column.name for column in TABLES[table].columns if column.type == "text"}
         self._note_times(table, columns)
-        self.writer.append(
-            table,
-            {
-                name: self.lexicon(table, name).encode(data) if name in texts else data
-                for name, data in columns.items()
-            },
-        )
+        encoded = {
+            name: self.lexicon(table, name).encode(data) if name in texts else data
+            for name, data in columns.items()
+        }
+        super().put(table, encoded)
 
     def put_all(self, table: str, batches: Any) -> None:
         """Hand all batches of an iterator to the writer."""
@@ -263,10 +248,11 @@ class Sink:
             # neighbouring rows mostly share a thread: compare before sorting
             changes = np.flatnonzero(global_tid[1:] != global_tid[:-1]) + 1
             found = distinct_values(global_tid[np.concatenate(([0], changes))])
-            self.threads.update(found.tolist())
-            self.processes.update(process_of(found).tolist())
+            processes = process_of(found).tolist()
+            self.threads.update(zip(processes, thread_of(found).tolist(), strict=True))
+            self.processes.update(processes)
 
-    def _note_times(self, table: str, columns: Columns) -> None:
+    def _note_times(self, table: str, columns: Mapping[str, Any]) -> None:
         import pyarrow.compute as pc
 
         last = columns.get("end_ns", columns.get("time_ns"))
@@ -288,22 +274,3 @@ def records(sink: Sink, table: str, fields: Sequence[Field], scope: str) -> Iter
         columns = [rows[field.name].to_pylist() for field in fields]
         for values in zip(*columns, strict=True):
             yield {field.name: value for field, value in zip(fields, values, strict=True)}
-
-
-def put_records(sink: Sink, table: str, rows: Sequence[Record]) -> None:
-    """Hand a few rows to the writer."""
-    import pyarrow as pa
-
-    if not rows:
-        return
-    types = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "bool": pa.bool_()}
-    columns: dict[str, pa.Array] = {}
-    for column in TABLES[table].columns:
-        values = [row.get(column.name) for row in rows]
-        if column.type == "text":
-            lexicon = sink.lexicon(table, column.name)
-            codes_ = [None if value is None else lexicon.code(str(value)) for value in values]
-            columns[column.name] = pa.array(codes_, type=pa.int32())
-        else:
-            columns[column.name] = pa.array(values, type=types[column.type])
-    sink.put(table, columns)

@@ -12,23 +12,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stepscope.importers.common import about
+from stepscope.importers.common.about import Option
+from stepscope.importers.common.sink import Sink
 from stepscope.importers.common.stretches import TABLE as STRETCHES
 from stepscope.importers.common.stretches import columns, read_file
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.raw import Files, Raw
-from stepscope.importers.stepscope.sink import Sink
 from stepscope.trace.frame import IntArray
 from stepscope.trace.meta import Absent, Meta
 
 LAUNCHER_FILE = "capture.json"
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMI_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 
 
 @dataclass(frozen=True)
@@ -43,12 +37,16 @@ Intervals = tuple[IntArray, IntArray]
 """Begins and ends of disjoint intervals, ascending, in monotonic ns."""
 
 
+def _json(path: Path) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def launcher_says(files: Files) -> dict[str, Any]:
     """What the launcher wrote about the whole capture; empty where it wrote nothing."""
-    try:
-        found = msgspec.json.decode(files.path(LAUNCHER_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+    found = _json(files.path(LAUNCHER_FILE))
     return found if isinstance(found, dict) else {}
 
 
@@ -84,15 +82,7 @@ def rank_of(raw: Raw) -> tuple[int | None, int | None, str]:
     """Rank, world size and the variable they come from."""
     variables = {**raw.one("process").get("environment", {})}
     variables |= raw.one("end").get("environment", {})  # programs may set them themselves
-    for rank_name, size_name in _RANK_VARIABLES:
-        rank = _number(variables.get(rank_name))
-        if rank is not None:
-            return rank, _number(variables.get(size_name)), f"environment {rank_name}"
-    return None, None, ""
-
-
-def _number(text: Any) -> int | None:
-    return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text) else None
+    return about.rank_of(variables)
 
 
 def window_of(raws: Sequence[Raw]) -> Window:
@@ -320,13 +310,6 @@ _OTHER = re.compile(r"other profiler (began|ended): (.+)")
 _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 
 
-def _json(path: Path) -> Any:
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 def members_of(files: Files, raws: Sequence[Raw]) -> set[int]:
     """Processes that belong to a capture: those with raw files, and what they started."""
     said = _json(files.path(MEMBERS_FILE))
@@ -434,36 +417,28 @@ def _span(sink: Sink, begin: int, end: int) -> str:
 
 _RUN = "stepscope run"
 _OPTIONS = (
-    ("gpu_op", "GPU work", _RUN),
-    ("api_call", "CUDA calls", _RUN),
-    ("range", "NVTX ranges", f"{_RUN} on a script with NVTX ranges, or --steps"),
-    ("sync", "synchronisations", _RUN),
-    ("event_record", "CUDA event records", f"{_RUN} --record event"),
-    ("memory_event", "GPU memory allocations", f"{_RUN} --record memory"),
-    ("overhead", "overhead of the tool itself", _RUN),
-    ("timed_stretch", "steps timed without recording", f"{_RUN} --steps 10"),
-    ("metric_sample", "GPU counters", f"{_RUN} --counters"),
-    ("osrt", "calls of the operating system's runtime", f"{_RUN} --waits"),
-    ("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
-    ("thread_state", "states of threads", f"{_RUN} --threads-hz 20"),
-    ("cpu_sample", "samples of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
-    ("stack_frame", "stacks of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
-    ("gil", "use of Python's global lock", f"{_RUN} --waits"),
-    ("operator", "framework operators", f"{_RUN} --steps 10 --ops, or --backend torch"),
-    ("python_function", "Python function calls", f"{_RUN} --backend torch --stacks"),
-    ("collective", "descriptions of collectives", f"{_RUN} --backend torch"),
-    ("communicator", "process groups", f"{_RUN} --backend torch"),
+    Option("gpu_op", "GPU work", _RUN),
+    Option("api_call", "CUDA calls", _RUN),
+    Option("range", "NVTX ranges", f"{_RUN} on a script with NVTX ranges, or --steps"),
+    Option("sync", "synchronisations", _RUN),
+    Option("event_record", "CUDA event records", f"{_RUN} --record event"),
+    Option("memory_event", "GPU memory allocations", f"{_RUN} --record memory"),
+    Option("overhead", "overhead of the tool itself", _RUN),
+    Option("timed_stretch", "steps timed without recording", f"{_RUN} --steps 10"),
+    Option("metric_sample", "GPU counters", f"{_RUN} --counters"),
+    Option("osrt", "calls of the operating system's runtime", f"{_RUN} --waits"),
+    Option("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
+    Option("thread_state", "states of threads", f"{_RUN} --threads-hz 20"),
+    Option("cpu_sample", "samples of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
+    Option("stack_frame", "stacks of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
+    Option("gil", "use of Python's global lock", f"{_RUN} --waits"),
+    Option("operator", "framework operators", f"{_RUN} --steps 10 --ops, or --backend torch"),
+    Option("python_function", "Python function calls", f"{_RUN} --backend torch --stacks"),
+    Option("collective", "descriptions of collectives", f"{_RUN} --backend torch"),
+    Option("communicator", "process groups", f"{_RUN} --backend torch"),
 )
 
 
 def absent_tables(rows: Mapping[str, int]) -> list[Absent]:
-    """The tables without rows.
-
-    Args:
-        rows: rows of each canonical table.
-    """
-    return [
-        Absent(table, f"the capture holds no {what}", flag)
-        for table, what, flag in _OPTIONS
-        if not rows.get(table)
-    ]
+    """The tables without rows, given the rows of each canonical table."""
+    return about.without_rows(_OPTIONS, rows)

@@ -22,9 +22,10 @@ from stepscope.importers.common.cuda import (
     copy_name,
     short_kernel_name,
 )
+from stepscope.importers.common.sink import Sink
+from stepscope.importers.common.texts import constant, dictionary, labels
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.raw import Raw
-from stepscope.importers.stepscope.sink import Sink, constant, dictionary, ids, labels, texts
+from stepscope.importers.stepscope.raw import Raw, ids, texts
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, distinct
 
@@ -219,7 +220,6 @@ def _common(sink: Sink, rows: AnyArray, process: int, kind: str) -> dict[str, An
     keys = [rows[name] for name in ("context", "device", "stream")]
     first, _ = distinct_rows(keys)
     for context, device, stream in zip(*(key[first].tolist() for key in keys), strict=True):
-        sink.devices[process, context] = device
         sink.streams.add((process, context, device, stream))
     return {
         "kind": constant(kind, len(rows)),
@@ -246,7 +246,7 @@ def _put_syncs(sink: Sink, process: int, rows: AnyArray) -> None:
         "sync",
         {
             "process_id": np.full(len(rows), process),
-            "device": sink.device_of(process, rows["context"]),
+            "device": _device_of(sink, process, rows["context"]),
             "context": rows["context"].astype(np.int32),
             "stream": ids(rows["stream"]),
             "correlation_id": ids(rows["correlation"], 0),
@@ -265,7 +265,7 @@ def _put_events(sink: Sink, process: int, records: AnyArray) -> None:
         "event_record",
         {
             "process_id": np.full(len(records), process),
-            "device": sink.device_of(process, records["context"]),
+            "device": _device_of(sink, process, records["context"]),
             "context": records["context"].astype(np.int32),
             "stream": ids(records["stream"]),
             "correlation_id": ids(records["correlation"], 0),
@@ -280,6 +280,15 @@ def _or_null(values: AnyArray, null: BoolArray) -> Any:
     import pyarrow as pa
 
     return pa.array(values, mask=null)
+
+
+def _device_of(sink: Sink, process: int, contexts: AnyArray) -> Any:
+    """The device of each context; null where no GPU work told it."""
+    devices = {context: device for p, context, device, _ in sink.streams if p == process}
+    distinct_, inverse = with_inverse(contexts)
+    found = np.array([devices.get(context, -1) for context in distinct_.tolist()], np.int32)
+    found = found[inverse]
+    return _or_null(found, found < 0)
 
 
 def read_memory(sink: Sink, raw: Raw, process: int) -> None:
@@ -336,6 +345,7 @@ def read_streams(sink: Sink, raw: Raw, process: int) -> None:
         for context, stream, priority, flag in raw.of(layout.STREAM).tolist()
     }
     used = {(c, s): d for p, c, d, s in sink.streams if p == process}
+    devices = {context: device for (context, _), device in used.items()}
     records = []
     for context, stream in sorted(said.keys() | used.keys()):
         priority, flag = said.get((context, stream), (None, None))
@@ -343,7 +353,7 @@ def read_streams(sink: Sink, raw: Raw, process: int) -> None:
             {
                 "process_id": process,
                 "context": context,
-                "device": used.get((context, stream), sink.devices.get((process, context))),
+                "device": used.get((context, stream), devices.get(context)),
                 "stream": stream,
                 "priority": priority,
                 "flag": None if flag is None else _STREAM_FLAGS.get(flag),

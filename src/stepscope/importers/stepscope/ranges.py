@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from stepscope.importers.common.nvtx import OPERATORS, operators_in
+from stepscope.importers.common.sink import Sink
+from stepscope.importers.common.texts import constant, dictionary
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.about import Intervals
-from stepscope.importers.stepscope.raw import PART_ROWS, Chunk, Raw
-from stepscope.importers.stepscope.sink import Sink, constant, dictionary, texts
+from stepscope.importers.stepscope.raw import PART_ROWS, Chunk, Raw, texts
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 

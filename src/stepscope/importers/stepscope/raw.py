@@ -13,17 +13,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from stepscope.importers.common.texts import dictionary
 from stepscope.importers.stepscope import layout
+from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.checksums import StoredFile, damages, is_sealed, sealed, stored_file
 from stepscope.trace.errors import InputError
 from stepscope.trace.folders import write_private
 from stepscope.trace.frame import AnyArray
 from stepscope.trace.problems import ProblemLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LIST_FILE = "files.json"
 _TOLERANT = ".raw"
@@ -453,3 +458,26 @@ def _text_places(payload: bytes) -> Iterator[tuple[int, int, int]]:
             return
         yield number, at + 8, length
         at += 8 + (length + 7) // 8 * 8
+
+
+def texts(raw: Raw, numbers: AnyArray, change: Mapping[int, str] | None = None) -> pa.Array:
+    """Dictionary array of text numbers; null for 0, ``[text N]`` for one that was lost.
+
+    Args:
+        raw: holds the texts.
+        numbers: text numbers.
+        change: other texts for some numbers.
+    """
+    distinct, inverse = with_inverse(numbers)
+    words = []
+    for number in distinct.tolist():
+        text = raw.texts.get(number, f"[text {number}]")
+        words.append(change.get(number, text) if change else text)
+    return dictionary(inverse, words, mask=numbers == 0)
+
+
+def ids(numbers: AnyArray, none: int = layout.NO_ID) -> pa.Array:
+    """Numbers as int64, null where they stand for none."""
+    import pyarrow as pa
+
+    return pa.array(numbers.astype(np.int64), mask=np.asarray(numbers == none))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepscope.importers.common.sink import Sink
 from stepscope.importers.stepscope.about import (
     absent_tables,
     count_profilers,
@@ -35,7 +36,6 @@ from stepscope.importers.stepscope.cuda import (
 from stepscope.importers.stepscope.ranges import read_ranges
 from stepscope.importers.stepscope.raw import examined, names_in, read_raw
 from stepscope.importers.stepscope.samples import read_counters, read_stacks, read_threads
-from stepscope.importers.stepscope.sink import Sink
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter

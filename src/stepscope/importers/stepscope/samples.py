@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.importers.common.sink import Sink
+from stepscope.importers.common.texts import dictionary
 from stepscope.importers.stepscope.about import Window
 from stepscope.importers.stepscope.raw import Files, Raw
-from stepscope.importers.stepscope.sink import Sink, dictionary
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, IntArray
 
@@ -49,7 +50,7 @@ def read_threads(sink: Sink, files: Files, processes: set[int], window: Window) 
         processes: those whose threads belong here.
         window: monotonic times; what lies outside is left out.
     """
-    rows = _rows(files.path(THREADS_FILE))
+    rows = _table(files.path(THREADS_FILE), _COLUMNS, {"state"})
     if rows is None:
         return
     time, process, thread, run, wait = (
@@ -93,22 +94,21 @@ def read_threads(sink: Sink, files: Files, processes: set[int], window: Window) 
     )
 
 
-def _rows(path: Path) -> pa.Table | None:
+def _table(path: Path, columns: Sequence[str], texts: Collection[str] = ()) -> pa.Table | None:
+    """Whole rows of a file of numbers (and some texts) between tabs; None without any."""
     import pyarrow as pa
     from pyarrow import csv
 
-    if not path.exists() or not path.stat().st_size:
-        return None
-    kinds = dict.fromkeys(_COLUMNS, pa.int64()) | {"state": pa.string()}
+    kinds = {name: pa.string() if name in texts else pa.int64() for name in columns}
     try:
         # a killed launcher may have left half a line, with too few columns or a short number
         return csv.read_csv(
             path,
-            csv.ReadOptions(column_names=list(_COLUMNS)),
+            csv.ReadOptions(column_names=list(columns)),
             csv.ParseOptions(delimiter="\t", invalid_row_handler=lambda row: "skip"),
             csv.ConvertOptions(column_types=kinds),
         ).drop_null()
-    except pa.ArrowInvalid:
+    except (OSError, pa.ArrowInvalid):
         return None
 
 
@@ -182,11 +182,11 @@ def read_stacks(sink: Sink, files: Files, window: Window) -> None:
     before = 0
     for path in files.like("stacks.*.tsv"):
         match = re.fullmatch(r"stacks\.(\d+)\.tsv", path.name)
-        samples = _samples(path)
+        samples = _table(path, _SAMPLE_COLUMNS)
         if match is None or samples is None:
             continue
         known = _frames(files.path(f"frames.{match[1]}.tsv"))
-        time, thread, stack = samples
+        time, thread, stack = (samples.column(name).to_numpy() for name in _SAMPLE_COLUMNS)
         inside = (time >= window.start_ns) & (time <= window.end_ns)
         inside &= among(stack, list(known.stacks))
         time, thread, stack = time[inside], thread[inside], stack[inside]
@@ -231,23 +231,6 @@ def _put_frames(sink: Sink, known: _Frames, used: list[int], before: int) -> Non
             "line": np.array(lines, np.int32)[at],
         },
     )
-
-
-def _samples(path: Path) -> tuple[IntArray, IntArray, IntArray] | None:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    try:
-        rows = csv.read_csv(
-            path,
-            csv.ReadOptions(column_names=list(_SAMPLE_COLUMNS)),
-            csv.ParseOptions(delimiter="\t", invalid_row_handler=lambda row: "skip"),
-            csv.ConvertOptions(column_types=dict.fromkeys(_SAMPLE_COLUMNS, pa.int64())),
-        ).drop_null()
-    except (OSError, pa.ArrowInvalid):
-        return None
-    time, thread, stack = (rows.column(name).to_numpy() for name in _SAMPLE_COLUMNS)
-    return time, thread, stack
 
 
 def _frames(path: Path) -> _Frames:
