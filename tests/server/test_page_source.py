@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -48,3 +50,13 @@ def test_folders_know_only_those_above_them() -> None:
 
 def test_no_file_imports_itself_by_a_detour() -> None:
     TopologicalSorter(imports()).prepare()  # raises where there is a circle
+
+
+def test_pure_parts() -> None:
+    node, vitest = shutil.which("node"), UI / "node_modules" / ".bin" / "vitest"
+    if node is None or not vitest.exists():
+        pytest.skip("needs Node and the page's packages: python3 dev.py ui installs these")
+    done = subprocess.run(
+        [node, vitest, "run"], cwd=UI, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from stepscope.docs.page_types import PATH, page_types
 from stepscope.docs.reference import PACKAGE, PAGES
 from stepscope.docs.snippets import demo_image, filled, words
 
@@ -51,6 +52,8 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     for path in sorted(reference.glob("*")):
         if path.name not in PAGES:
             yield path, None
+    if _read(root / PATH) != page_types():
+        yield root / PATH, page_types()
     for path in pages_by_hand(root):
         before = path.read_text(encoding="utf-8")
         after = filled(before)

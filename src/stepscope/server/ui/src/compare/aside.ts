@@ -1,6 +1,7 @@
 /** What stands beside two runs: the verdict, what is highlighted, and the tables of differences. */
 
-import { SIDES, type Compared, type Comparison, type KernelDifference, type PairStep, type Side } from "../data/comparison";
+import { SIDES, type Compared, type KernelDifference, type PairStep, type Side } from "../data/comparison";
+import type { Comparison } from "../data/contracts";
 import { coloursLegend, type Colours } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { clean, percent, time, words } from "../shared/format";

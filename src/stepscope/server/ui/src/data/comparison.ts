@@ -2,44 +2,14 @@
 
 import type { DrawnClass, LegendEntry } from "../shared/colours";
 import { ask } from "./server";
+import type { Comparison } from "./contracts";
 import { bytesOf, doubles } from "./decode";
 
 export const SIDES = ["before", "after"] as const;
 export type Side = (typeof SIDES)[number];
 export const NO_ROW = 0xffffffff;
 
-export interface KernelDifference {
-  relation: string;
-  before: string[];
-  after: string[];
-  family: string;
-  calls_before: number;
-  calls_after: number;
-  before_ns: number;
-  after_ns: number;
-  difference_ns: number;
-  each_ratio: number | null;
-  changed: boolean;
-}
-
-export interface PlaceDifference {
-  name: string;
-  host_before_ns: number;
-  host_after_ns: number;
-  device_before_ns: number;
-  device_after_ns: number;
-}
-
-export interface Comparison {
-  verdict: string;
-  says: string;
-  step: { before_ns: number; after_ns: number; difference_ns: number; low_ns: number; high_ns: number };
-  parts: { part: string; before_ns: number; after_ns: number; difference_ns: number; error_ns: number }[];
-  kernels: KernelDifference[];
-  kernel_floor: number;
-  ranges: PlaceDifference[];
-  operators: PlaceDifference[];
-}
+export type KernelDifference = Comparison["kernels"][number];
 
 export interface PairDevice {
   title: string;

@@ -1,5 +1,6 @@
 /** What the server answers. Times are whole nanoseconds on the job's clock, exact as doubles. */
 
+import type { Diagnosis } from "./contracts";
 import type { DrawnClass, LegendEntry } from "../shared/colours";
 
 /** A window of time, ns. */
@@ -46,7 +47,7 @@ export interface Layout {
   members: Member[];
   tracks: TrackInfo[];
   paths: string[];
-  problems: { severity: string; count: number; says: string; do: string }[];
+  problems: Diagnosis["problems"];
 }
 
 /** One depth of one track in one window. */
@@ -208,42 +209,11 @@ export interface Instance {
   typical: boolean;
 }
 
-export interface Finding {
-  cause: string;
-  severity: string;
-  share_of_step: number;
-  time_ns_per_step: number;
-  predicted_step_ns: number;
-  prediction_low_ns: number;
-  prediction_high_ns: number;
-  ranks: number[];
-  message: string;
-  recommendations: string[];
-  next_capture: string | null;
-  evidence: { figure: string; value: number; unit: string; sql: string }[];
-}
-
-export interface Accounting {
-  rank: number;
-  device: number;
-  wall_ns: number;
-  compute_ns: number;
-  exposed_communication_ns: number;
-  exposed_copy_ns: number;
-  memset_ns: number;
-  idle_ns: number;
-  idle_by_cause_ns: Record<string, number>;
-}
+export type Finding = Diagnosis["findings"][number];
+export type Accounting = Diagnosis["accounting"][number];
 
 export interface Diagnosed {
-  diagnosis: {
-    verdict: string;
-    trace: { steps: number; steady_steps: [number, number]; ranks: number };
-    step_ns: { median: number; p95: number; coefficient_of_variation: number };
-    accounting: Accounting[];
-    findings: Finding[];
-    warnings: string[];
-  };
+  diagnosis: Diagnosis;
   instances: Instance[][];
 }
 
