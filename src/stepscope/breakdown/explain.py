@@ -11,10 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.activity.attribution import apart
 from stepscope.activity.device import Lane, Reader, lanes
-from stepscope.activity.host import HostTimeline, host_timeline
-from stepscope.activity.where import Places
+from stepscope.activity.host import HostTimeline, apart, host_timeline
+from stepscope.activity.locations import Places
 from stepscope.breakdown.outliers import Outliers, find_outliers
 from stepscope.gaps.call_cost import CallCost, call_cost
 from stepscope.gaps.compiling import compile_time
@@ -33,11 +32,19 @@ from stepscope.intervals.algebra import Intervals, clip
 from stepscope.kernels.ceilings import Ceilings
 from stepscope.kernels.findings import Findings
 from stepscope.kernels.view import Kernels
-from stepscope.steps.accounting import Accounting, account, host_device_copies
-from stepscope.steps.find import find_steps
-from stepscope.steps.model import AUTOMATIC, StepChoice, Steps
-from stepscope.steps.windows import Coverage, coverage, steady_steps
-from stepscope.steps.workload import Workload, workload
+from stepscope.steps.detection import find_steps
+from stepscope.steps.kinds import Workload, workload
+from stepscope.steps.model import (
+    AUTOMATIC,
+    Accounting,
+    Coverage,
+    StepChoice,
+    Steps,
+    account,
+    coverage,
+    host_device_copies,
+    steady_steps,
+)
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
 

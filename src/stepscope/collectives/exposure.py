@@ -18,7 +18,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import distinct_values
-from stepscope.steps.accounting import account
+from stepscope.steps.model import account
 from stepscope.trace.frame import BoolArray, IntArray
 
 _EDGE = 0.1

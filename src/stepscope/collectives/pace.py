@@ -20,7 +20,7 @@ from stepscope.gaps.untraced_cpu import input_time
 from stepscope.intervals import intersect, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.intervals.distinct import among
-from stepscope.steps.windows import MIN_STEPS
+from stepscope.steps.model import MIN_STEPS
 
 _BLOCKED_LAUNCH: Final = 20
 """A launch that takes so many times the median waits for room in the queue, which holds about a

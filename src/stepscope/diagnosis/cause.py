@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from stepscope.activity.where import Where
+from stepscope.activity.locations import Where
 from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.idle import CAUSES as IDLE_CAUSES

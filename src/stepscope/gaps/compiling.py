@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity import shapes
 from stepscope.activity.device import Lane, Reader
 from stepscope.gaps.loading import FirstCalls
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
@@ -77,12 +76,12 @@ def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
         ends.append(found[1])
 
     if len(host.ranges):
-        add(host.ranges, shapes.hits(host.ranges, "name", words.is_compile_range))
+        add(host.ranges, words.hits(host.ranges, "name", words.is_compile_range))
     for table in ("python_function", "operator"):
         rows = read(table, "process_id", "thread_id", "start_ns", "end_ns", "name")
         if len(rows):
             if table == "operator":
-                hits = shapes.hits(rows, "name", words.is_compile_range)
+                hits = words.hits(rows, "name", words.is_compile_range)
             else:
                 hits = rows.matches("name", words.COMPILE_FUNCTION)
             add(rows, hits & (rows["process_id"] == lane.process_id))

@@ -20,9 +20,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity.attribution import Owned, charge_owned, inside
 from stepscope.activity.device import Lane
-from stepscope.activity.host import HostTimeline
+from stepscope.activity.host import HostTimeline, Owned, charge_owned, inside
 from stepscope.gaps.profiler_cost import NOTHING, RecordedCost
 from stepscope.gaps.submit_time import enqueued
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_silences

@@ -13,9 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane
-from stepscope.activity.host import HostTimeline
+from stepscope.activity.host import HostTimeline, inside
 from stepscope.gaps.untraced_cpu import Loop, explain_silences
 from stepscope.intervals.distinct import distinct_rows, with_counts
 from stepscope.trace.frame import BoolArray, IntArray

@@ -18,7 +18,6 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity import shapes
 from stepscope.activity.device import HostSide, Lane, Reader
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.gaps.offload import returning
@@ -137,7 +136,7 @@ def input_ranges(host: HostSide) -> Intervals:
     if not len(ranges):
         return EMPTY
     launching = among(ranges["thread_id"], host.launch_threads)
-    hits = shapes.hits(ranges, "name", words.is_input_range) & launching
+    hits = words.hits(ranges, "name", words.is_input_range) & launching
     return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
 
 
@@ -147,13 +146,13 @@ def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
     ranges = host.ranges
     if not len(ranges):
         return np.full(n, -1, np.int64)
-    telling = ~np.append(shapes.marking_steps(ranges.texts["name"], step_label), True)
+    telling = ~np.append(words.marking_steps(ranges.texts["name"], step_label), True)
     rows = np.flatnonzero(telling[ranges["name"]] & (ranges["thread_id"] == host.main_thread))
     if not len(rows):
         return np.full(n, -1, np.int64)
     middle = (quiet[0] + quiet[1]) // 2
     inner = stab_innermost(ranges["start_ns"][rows], ranges["end_ns"][rows], middle)
-    is_input = shapes.hits(ranges, "name", words.is_input_range)[rows]
+    is_input = words.hits(ranges, "name", words.is_input_range)[rows]
     return np.where(inner < 0, -1, np.where(is_input[inner], NAMED_INPUT, NAMED_OTHER))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity import shapes
+from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
 from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import Attribution
@@ -233,7 +233,7 @@ class Kernels:
         inside = np.zeros(len(self.lane.ops), bool)
         if not len(table):
             return inside
-        hits = shapes.hits(table, "name", _is_optimizer)
+        hits = words.hits(table, "name", _is_optimizer)
         hits &= table["thread_id"] == self.lane.host.main_thread
         start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
         if len(start):
@@ -312,6 +312,6 @@ def _is_backward_operator(text: str) -> bool:
 def _inside(table: Frame, rows: IntArray, holds: Callable[[str], bool]) -> BoolArray:
     if not len(table):
         return np.zeros(len(rows), bool)
-    hits = np.append(shapes.hits(table, "name", holds), False)
+    hits = np.append(words.hits(table, "name", holds), False)
     inside: BoolArray = hits[rows]
     return inside

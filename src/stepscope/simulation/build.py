@@ -9,9 +9,8 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity import names as words
-from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.host import blocking_calls, host_timeline
+from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
 from stepscope.gaps.noise import without_noise

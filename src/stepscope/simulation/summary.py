@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.shapes import marking_steps
+from stepscope.activity.names import marking_steps
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
