@@ -13,9 +13,8 @@ from stepscope.activity.device import Lane, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.noise import without_noise
-from stepscope.gaps.profiler_cost import RecordedCost
-from stepscope.gaps.untraced_cpu import explain_silences, input_time
+from stepscope.gaps.profiler_overhead import RecordedCost
+from stepscope.gaps.untraced_cpu import explain_silences, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import Lane
-from stepscope.gaps.idle import BETWEEN_NS, TURNAROUND_NS
-from stepscope.gaps.submit_time import LATENCY_NS
+from stepscope.gaps.idle import BETWEEN_NS, LATENCY_NS, TURNAROUND_NS
 from stepscope.simulation.waits import Order, previous_on_stream
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -27,7 +27,7 @@ Bound = Literal["low", "expected", "high"]
 """Which of the stated uncertainties to assume: those that make the step short, none, or long."""
 
 RECORDING_FACTOR: Final = {"low": 2.0, "expected": 1.0, "high": 0.5}
-"""The estimated cost of recording is good to a factor of two (``gaps.profiler_cost``)."""
+"""The estimated cost of recording is good to a factor of two (``gaps.profiler_overhead``)."""
 
 READ_LAUNCHES: Final = 4
 """Reading a value takes a reduction of one to three kernels (a norm, a mean and a cast) and the
