@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.collectives.pace_table import COLUMNS, columns
+from stepscope.collectives.job import COLUMNS, columns
 from stepscope.derived import DerivedTable
 from stepscope.jobs.view import JobView
 

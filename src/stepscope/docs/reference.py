@@ -42,8 +42,7 @@ from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
-from stepscope.simulation import costs, program, waits
-from stepscope.simulation import edit as simulated
+from stepscope.simulation import changes, program, waits
 from stepscope.trace.meta import Absent
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
@@ -266,7 +265,7 @@ def simulation_page() -> str:
     ]
     rows = [
         (code(name), f"{value:,}", prose(doc))
-        for module in (program, costs, waits, simulated)
+        for module in (program, waits, changes)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

@@ -25,11 +25,11 @@ from stepscope.simulation.changes import (
     RemoveOps,
     ScaleKernels,
     ScaleOps,
+    Subject,
 )
-from stepscope.simulation.edit import Subject
 from stepscope.simulation.model import Simulation
 from stepscope.simulation.path import Part, Walker
-from stepscope.simulation.replay import Replay
+from stepscope.simulation.program import Replay
 from stepscope.simulation.result import (
     CRITICAL_PATH_SCHEMA,
     WHATIF_SCHEMA,
