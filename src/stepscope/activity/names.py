@@ -8,14 +8,29 @@ another.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
+
+T = TypeVar("T")
+
+
+def _judged(judge: Callable[[str], T]) -> Callable[[str], T]:
+    """The same for the beginning of a text: names of traces are untrusted, and may be megabytes."""
+
+    @functools.wraps(judge)
+    def of_beginning(text: str) -> T:
+        return judge(text[:LONGEST_JUDGED])
+
+    return of_beginning
+
 
 SYNC_CALL = re.compile(
     r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread|Context)Synchronize"
@@ -95,6 +110,7 @@ _MODEL_WORDS = re.compile(
 )
 
 
+@_judged
 def is_input_range(text: str) -> bool:
     """Whether a range name says that its thread is getting the next batch.
 
@@ -189,6 +205,7 @@ _XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
 _XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
 
 
+@_judged
 def is_step_range(text: str) -> bool:
     """Whether a range name says that it holds a whole iteration of the program's loop.
 
@@ -206,6 +223,7 @@ def is_step_range(text: str) -> bool:
     return bool(STEP_RANGE.search(text)) and not is_part
 
 
+@_judged
 def engine_family(text: str) -> str:
     """The fixed beginning of an engine's range name, whose rest differs each iteration.
 
@@ -218,11 +236,13 @@ def engine_family(text: str) -> str:
     return family[1] if family else ""
 
 
+@_judged
 def is_decode(text: str) -> bool:
     """Whether an iteration's range name says that it only generates tokens, with no new prompt."""
     return bool(_DECODE.search(text))
 
 
+@_judged
 def is_denoising(text: str) -> bool:
     """Whether an iteration's range name says that it is one denoising step of a diffusion model."""
     return bool(_DENOISING.search(text))
@@ -246,6 +266,7 @@ _RECOMPUTE_WORDS = re.compile(
 )
 
 
+@_judged
 def is_checkpoint_range(text: str) -> bool:
     """Whether a range name says that the program saves its state.
 
@@ -287,6 +308,7 @@ COMPILE_RANGE = re.compile(
 """Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""
 
 
+@_judged
 def is_compile_range(text: str) -> bool:
     """Whether a range or an operator is a run-time compiler at work."""
     return COMPILE_RANGE.search(text) is not None
@@ -354,6 +376,7 @@ def is_labelled(text: str, step_label: str) -> bool:
     return not any(letter.isalpha() for letter in text[len(step_label) :])
 
 
+@_judged
 def holds_a_step(text: str) -> bool:
     """Whether a range's name by itself says that it holds a whole step or more."""
     return bool(PROFILER_STEP.match(text) or EPOCH_RANGE.search(text)) or is_step_range(text)
@@ -384,7 +407,7 @@ def judged(texts: Sequence[str], holds: Callable[[str], bool]) -> BoolArray:
         holds: the predicate.
     """
     found = _shapes(texts)
-    return np.array([holds(shape) for shape in found.distinct], bool)[found.code]
+    return np.array([holds(shape[:LONGEST_JUDGED]) for shape in found.distinct], bool)[found.code]
 
 
 def hits(frame: Frame, column: str, holds: Callable[[str], bool]) -> BoolArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
@@ -148,7 +149,7 @@ class Collectives:
     @cached_property
     def facts(self) -> Facts:
         """Every matched operation of every device."""
-        return facts(self)
+        return facts(self.explained, self.matched)
 
     @cached_property
     def groups(self) -> list[Guess]:
@@ -217,11 +218,11 @@ class Facts:
     lateness: IntArray
 
 
-def facts(c: Collectives) -> Facts:
-    """Look at every matched operation."""
+def facts(explained: Sequence[Explanation], matched: Matched) -> Facts:
+    """Look at every matched operation of the explained devices."""
     found: list[list[IntArray]] = []
-    limits = transfer_limits(c.matched)
-    for number, (e, rank) in enumerate(zip(c.explained, c.matched.ranks, strict=True)):
+    limits = transfer_limits(matched)
+    for number, (e, rank) in enumerate(zip(explained, matched.ranks, strict=True)):
         start, stop = e.lane.ops["start_ns"][rank.op], e.lane.ops["end_ns"][rank.op]
         joined, moving = start + rank.waiting_ns, limits[number]
         compute = e.lane.union_of(e.lane.is_compute)
@@ -237,7 +238,7 @@ def facts(c: Collectives) -> Facts:
                 rank.transfer_ns - moving,
                 rank.waiting_ns - overlap_per_window(compute, start, joined),
                 moving - overlap_per_window(compute, stop - moving, stop),
-                rank.start_ns - c.matched.instances.first_start_ns[rank.instance],
+                rank.start_ns - matched.instances.first_start_ns[rank.instance],
             ]
         )
     names = [field.name for field in fields(Facts)]
@@ -295,7 +296,7 @@ def _component(near: dict[int, set[int]], start: int) -> list[int]:
     return sorted(seen)
 
 
-COLUMNS: Final = {
+PACE_COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
@@ -323,8 +324,8 @@ COLUMNS: Final = {
 }
 
 
-def columns(c: Collectives) -> dict[str, AnyArray]:
-    """One value a device for each of ``COLUMNS``."""
+def pace_columns(c: Collectives) -> dict[str, AnyArray]:
+    """One value a device for each of ``PACE_COLUMNS``."""
     parts, matched = c.parts, c.matched
     n = len(matched.ranks)
     late = c.lateness

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.docs.markdown import code, constants, prose, table
 from stepscope.kernels import efficiency, fusion, view
 from stepscope.kernels.ceilings import PRODUCTS
 from stepscope.kernels.families import FAMILIES, MATHS
+from tools.docs.markdown import code, constants, prose, table
 
 
 def kernels_page() -> list[str]:
