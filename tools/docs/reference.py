@@ -350,15 +350,15 @@ def _sql_type(arrow: str) -> str:
 def _absent(importer: str) -> list[Absent]:
     """Everything that a capture of this source may lack."""
     if importer == "nsys":
-        from stepscope.importers.nsys.absent import absent_tables as nsys
+        from stepscope.importers.nsys.about import absent_tables as nsys
 
         return nsys({}, set())
     if importer == "stepscope":
-        from stepscope.importers.stepscope.absent import absent_tables as own
+        from stepscope.importers.stepscope.about import absent_tables as own
 
         return own({})
     if importer == "kineto":
-        from stepscope.importers.kineto.absent import absent_tables as kineto
+        from stepscope.importers.kineto.about import absent_tables as kineto
 
         nothing = dict.fromkeys(
             ("shapes", "calls", "python", "memory", "sync", "distributed", "collectives"), False

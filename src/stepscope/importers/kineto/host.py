@@ -14,24 +14,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.naming import call_name
-from stepscope.importers.kineto.collectives import Said, said
-from stepscope.importers.kineto.columns import (
-    Codes,
+from stepscope.importers.common.cuda import call_name
+from stepscope.importers.common.texts import Codes, Lexicon, constant, dictionary
+from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
+from stepscope.importers.kineto.spans import (
+    Context,
     Events,
     Ints,
-    Texts,
-    constant,
-    dictionary,
+    Said,
+    Spans,
     external_ids,
     integers,
     nanoseconds,
     nullable,
     nullable32,
+    place,
+    said,
     write_sorted,
 )
-from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
-from stepscope.importers.kineto.spans import Context, Spans, place
 from stepscope.intervals.distinct import among
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
@@ -57,7 +57,7 @@ class Ranges(Spans):
         """Name and place."""
         return {
             **place(events),
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "gpu": np.full(len(events), self.on_gpu, dtype=np.int32),
         }
 
@@ -89,16 +89,16 @@ class Operators(Spans):
     def __init__(self, ranges: Ranges) -> None:
         super().__init__()
         self._ranges = ranges
-        self._texts = {"shapes": Texts(), "types": Texts(), "concrete": Texts()}
+        self._texts = {"shapes": Lexicon(), "types": Lexicon(), "concrete": Lexicon()}
         self._range_codes: list[int] = []
         self._communication = -1
         self.communications: list[Said] = []
 
     def add(self, events: Events) -> None:
         """Take over operators; those that are annotations go to the ranges."""
-        known = len(self.names)
-        codes = self.names.codes([event.name for event in events])
-        for code, name in enumerate(self.names.values(known) if len(self.names) > known else ()):
+        known = len(self.names.texts)
+        codes = self.names.codes_of([event.name for event in events])
+        for code, name in enumerate(self.names.texts[known:]):
             if _RANGE_NAMES.match(name):
                 self._range_codes.append(known + code)
             elif name == "record_param_comms":
@@ -122,13 +122,13 @@ class Operators(Spans):
         concrete = [bytes(a.concrete_inputs) for a in args]
         return {
             **place(events),
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "external": external_ids(args),
             "sequence": integers([a.sequence_number for a in args]),
             "forward_thread": integers([a.forward_thread for a in args]),
-            "shapes": self._texts["shapes"].codes(shapes),
-            "types": self._texts["types"].codes(types),
-            "concrete": self._texts["concrete"].codes(concrete),
+            "shapes": self._texts["shapes"].codes_of(shapes),
+            "types": self._texts["types"].codes_of(types),
+            "concrete": self._texts["concrete"].codes_of(concrete),
         }
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
@@ -151,10 +151,10 @@ class Operators(Spans):
 
     def has_shapes(self) -> bool:
         """Whether any operator came with input shapes."""
-        return any(self._texts["shapes"].values())
+        return any(self._texts["shapes"].texts)
 
     def _json(self, column: str) -> tuple[Codes, Any]:
-        texts = [compact(raw) if raw else None for raw in self._texts[column].values()]
+        texts = [compact(raw) if raw else None for raw in self._texts[column].texts]
         return self.columns.pop(column), lambda part: dictionary(part, texts)
 
 
@@ -184,14 +184,14 @@ class Calls(Spans):
         return {
             **place(events),
             "api": np.full(len(events), self._api, dtype=np.int32),
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "correlation": integers([a.correlation for a in args]),
             "external": external_ids(args),
         }
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns."""
-        raw, names = self.columns.pop("name"), self.names.values()
+        raw, names = self.columns.pop("name"), self.names.texts
         plain = [call_name(name) for name in names]
         return {
             "api": (self.columns.pop("api"), lambda part: dictionary(part, self._APIS)),
@@ -220,7 +220,7 @@ class PythonFunctions(Spans):
         return {
             "pid": np.where((at["pid"] == 0) & (at["tid"] == 0), MISSING, at["pid"]),
             "tid": at["tid"],
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "python": integers([a.python_id for a in args]),
             "parent": integers([MISSING if p is None else p for p in parents]),
         }
@@ -243,7 +243,7 @@ class Overheads(Spans):
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """Name and place."""
-        names = self.names.codes([event.name for event in events])
+        names = self.names.codes_of([event.name for event in events])
         return {**place(events), "name": names}
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The text of a trace file in pieces: plain, gzip or zstd, whole or an error."""
+"""The text of a file in pieces: plain, gzip or zstd, whole or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that every importer writes alike: kernels without decoration, calls, copies."""
+"""What CUDA is called in every trace: kernels without decoration, calls, copies, and codes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ COPY_LABELS = {
     "AtoD": "Array-to-Device",
     "DtoA": "Device-to-Array",
 }
+COPY_KINDS = (
+    *("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA"),
+    *("AtoD", "DtoA", "DtoD", "HtoH", "PtoP"),
+)
+"""By number, as CUPTI counts them."""
+MEMORY_KINDS = (
+    *("pageable", "pinned", "device", "array", "managed"),
+    *("device_static", "managed_static"),
+)
+SYNC_KINDS = {0: "unknown", 1: "event", 2: "stream_wait_event", 3: "stream", 4: "context"}
+STREAM_FLAGS = {1: "default", 2: "non_blocking", 3: "null"}
 MEMSET_NAME = "[CUDA memset]"
 
 
