@@ -10,7 +10,7 @@ from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.ncu import bundled, written
 
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.kernels.attention import FUSED_SHARE
+from stepscope.kernels.fusion import FUSED_SHARE
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.session import Session
 

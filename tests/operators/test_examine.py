@@ -10,7 +10,7 @@ from tests.cli.command import Stepscope
 from tests.support.build import Build
 
 from stepscope.breakdown.explain import Explanation, explain
-from stepscope.operators.examine import MOST_LAUNCHES, Launches, launches_of
+from stepscope.operators.roofline import MOST_LAUNCHES, Launches, launches_of
 
 SLOW = "void lib::slow<float, 4>(float const*, int)"
 OTHER = "other_kernel"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stepscope.importers.kineto.stream import text_head
+from stepscope.importers.common.stream import text_head
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stepscope.ncu.metrics import METRICS
 
 RuleKind = Literal["note", "good", "optimization", "warning", "error"]
+
+Wanted = Callable[[int, str], bool]
+"""(number, name) of a launch -> whether rules, source lines and instructions are read, too."""
 
 
 @dataclass(frozen=True)

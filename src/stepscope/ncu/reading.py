@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
-from stepscope.ncu.model import Report
+from stepscope.ncu.model import Report, Wanted
 from stepscope.trace.errors import InputError
-
-Wanted = Callable[[int, str], bool]
-"""(number, name) of a launch -> whether rules, source lines and instructions are read, too."""
 
 _MAGIC = b"NVR\0"
 _HEAD = 65536

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.compare.profile import Profile
     from stepscope.diagnosis.result import Diagnosis
     from stepscope.diagnosis.verify import Verification
-    from stepscope.operators.examine import Launches
+    from stepscope.operators.roofline import Launches
 
 _SHORTEST_S = 1e-3
 """What is left for a statement when the time is up: too little, which is then said."""

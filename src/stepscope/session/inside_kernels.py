@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, InsideKernel
     from stepscope.jobs.view import JobView
     from stepscope.ncu.model import Report
-    from stepscope.operators.examine import Launches
+    from stepscope.operators.roofline import Launches
 
 CAUSES: Final = ("inefficient_kernel", "memory_bound_kernels")
 """Causes whose findings a report can go on from."""
@@ -29,8 +29,7 @@ def launches_to_examine(query: Query, diagnosis: Diagnosis, view: JobView) -> La
     Returns:
         None where no finding is about a kernel, and no operator is far below its roof.
     """
-    from stepscope.operators.examine import launches_of
-    from stepscope.operators.roofline import far_below
+    from stepscope.operators.roofline import far_below, launches_of
 
     diagnosed = {finding.cause for finding in diagnosis.findings} & set(CAUSES)
     rows = _heaviest(query, sorted(diagnosed), "name")

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.importers.nsys import codes
-from stepscope.importers.nsys.nesting import count_overlapping
-from stepscope.importers.nsys.operators import put_operators
+from stepscope.importers.common.nvtx import OPERATORS, count_overlapping, operators_in
 from stepscope.importers.nsys.rows import Field, Rows, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.intervals.distinct import among, distinct_values
@@ -21,6 +19,12 @@ if TYPE_CHECKING:
 
 SOURCE = "NVTX_EVENTS"
 TABLE = "range"
+NVTX_PUSHPOP = (59, 70)
+NVTX_MARK = 34
+NVTX_THREAD_NAME = 39
+NVTX_DOMAIN = 75
+NVTX_NAMING = (33, NVTX_THREAD_NAME, NVTX_DOMAIN, 76, 97, 98, 99)
+"""Rows that name something (categories, threads, domains, devices): no events."""
 _GIL_DOMAIN = re.compile(r"\bGIL\b", re.IGNORECASE)
 _KINDS = {59: "pushpop", 70: "pushpop", 60: "startend", 71: "startend", 34: "mark"}
 _PAYLOADS = ("uint64Value", "int64Value", "uint32Value", "int32Value", "doubleValue", "floatValue")
@@ -88,7 +92,7 @@ class RangeReader:
             may("text", "text"),
             may("textId"),
         )
-        where = ("eventType", (codes.NVTX_DOMAIN, codes.NVTX_THREAD_NAME))
+        where = ("eventType", (NVTX_DOMAIN, NVTX_THREAD_NAME))
         for rows in self._sink.tables.read(SOURCE, fields, TABLE, where):
             for kind, tid, domain, text in zip(
                 rows.ints("eventType").tolist(),
@@ -98,7 +102,7 @@ class RangeReader:
                 strict=True,
             ):
                 process = (tid >> 24) & 0xFFFFFF
-                if kind == codes.NVTX_THREAD_NAME:
+                if kind == NVTX_THREAD_NAME:
                     self.thread_names.append(ThreadName(process, tid & 0xFFFFFF, text or ""))
                 elif text:
                     self._domains[process, domain] = text
@@ -137,11 +141,11 @@ class RangeReader:
                 "payload": sink.lexicon(TABLE, "payload").codes(self._payloads(rows)),
                 "closed": pa.array(closed),
                 "source_row": rows["rowid"],
-                "end_missing": pa.array(~rows.valid("end") & (types != codes.NVTX_MARK)),
+                "end_missing": pa.array(~rows.valid("end") & (types != NVTX_MARK)),
             },
         )
         is_gil = self._put_gil(names, domains, tids, start, end)
-        nests = among(types, codes.NVTX_PUSHPOP) & ~is_gil & closed
+        nests = among(types, NVTX_PUSHPOP) & ~is_gil & closed
         self._nesting.append((tids[nests], start[nests], end[nests]))
         put_operators(sink, texts, tids, start, end, nests)
 
@@ -155,7 +159,7 @@ class RangeReader:
             limit = window_end
             # nsys itself ends a range that is open at the capture's end, at exactly that time
             closed = closed & (end != window_end)
-        mark = types == codes.NVTX_MARK
+        mark = types == NVTX_MARK
         end = np.where(mark, start, np.where(closed, end, np.maximum(start, limit)))
         closed = closed | mark
         self._sink.tables.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
@@ -234,9 +238,41 @@ class RangeReader:
         return is_gil
 
     def _note_unknown(self, types: IntArray) -> None:
-        unknown = types[~among(types, [*_KINDS, *codes.NVTX_NAMING])]
+        unknown = types[~among(types, [*_KINDS, *NVTX_NAMING])]
         if len(unknown):
             detail = f"{SOURCE}: event type {int(unknown[0])}"
             self._sink.tables.problems.count(
                 "unsupported_source", len(unknown), scope=TABLE, detail=detail
             )
+
+
+def put_operators(
+    sink: Sink, texts: pa.Array, tids: IntArray, start: IntArray, end: IntArray, nests: BoolArray
+) -> None:
+    """Fill ``operator`` from ranges that PyTorch's profiler named.
+
+    Args:
+        sink: takes the rows.
+        texts: names of the ranges.
+        tids: their global thread ids.
+        start: their begins, ns.
+        end: their ends, ns.
+        nests: which of them are closed ranges of a thread's stack.
+    """
+    import pyarrow as pa
+
+    found = operators_in(texts, nests)
+    if found is None:
+        return
+    sink.put(
+        OPERATORS,
+        {
+            "process_id": pa.array(process_of(tids[found.rows])),
+            "thread_id": pa.array(thread_of(tids[found.rows])),
+            "start_ns": pa.array(start[found.rows]),
+            "end_ns": pa.array(end[found.rows]),
+            "name": sink.lexicon(OPERATORS, "name").codes(found.name),
+            "sequence_number": found.sequence,
+            "input_shapes": sink.lexicon(OPERATORS, "input_shapes").codes(found.shapes),
+        },
+    )

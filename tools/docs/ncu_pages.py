@@ -1,0 +1,105 @@
+"""Reference pages about Nsight Compute reports: limiters, stall reasons, metrics, results."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stepscope.kernels import ceilings
+from stepscope.ncu import against, decide, explain, memory, result, roofline
+from stepscope.ncu.limiters import LIMITERS
+from stepscope.ncu.metrics import METRICS, SECTIONS
+from stepscope.ncu.stalls import STALLS
+from stepscope.operators import roofline as operators
+from stepscope.operators.flops import OPERATORS
+from tools.docs.markdown import code, constants, prose, table
+
+RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
+    "ncu-kernels": (
+        "a report's kernels",
+        "`kernels REPORT`",
+        result.KERNELS_SCHEMA,
+        [result.KernelTable, result.KernelRow],
+    ),
+    "ncu-explanation": (
+        "an explained kernel",
+        "`kernels REPORT --kernel`",
+        result.EXPLANATION_SCHEMA,
+        [
+            result.Explanation,
+            result.KernelRow,
+            result.Section,
+            result.Shown,
+            result.StallShare,
+            roofline.Roofline,
+            roofline.Roof,
+            result.HotLine,
+            result.RuleSays,
+        ],
+    ),
+    "ncu-against": (
+        "two reports compared",
+        "`kernels REPORT --against`",
+        result.AGAINST_SCHEMA,
+        [result.Against, result.Pair, result.Change, roofline.Roofline, roofline.Roof],
+    ),
+    "operator-rooflines": (
+        "operators under the roofline",
+        "`kernels TRACE --roofline`",
+        operators.SCHEMA,
+        [operators.OperatorRooflines, operators.OperatorRoofline],
+    ),
+    "ceilings": ("a GPU's ceilings", "`ceilings`", ceilings.SCHEMA, [ceilings.Ceilings]),
+}
+"""File stem -> what it is, what prints it, its version, its structs."""
+
+
+def limiters_page() -> list[str]:
+    """Parts of the page on limiters."""
+    rows = [
+        (code(name), f"{value:,.6g}", prose(doc))
+        for module in (decide, memory, explain, against, operators)
+        for name, (value, doc) in constants(module).items()
+        if isinstance(value, int | float) and doc
+    ]
+    shown = [
+        (
+            code(metric.key),
+            metric.label,
+            metric.unit,
+            ", ".join(map(code, metric.names)),
+            code(metric.section),
+        )
+        for metric in METRICS.values()
+    ]
+    return [
+        "# Limiters",
+        "What `stepscope kernels REPORT` says holds a kernel back. The questions are asked in this "
+        "order: does the grid fill the device, is a memory level busy, are the multiprocessors "
+        "busy, what do warps wait for. Names of kernels are never looked at.",
+        table(
+            ("limiter", "title", "bound", "when", "what helps"),
+            [
+                (code(entry.id), entry.title, entry.bound, prose(entry.meaning),
+                 prose("; ".join(entry.advice)))
+                for entry in LIMITERS.values()
+            ],
+        ),
+        "## Thresholds",
+        table(("constant", "value", "reason"), rows),
+        "## Stall reasons",
+        table(
+            ("reason", "waits for", "what helps"),
+            [
+                (stall.title, prose(stall.waits_for), prose(stall.remedy))
+                for stall in STALLS.values()
+            ],
+        ),
+        "## Work of operators",
+        "`kernels TRACE --roofline` knows the operations of these operators from their shapes: "
+        + ", ".join(map(code, OPERATORS))
+        + ".",
+        "## Metrics",
+        "Names that versions have given a metric, the newest first; the section collects it "
+        f"(`ncu --section`). Sections: {', '.join(f'`{k}` ({v})' for k, v in SECTIONS.items())}.",
+        table(("key", "label", "unit", "names", "section"), shown),
+    ]  # fmt: skip
