@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from stepscope.prepared import Prepared
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
+from stepscope.server.background import Process, diagnosis_of
 from stepscope.server.desk import Lock, Questions, spans
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
@@ -27,7 +28,6 @@ from stepscope.trace.errors import StepscopeError, StorageError, UsageError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from stepscope.server.background import Process
     from stepscope.session import Session
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -167,18 +167,6 @@ class Desk:
             raise UsageError("the window is empty")
         explained = self._diagnosis is not None
         return _json(self._session.statistics(begin, end, explained=explained))
-
-
-def diagnosis_of(session: Session) -> bytes:
-    """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
-    diagnosis = session.diagnose()
-    found = {
-        "diagnosis": msgspec.to_builtins(diagnosis),
-        "instances": [
-            session.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
-        ],
-    }
-    return _json(found)
 
 
 def asset(name: str) -> bytes:

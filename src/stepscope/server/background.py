@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.trace.errors import InputError, StepscopeError, StorageError
 
 if TYPE_CHECKING:
@@ -136,10 +138,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def diagnosis_of(session: Session) -> bytes:
+    """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
+    diagnosis = session.diagnose()
+    found = {
+        "diagnosis": msgspec.to_builtins(diagnosis),
+        "instances": [
+            session.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
+        ],
+    }
+    return msgspec.json.encode(found)
+
+
 def _diagnose(session: Session) -> None:
     """Store what tables, the step view and the diagnosis show, as far as that is not done."""
     from stepscope.prepared import store
-    from stepscope.server.app import diagnosis_of
 
     _nice(5)  # the page, which is there already, comes first
     print(f"doing explaining {session.events():,} events, once for this capture", flush=True)

@@ -8,7 +8,8 @@ import hashlib
 
 import msgspec
 
-from stepscope.server.app import asset, diagnosis_of
+from stepscope.server.app import asset
+from stepscope.server.background import diagnosis_of
 from stepscope.session import Session
 from stepscope.trace.errors import InputError
 
