@@ -357,7 +357,6 @@ def _text(head: bytes) -> Foreign | None:
     return _STACKS if _looks_folded(text) else None
 
 
-_XLA_JSON: Final = "a trace of JAX's or TensorFlow's own profiler (trace.json)"
 _XLA_PROCESS: Final = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
 
 

@@ -9,17 +9,16 @@ out, but a range of an operator has at least one of them (torch/csrc/profiler/ut
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from stepscope.importers.common.sink import Sink
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OPERATORS: Final = "operator"
 _MARKED: Final = r", (seq|op_id|sizes) = [\[\d]"
 _PARTS: Final = (
     r"^(?P<name>.*?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = \d+)?"
@@ -27,29 +26,21 @@ _PARTS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Operators:
-    """Ranges that are operators.
-
-    Attributes:
-        rows: which of the ranges.
-        name: the operator's name.
-        sequence: its sequence number; null without.
-        shapes: its inputs' shapes, as PyTorch's own traces write them; null without.
-    """
-
-    rows: IntArray
-    name: pa.Array
-    sequence: pa.Array
-    shapes: pa.Array
-
-
-def operators_in(texts: pa.Array, nests: BoolArray) -> Operators | None:
-    """The ranges that PyTorch's profiler named; None where there are none.
+def put_operators(
+    sink: Sink,
+    texts: pa.Array,
+    nests: BoolArray,
+    place: tuple[IntArray, IntArray],
+    times: tuple[IntArray, IntArray],
+) -> None:
+    """Fill ``operator`` from the ranges that PyTorch's profiler named.
 
     Args:
+        sink: takes the rows.
         texts: names of the ranges.
         nests: which of them are closed ranges of a thread's stack.
+        place: their processes and threads.
+        times: their begins and ends, ns by the sink's clock.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -57,15 +48,21 @@ def operators_in(texts: pa.Array, nests: BoolArray) -> Operators | None:
     mine = pc.and_(pc.match_substring_regex(texts, _MARKED), pa.array(nests))
     rows = pc.indices_nonzero(pc.fill_null(mine, False)).to_numpy()
     if not len(rows):
-        return None
+        return
     parts = pc.extract_regex(texts.take(pa.array(rows)), _PARTS)
-    sequence, sizes = pc.struct_field(parts, "seq"), pc.struct_field(parts, "sizes")
-    return Operators(
-        rows,
-        pc.struct_field(parts, "name"),
-        _or_null(sequence).cast(pa.int64()),
-        # blanks go, so that the same shapes read as in PyTorch's own traces
-        pc.replace_substring(_or_null(sizes), " ", ""),
+    sizes = _or_null(pc.struct_field(parts, "sizes"))
+    sink.put(
+        "operator",
+        {
+            "process_id": place[0][rows],
+            "thread_id": place[1][rows],
+            "start_ns": sink.times(times[0][rows]),
+            "end_ns": sink.times(times[1][rows]),
+            "name": pc.struct_field(parts, "name").dictionary_encode(),
+            "sequence_number": _or_null(pc.struct_field(parts, "seq")).cast(pa.int64()),
+            # blanks go, so that the same shapes read as in PyTorch's own traces
+            "input_shapes": pc.replace_substring(sizes, " ", "").dictionary_encode(),
+        },
     )
 
 

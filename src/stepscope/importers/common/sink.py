@@ -43,8 +43,7 @@ class Sink:
     def put_records(self, table: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Hand a few rows to the writer."""
         names = {name for record in records for name in record}
-        columns = {name: [record.get(name) for record in records] for name in names}
-        Sink.put(self, table, columns)
+        self.put(table, {name: [record.get(name) for record in records] for name in names})
 
     def times(self, absolute: AnyArray) -> IntArray:
         """Times since the origin."""

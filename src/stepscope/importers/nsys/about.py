@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from stepscope.importers.common.about import RANK_VARIABLES, Option, not_held, without_rows
 from stepscope.importers.common.cuda import STREAM_FLAGS
 from stepscope.importers.common.texts import clean
-from stepscope.importers.nsys.ranges import ThreadName
 from stepscope.importers.nsys.rows import TableReader, code, may, must
 from stepscope.importers.nsys.sink import (
     ID_MASK,
@@ -190,7 +189,7 @@ def read_processes(sink: Sink, ranks: dict[int, int]) -> None:
     )
 
 
-def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
+def read_threads(sink: Sink, given: Mapping[tuple[int, int], str]) -> None:
     """Fill ``thread``; ``given`` are the names that the program itself set through NVTX."""
     fields = (must("nameId"), may("priority"), must("globalTid"))
     best: dict[tuple[int, int], tuple[int, int]] = {}
@@ -208,7 +207,7 @@ def read_threads(sink: Sink, given: Sequence[ThreadName]) -> None:
     named = sink.strings.take(ids, sink.replaced("thread")).to_pylist()
     _put_thread_names(sink, every)
     texts = dict(zip(best, named, strict=True))
-    texts |= {(name.process_id, name.thread_id): name.name for name in given}
+    texts |= given
     sink.put_records(
         "thread",
         [

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.importers.common.nvtx import OPERATORS, count_overlapping, operators_in
+from stepscope.importers.common.nvtx import count_overlapping, put_operators
 from stepscope.importers.nsys.rows import Field, Rows, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.intervals.distinct import among, distinct_values
@@ -48,15 +47,6 @@ _FIELDS = (
 Domains = dict[tuple[int, int], str]
 
 
-@dataclass
-class ThreadName:
-    """A name that the program gave to one of its threads."""
-
-    process_id: int
-    thread_id: int
-    name: str
-
-
 class RangeReader:
     """Reads ranges.
 
@@ -68,7 +58,7 @@ class RangeReader:
         self._sink = sink
         self._domains: Domains = {}
         self._nesting: list[tuple[IntArray, IntArray, IntArray]] = []
-        self.thread_names: list[ThreadName] = []
+        self.thread_names: dict[tuple[int, int], str] = {}
         self.gil_rows = 0
 
     def read(self) -> None:
@@ -103,7 +93,7 @@ class RangeReader:
             ):
                 process = (tid >> 24) & 0xFFFFFF
                 if kind == NVTX_THREAD_NAME:
-                    self.thread_names.append(ThreadName(process, tid & 0xFFFFFF, text or ""))
+                    self.thread_names[process, tid & 0xFFFFFF] = text or ""
                 elif text:
                     self._domains[process, domain] = text
 
@@ -147,7 +137,7 @@ class RangeReader:
         is_gil = self._put_gil(names, domains, tids, start, end)
         nests = among(types, NVTX_PUSHPOP) & ~is_gil & closed
         self._nesting.append((tids[nests], start[nests], end[nests]))
-        put_operators(sink, texts, tids, start, end, nests)
+        put_operators(sink, texts, nests, (process_of(tids), thread_of(tids)), (start, end))
 
     def _ends(self, rows: Rows, types: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
         """Starts, ends, and whether the program closed the range."""
@@ -244,35 +234,3 @@ class RangeReader:
             self._sink.tables.problems.count(
                 "unsupported_source", len(unknown), scope=TABLE, detail=detail
             )
-
-
-def put_operators(
-    sink: Sink, texts: pa.Array, tids: IntArray, start: IntArray, end: IntArray, nests: BoolArray
-) -> None:
-    """Fill ``operator`` from ranges that PyTorch's profiler named.
-
-    Args:
-        sink: takes the rows.
-        texts: names of the ranges.
-        tids: their global thread ids.
-        start: their begins, ns.
-        end: their ends, ns.
-        nests: which of them are closed ranges of a thread's stack.
-    """
-    import pyarrow as pa
-
-    found = operators_in(texts, nests)
-    if found is None:
-        return
-    sink.put(
-        OPERATORS,
-        {
-            "process_id": pa.array(process_of(tids[found.rows])),
-            "thread_id": pa.array(thread_of(tids[found.rows])),
-            "start_ns": pa.array(start[found.rows]),
-            "end_ns": pa.array(end[found.rows]),
-            "name": sink.lexicon(OPERATORS, "name").codes(found.name),
-            "sequence_number": found.sequence,
-            "input_shapes": sink.lexicon(OPERATORS, "input_shapes").codes(found.shapes),
-        },
-    )

@@ -227,12 +227,16 @@ class Sink(sink.Sink):
 
     def put(self, table: str, columns: Mapping[str, Any]) -> None:
         """Hand rows to the writer; int32 columns of text become dictionary arrays."""
+        import pyarrow as pa
+
         if not max((len(data) for data in columns.values()), default=0):
             return
         texts = {column.name for column in TABLES[table].columns if column.type == "text"}
         self._note_times(table, columns)
         encoded = {
-            name: self.lexicon(table, name).encode(data) if name in texts else data
+            name: self.lexicon(table, name).encode(data)
+            if name in texts and getattr(data, "type", None) == pa.int32()
+            else data
             for name, data in columns.items()
         }
         super().put(table, encoded)

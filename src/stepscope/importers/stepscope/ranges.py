@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from stepscope.importers.common.nvtx import OPERATORS, operators_in
+from stepscope.importers.common.nvtx import put_operators
 from stepscope.importers.common.sink import Sink
 from stepscope.importers.common.texts import constant, dictionary
 from stepscope.importers.stepscope import layout
@@ -329,7 +329,10 @@ def _put(
     first, last, kind, closed = first[order], last[order], kind[order], closed[order]
     end_thread = thread[last]
     names = texts(raw, rows["name"][first]).fill_null("")
-    _put_operators(sink, process, names, thread[first], (begin[order], end[order]), closed)
+    if len(first):  # what PyTorch's profiler named (``stepscope run --ops``)
+        place = np.full(len(first), process), thread[first]
+        times = begin[order], end[order]
+        put_operators(sink, names.dictionary_decode(), closed, place, times)
     sink.put(
         TABLE,
         {
@@ -344,35 +347,6 @@ def _put(
             "payload": _payload_column(rows, first, payloads),
             "closed": closed,
             "end_missing": ~closed,
-        },
-    )
-
-
-def _put_operators(
-    sink: Sink,
-    process: int,
-    names: pa.DictionaryArray,
-    thread: IntArray,
-    times: tuple[IntArray, IntArray],
-    closed: BoolArray,
-) -> None:
-    """Fill ``operator`` from ranges that PyTorch's profiler named (``stepscope run --ops``)."""
-    if not len(names):
-        return
-    found = operators_in(names.dictionary_decode(), closed)
-    if found is None:
-        return
-    begin, end = times
-    sink.put(
-        OPERATORS,
-        {
-            "process_id": np.full(len(found.rows), process),
-            "thread_id": thread[found.rows],
-            "start_ns": sink.times(begin[found.rows]),
-            "end_ns": sink.times(end[found.rows]),
-            "name": found.name.dictionary_encode(),
-            "sequence_number": found.sequence,
-            "input_shapes": found.shapes.dictionary_encode(),
         },
     )
 
