@@ -129,7 +129,7 @@ def test_run_captures_what_the_diagnosis_is_about(
     assert "--profile-from-start off" in command
     assert "--launch-skip" not in command
     command = with_ncu(*run, "--kernel", "gemm", "--", "true").stdout
-    assert "--kernel-name regex:gemm" in command
+    assert "--kernel-id ::regex:gemm:6" in command
 
 
 def test_a_run_shows_what_it_captured(
