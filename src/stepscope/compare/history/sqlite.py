@@ -135,7 +135,7 @@ class SqliteStore:
         db.execute("PRAGMA synchronous = FULL")
 
     def _write_ahead(self) -> None:
-        """Turn write-ahead mode on; SQLite does not wait by itself for another who does the same."""
+        """Turn write-ahead mode on; SQLite does not wait by itself for who does the same."""
         until = time.monotonic() + WAIT_S
         while True:
             try:
