@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from stepscope.trace.errors import InputError, StorageError, UsageError
 WAIT_S: Final = 30.0
 """How long a writer waits for another one."""
 
+_AGAIN_S: Final = 0.02
 _APPLICATION: Final = 0x53544550  # "STEP": marks the file as a history
 LAYOUTS: Final = (
     """
@@ -110,8 +112,9 @@ class SqliteStore:
     def _check(self) -> None:
         """Refuse what is no history that can be read."""
         db = self._db
-        (application,) = db.execute("PRAGMA application_id").fetchone()
+        # in this order: another process may make the tables meanwhile, both in one transaction
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = db.execute("PRAGMA application_id").fetchone()
         if tables and application != _APPLICATION:
             raise InputError(f"{self.path} is another program's database; name another file")
         self._version()
@@ -120,7 +123,7 @@ class SqliteStore:
         """Bring the tables to this layout, before something is written."""
         db = self._db
         if self._version() < len(LAYOUTS):
-            db.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead()
             with self._writing():
                 # asked again: another writer may have upgraded it meanwhile
                 for layout in LAYOUTS[self._version() :]:
@@ -130,6 +133,18 @@ class SqliteStore:
                 db.execute(f"PRAGMA user_version = {len(LAYOUTS)}")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
+
+    def _write_ahead(self) -> None:
+        """Turn write-ahead mode on; SQLite does not wait by itself for who does the same."""
+        until = time.monotonic() + WAIT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_AGAIN_S)
 
     def _version(self) -> int:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
