@@ -37,7 +37,7 @@ from stepscope.docs.markdown import (
 )
 from stepscope.docs.ncu_pages import limiters_page
 from stepscope.docs.rawformat import raw_format_page
-from stepscope.docs.snippets import demo_session
+from stepscope.docs.snippets import demo_job
 from stepscope.gaps import call_cost, gil, noise, profiler_cost, stalls
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import submit_time as enqueueing
@@ -110,9 +110,9 @@ def tables_page() -> str:
     parts.append("## Analysis tables")
     derived = {name: (found.doc, found.columns) for name, found in derived_tables().items()}
     derived["prediction"] = (predictions.DOC, predictions.COLUMNS)
-    with demo_session() as session:
+    with demo_job() as job:
         for name, (doc, columns) in derived.items():
-            schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
+            schema = job.query(f"SELECT * FROM {name} LIMIT 0").schema
             if schema.names != list(columns):
                 raise ValueError(f"{name} has other columns than it declares")
             rows = [
