@@ -2,7 +2,7 @@
 """The development commands of Stepscope; needs Python >= 3.11 and nothing else.
 
 Every command first makes ``.venv`` beside this file ready: created when it is missing, made anew
-when ``requirements/dev.lock`` changed.
+when ``requirements/dev.lock`` changed; with uv where that is on the PATH, else with venv and pip.
 """
 
 import argparse
@@ -37,9 +37,9 @@ LINTERS = (
     ("ruff format", ("-m", "ruff", "format", "--check", ".")),
     ("mypy", ("-m", "mypy")),
 )
-INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
+PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
 COMPILE = (
-    *("-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--extra", "bench"),
+    *("pip", "compile", "pyproject.toml", "--extra", "dev", "--extra", "bench"),
     # One version of each package for all Pythons: mypy reads the stubs as Python 3.11.
     *("--universal", "--python-version", "3.11", "--fork-strategy", "fewest"),
     *("--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"),
@@ -147,7 +147,7 @@ def fast(arguments: Sequence[str]) -> int:
 def docs(arguments: Sequence[str]) -> int:
     """Write the reference pages anew from what the rooms declare."""
     prepare()
-    return python("-m", "stepscope.docs", *arguments)
+    return python("-m", "tools.docs", *arguments)
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -182,11 +182,14 @@ def bench(arguments: Sequence[str]) -> int:
 def lock(arguments: Sequence[str]) -> int:
     """Resolve pyproject.toml anew into the lock; pins stay where they still fit."""
     with held():
-        if not usable():
-            create()
-        if python("-c", "import uv", quiet=True):
-            must("-m", "pip", "install", "--quiet", "uv")
-        code = python(*COMPILE, str(LOCK.relative_to(ROOT)), *arguments)
+        uv = shutil.which("uv")
+        if uv is None:
+            if not usable():
+                create(None)
+            if python("-c", "import uv", quiet=True) and python(*PIP, "uv"):
+                raise DevError("pip install uv failed (above)")
+        command = [uv] if uv else [str(PYTHON), "-m", "uv"]
+        code = call([*command, *COMPILE, str(LOCK.relative_to(ROOT)), *arguments], ROOT)
     if code == 0 and "://" in LOCK.read_text(encoding="utf-8"):
         raise DevError("the lock names an address; it must hold only names, versions and hashes")
     return code
@@ -244,12 +247,27 @@ def prepare() -> None:
         wanted = digest()
         if usable() and STAMP.read_text(encoding="utf-8") == wanted:
             return
-        create()
         say("installing the packages of requirements/dev.lock into .venv (under a minute)")
-        must(*INSTALL, "--require-hashes", "-r", str(LOCK))
-        # The build backend is one of the locked packages: nothing else is downloaded.
-        must(*INSTALL, "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))
+        uv = shutil.which("uv")
+        if uv and install(uv):
+            say("uv failed (above); trying pip, which has settings of its own")
+            uv = None
+        if uv is None and install(None):
+            raise DevError("pip install failed (above)")
         STAMP.write_text(wanted, encoding="utf-8")
+
+
+def install(uv: str | None) -> int:
+    """Create the environment and install into it, with uv or else pip; the exit code."""
+    create(uv)
+    installer = [str(PYTHON), *PIP]
+    if uv:
+        installer = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+    # The build backend is one of the locked packages: nothing else is downloaded.
+    own = ("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))
+    return call([*installer, "--require-hashes", "-r", str(LOCK)], ROOT) or call(
+        [*installer, *own], ROOT
+    )
 
 
 def digest() -> str:
@@ -265,16 +283,18 @@ def usable() -> bool:
     return STAMP.is_file() and python("-c", "", quiet=True) == 0
 
 
-def create() -> None:
+def create(uv: str | None) -> None:
     """Create the environment, over an older one of ours but never over somebody else's."""
-    check_venv()
+    if uv is None:
+        check_venv()
     if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
         raise DevError(f"{VENV} was not made by dev.py; move it away and try again")
     VENV.mkdir(exist_ok=True)
     # Written first, so that an interrupted set-up is recognised as ours and made again.
     STAMP.write_text("incomplete", encoding="utf-8")
     base = getattr(sys, "_base_executable", None) or sys.executable
-    if call([base, "-m", "venv", "--clear", str(VENV)], ROOT):
+    pip = ("--without-pip",) if uv else ()
+    if call([base, "-m", "venv", "--clear", *pip, str(VENV)], ROOT):
         raise DevError(f"could not create {VENV} (above)")
     STAMP.write_text("incomplete", encoding="utf-8")
 
@@ -296,12 +316,6 @@ def lint_all() -> list[str]:
     """Run all linters; returns the names of those that failed."""
     prepare()
     return [name for name, command in LINTERS if python(*command)]
-
-
-def must(*arguments: str) -> None:
-    """Run the environment's Python and stop when it fails."""
-    if python(*arguments):
-        raise DevError(f"{' '.join(arguments[1:3])} failed (above)")
 
 
 def python(*arguments: str, quiet: bool = False) -> int:
@@ -326,7 +340,7 @@ def environment() -> dict[str, str]:
 
     Tests start Python hundreds of times; containers often forbid it to keep what it compiles.
     """
-    out = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
+    out = {"PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
     return {name: value for name, value in os.environ.items() if name not in out}
 
 

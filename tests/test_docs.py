@@ -23,15 +23,15 @@ from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Diagnosis
-from stepscope.docs.__main__ import main, pages_by_hand, stale_files
-from stepscope.docs.markdown import attributes, prose, table
-from stepscope.docs.reference import PAGES
-from stepscope.docs.snippets import demo_job, filled
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
+from tools.docs.__main__ import main, pages_by_hand, stale_files
+from tools.docs.markdown import attributes, prose, table
+from tools.docs.reference import PAGES
+from tools.docs.snippets import demo_job, filled
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -73,7 +73,7 @@ BLOCKS = [block for page in PAGES_BY_HAND for block in blocks_in(page)]
 
 def test_what_is_generated_is_current() -> None:
     stale = [name_of(path) for path, _ in stale_files(ROOT)]
-    assert not stale, "run python -m stepscope.docs"
+    assert not stale, "run python3 dev.py docs"
 
 
 @pytest.fixture
@@ -259,6 +259,17 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     assert str(ROOT) not in text
     host = socket.gethostname()
     assert len(host) < 6 or host not in text
+
+
+def test_the_glossary_is_in_order_and_says_each_term_in_two_sentences() -> None:
+    entries = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").split("\n### ")[1:]
+    terms = [entry.partition("\n")[0] for entry in entries]
+    assert terms == sorted(terms, key=lambda term: re.sub(r"\W", "", term.lower()))
+    for entry in entries:
+        term, _, text = entry.partition("\n")
+        sentences = re.findall(r"[.?](?: (?=[A-Z`\[\d])|$)", text.strip(), re.MULTILINE)
+        assert len(sentences) == 2, f"{term}: {len(sentences)} sentences"
+        assert re.search(r"\]\((reference|guides|how-it-works)", text), f"{term}: no link"
 
 
 def test_the_readme_is_short() -> None:

@@ -1,19 +1,22 @@
-"""Imports inside the package follow the arrows of the design; start-up stays light.
+"""The walls of the house: imports follow the arrows of the design, and what computes only computes.
 
 The arrows are declared once: those of rooms in ``ARROWS``, those of each module of a facade in
 ``PARTS``. A new folder or file directly under ``stepscope``, or in a facade, must be given its
-arrows there, or these tests fail.
+arrows there, or these tests fail. Inside a room modules import each other freely, but never in a
+circle. ``OWNERS``, ``PRINTING`` and ``PURE`` say who may use an engine, print, or touch a file.
+All these tables are exact: an entry that nothing needs any more fails, too.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -116,18 +119,12 @@ ARROWS: dict[str, set[str]] = {
     "api": needed_by_parts("api"),
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
-        *("api", "render", "server", "compare.gate", "compare.result", "compare.trend"),
+        *("api", "render", "server", "compare.result", "compare.trend"),
         *("tabular.report", "trace.cache", "trace.errors", "trace.progress"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
         *("trace.errors", "trace.text"),
-    },
-    # Writes the reference pages from every room's declarations; nothing imports it.
-    "docs": {
-        *("trace", "importers", "sql", "tabular", "reports", "rules", "ncu", "kernels", "gaps"),
-        *("breakdown", "operators", "simulation", "derived", "diagnosis", "compare", "render"),
-        *("api", "cli", "activity", "data", "timeline.classes", "timeline.colours"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -136,6 +133,40 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 """Room -> the rooms it may import. A dotted name allows that module of the room only."""
+
+OWNERS: dict[str, set[str]] = {
+    "duckdb": {"sql"},
+    "pyarrow.parquet": {
+        *("trace", "importers.nsys"),
+        # Reads row groups of stored tables piece by piece.
+        "tabular.columns",
+        # Files of their own, which are no traces: a run history, and rows of a recorded run.
+        *("compare.history.folder", "api.history"),
+    },
+    "sqlite3": {"importers", "compare.history.sqlite"},
+    "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
+    "adbc_driver_manager": {"importers.nsys.sqlite_source"},
+    "click": {"cli"},
+    "rich": {"cli", "render"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+}
+"""Engine -> the rooms and modules that import it; everybody else asks one of these."""
+
+PRINTING = {
+    *("capture", "cli"),
+    # Asks how wide the terminal is; text is returned, and ``cli`` prints it.
+    "render.fitted",
+    # A process of its own, which tells the server on its standard output how far it is.
+    "server.background",
+}
+"""The rooms and modules that use the standard streams."""
+
+PURE = {
+    *("activity", "steps", "gaps", "kernels", "breakdown", "collectives", "jobs", "operators"),
+    *("simulation", "derived", "diagnosis", "intervals", "rules"),
+}
+"""Rooms from tables to results: they touch no file, folder, process or environment."""
 
 STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
 NUMPY_ONLY = {"intervals"}
@@ -194,7 +225,8 @@ def imports_of(module: str, path: Path) -> Iterator[Import]:
                     source = ".".join([*above, *([source] if source else [])])
                 for alias in node.names:
                     full = f"{source}.{alias.name}"
-                    yield Import(module, node.lineno, full if full in MODULES else source)
+                    known = full in MODULES or full in OWNERS
+                    yield Import(module, node.lineno, full if known else source)
             case ast.Constant(value=str() as text) if text != module and text in MODULES:
                 if text != "stepscope":
                     yield Import(module, node.lineno, text)
@@ -209,13 +241,15 @@ EXTERNAL = [
 ]
 
 
+def within(module: str, place: str) -> bool:
+    """Whether a module is a certain module, or lies in that folder."""
+    return module == place or module.startswith(f"{place}.")
+
+
 def allowed(found: Import) -> bool:
     if found.target == "stepscope" or room(found.target) == found.room:
         return True
-    return any(
-        found.target == f"stepscope.{arrow}" or found.target.startswith(f"stepscope.{arrow}.")
-        for arrow in ARROWS[found.room]
-    )
+    return any(within(found.target, f"stepscope.{arrow}") for arrow in ARROWS[found.room])
 
 
 def part(module: str) -> str:
@@ -229,7 +263,7 @@ def allowed_to_part(found: Import) -> set[str]:
         arrow
         for arrow in PARTS[found.room][part(found.module)]
         for full in [f"stepscope.{found.room}{arrow}" if arrow[0] == "." else f"stepscope.{arrow}"]
-        if found.target == full or found.target.startswith(f"{full}.")
+        if within(found.target, full)
     }
 
 
@@ -241,7 +275,18 @@ def test_every_room_has_its_arrows() -> None:
     rooms = {room(module) for module in MODULES} | {
         entry.name for entry in PACKAGE.iterdir() if entry.is_dir() and any(entry.rglob("*.py"))
     }
-    assert rooms <= ARROWS.keys(), "give the new room its arrows in ARROWS"
+    assert rooms == ARROWS.keys(), (
+        "give the new room its arrows in ARROWS; remove those of old ones"
+    )
+
+
+def test_contributing_says_what_every_room_is_for() -> None:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Where things go\n")[2].partition("\n## ")[0]
+    folders = {name for name in ARROWS if (PACKAGE / name).is_dir()}
+    files = {f"{name}.py" for name in ARROWS.keys() - folders - {"__init__", "__main__"}}
+    assert folders == set(re.findall(r"\*\*`(\w+)/`\*\*", section))
+    assert [name for name in files if f"`{name}`" not in section] == []
 
 
 def test_the_table_names_rooms_and_has_no_circle() -> None:
@@ -254,6 +299,40 @@ def test_the_table_names_rooms_and_has_no_circle() -> None:
 def test_imports_follow_the_arrows() -> None:
     wrong = [i for i in INTERNAL if not allowed(i)]
     assert not wrong, listed(wrong)
+
+
+def test_a_room_has_no_arrow_that_it_does_not_need() -> None:
+    targets: dict[str, set[str]] = {name: set() for name in ARROWS}
+    for i in INTERNAL:
+        targets[i.room].add(i.target)
+    stale = {
+        f"{name} -> {arrow}"
+        for name, arrows in ARROWS.items()
+        for arrow in arrows
+        if not any(within(target, f"stepscope.{arrow}") for target in targets[name])
+    }
+    assert not stale
+
+
+def circles(imports: list[Import]) -> list[str]:
+    """A circle of modules in each room that has one; lazy imports and those of types count."""
+    graphs: dict[str, dict[str, set[str]]] = {}
+    for i in imports:
+        if i.target in MODULES and room(i.target) == i.room and i.target != i.module:
+            graphs.setdefault(i.room, {}).setdefault(i.module, set()).add(i.target)
+    found = []
+    for graph in graphs.values():
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            found.append(" is imported by ".join(error.args[1]))
+    return found
+
+
+def test_modules_of_a_room_import_each_other_in_no_circle() -> None:
+    assert circles(INTERNAL) == []
+    ends = ("stepscope.gaps.idle", "stepscope.gaps.gil")
+    assert len(circles([Import(ends[0], 1, ends[1]), Import(ends[1], 1, ends[0])])) == 1
 
 
 @pytest.mark.parametrize("facade", PARTS)
@@ -300,6 +379,89 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "stepscope.gaps",
     ]
     assert [i.target for i in found if allowed(i)] == ["stepscope.trace.frame"]
+
+
+@pytest.mark.parametrize("engine", OWNERS)
+def test_an_engine_is_imported_by_its_owners_only(engine: str) -> None:
+    users = {i.module for i in IMPORTS if within(i.target, engine)}
+    assert misplaced(users, OWNERS[engine]) == set()
+
+
+def misplaced(modules: set[str], places: set[str]) -> set[str]:
+    """Modules that are in none of the places, and places with no such module."""
+    owned = {place: {m for m in modules if within(m, f"stepscope.{place}")} for place in places}
+    unused = {f"{place} no longer needs its entry" for place in places if not owned[place]}
+    return modules - set().union(*owned.values()) | unused
+
+
+OUTSIDE = {
+    *("builtins", "io", "logging", "mmap", "os", "shutil", "socket", "subprocess", "tempfile"),
+    *("glob", "fileinput", "pickle", "importlib.resources"),
+}
+"""Modules through which one reaches files, processes and the environment."""
+FILE_METHODS = {
+    *("open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "rmdir", "touch"),
+    *("unlink", "iterdir", "glob", "rglob", "is_file", "is_dir", "exists", "stat", "home", "cwd"),
+    *("fromfile", "tofile", "memmap", "loadtxt", "savetxt", "savez", "savez_compressed"),
+}
+"""Of paths and of NumPy; a method of this name is not called in a pure room."""
+
+
+def effects(module: str, path: Path) -> Iterator[tuple[str, str]]:
+    """What a module does beside computing: prints or files, and where."""
+    for found in imports_of(module, path):
+        if any(within(found.target, name) for name in OUTSIDE):
+            yield "files", str(found)
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        match node:
+            case ast.Call(func=ast.Name(id="print" | "input")):
+                yield "prints", f"{module}:{node.lineno} {ast.unparse(node)}"
+            case ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr" | "stdin"):
+                yield "prints", f"{module}:{node.lineno} {ast.unparse(node)}"
+            case ast.ImportFrom(module="sys", names=names):
+                if {"stdout", "stderr", "stdin"} & {alias.name for alias in names}:
+                    yield "prints", f"{module}:{node.lineno} {ast.unparse(node)}"
+            case ast.Call(func=ast.Name(id="open")):
+                yield "files", f"{module}:{node.lineno} {ast.unparse(node)}"
+            case ast.Call(func=ast.Attribute(attr=name) as called):
+                if name in FILE_METHODS or ast.unparse(called) in ("np.load", "np.save"):
+                    yield "files", f"{module}:{node.lineno} {ast.unparse(node)}"
+
+
+def test_only_front_doors_print() -> None:
+    users = {
+        module
+        for module, path in MODULES.items()
+        for kind, _ in effects(module, path)
+        if kind == "prints"
+    }
+    assert misplaced(users, PRINTING) == set()
+
+
+@pytest.mark.parametrize("name", sorted(PURE))
+def test_a_pure_room_touches_no_file(name: str) -> None:
+    inside = {module: path for module, path in MODULES.items() if room(module) == name}
+    assert inside
+    found = [text for module, path in inside.items() for _, text in effects(module, path)]
+    assert not found, "\n".join(found)
+
+
+def test_effects_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    source = tmp_path / "sample.py"
+    source.write_text(
+        "import os\n"
+        "from subprocess import run\n"
+        "from sys import stderr\n"
+        "def f(path, x):\n"
+        "    print(x)\n"
+        "    sys.stdout.write(x)\n"
+        "    open(x)\n"
+        "    (path / 'a').write_text(x)\n"
+        "    np.save(x)\n"
+        "    x.replace('a', 'b').copy()\n"
+    )
+    kinds = [kind for kind, _ in effects("stepscope.gaps.sample", source)]
+    assert sorted(kinds) == ["files"] * 5 + ["prints"] * 3
 
 
 def test_importers_do_not_know_each_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import lzma
 import os
@@ -42,6 +43,35 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     )
     assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@pytest.mark.parametrize("failing", ["", "uv"])
+def test_the_lock_is_installed_with_hashes_by_uv_or_else_by_pip(
+    failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    commands: list[list[str]] = []
+
+    def call(command: list[str], *_: object, **__: object) -> int:
+        commands.append(command)
+        return int(command[0] == failing)
+
+    monkeypatch.setattr(dev, "call", call)
+    monkeypatch.setattr(dev, "create", lambda _: None)
+    monkeypatch.setattr(dev, "usable", lambda: False)
+    monkeypatch.setattr(dev, "STAMP", tmp_path / "stamp")
+    monkeypatch.setattr(dev.shutil, "which", lambda _: "uv")
+    dev.prepare()
+    assert commands[0][:3] == ["uv", "pip", "install"]
+    assert (commands[1][0] == "uv") is (not failing)
+    lock, own = commands[-2:]
+    assert lock[-3:] == ["--require-hashes", "-r", str(dev.LOCK)]
+    assert "--no-index" in own
+    assert dev.STAMP.read_text() == dev.digest()
 
 
 def test_lock_pins_what_the_project_asks_for() -> None:

@@ -1,8 +1,12 @@
 """Names as they occur in real programs, and names that only look alike."""
 
+from collections.abc import Callable
+
 import pytest
 
 from stepscope.activity import names as words
+from stepscope.activity.communication import is_communication
+from stepscope.kernels.families import classify
 
 
 @pytest.mark.parametrize(
@@ -154,3 +158,18 @@ def test_functions_of_the_input(name: str) -> None:
 )  # fmt: skip
 def test_functions_that_are_no_input(name: str) -> None:
     assert not words.INPUT_FUNCTION.search(name)
+
+
+@pytest.mark.parametrize(
+    ("judge", "word"),
+    [
+        (words.is_step_range, " train_step"), (words.is_input_range, " dataloader"),
+        (words.is_checkpoint_range, " save_checkpoint"), (words.is_compile_range, " compile"),
+        (words.holds_a_step, " train_step"), (is_communication, " ncclDevKernel_AllReduce"),
+        (lambda name: classify(name).family == "matmul", "_gemm_"),
+    ],
+)  # fmt: skip
+def test_only_the_beginning_of_a_name_is_judged(judge: Callable[[str], bool], word: str) -> None:
+    """Names are untrusted: a pattern may take time by the square of what it looks at."""
+    assert judge(word.strip())
+    assert not judge("q" * 5000 + word)

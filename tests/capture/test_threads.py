@@ -14,6 +14,7 @@ from tests.capture.conftest import Program, read, texts
 from stepscope.capture.threads import name_of, threads_of, tree_of
 from stepscope.importers.stepscope import threads as importer
 from stepscope.importers.stepscope.about import Window
+from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.sink import Sink
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
@@ -32,7 +33,7 @@ def states_of(folder: Path, lines: list[tuple[object, ...]], window: Window) -> 
     target.mkdir()
     writer = TraceWriter(target, ProblemLog())
     sink = Sink(writer, 0)
-    importer.read_threads(sink, folder, {7}, window)
+    importer.read_threads(sink, Files(folder), {7}, window)
     write_meta(target, Meta(source="stepscope", rows=writer.close()))
     trace = Trace(target)
     rows = trace.arrow("thread_state").to_pylist() if trace.rows("thread_state") else []

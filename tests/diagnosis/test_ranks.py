@@ -13,6 +13,7 @@ from tests.support.ranks import ALL_REDUCE
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.uncovered import uncovered_communication
+from stepscope.trace.store import read_meta, write_meta
 
 STEPS = 10
 KERNELS = 8
@@ -247,10 +248,10 @@ def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) ->
         job_of(folder, [seed], of=2, load=load, transfer=150 + 4_000 * seed)
     paths = [tmp_path / "a" / "rank0", tmp_path / "b" / "rank1"]
     for number, path in enumerate(paths):
-        meta = path / "built.stepscope" / "meta.json"
-        known = msgspec.json.decode(meta.read_bytes())
-        known["origin_epoch_ns"] += number * 3_600 * 10**9
-        meta.write_bytes(msgspec.json.encode(known))
+        meta = read_meta(path / "built.stepscope")
+        assert meta.origin_epoch_ns is not None
+        meta.origin_epoch_ns += number * 3_600 * 10**9
+        write_meta(path / "built.stepscope", meta)
     diagnosis = Job([path / "built.stepscope" for path in paths]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "different runs" in diagnosis.findings[0].message

@@ -266,3 +266,61 @@ def test_the_input_is_neither_changed_nor_neighboured(tmp_path: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["trace.json"]
     assert detect(path) is IMPORTER
     assert json.loads(before)["traceName"] == "t"
+
+
+def _odd_json(name: str) -> bytes:
+    """A trace whose one odd value stands where ``ODD`` stood."""
+    values = {
+        "huge": b"9" * 400,
+        "beyond int64": b"1" + b"0" * 20,
+        "beyond doubles": b"1e400",
+        "signals": b'"sNaN"',
+        "no UTF-8": b'"\xff\xfe"',
+        "deep": b"[" * 20_000 + b"]" * 20_000,
+        "int32": b"2147483648",
+    }
+    return values[name]
+
+
+_PLACES = {
+    "name of a process": b'{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": ODD}},',
+    "labels": b'{"ph": "M", "name": "process_labels", "pid": 1, "args": {"labels": ODD}},',
+    "time": b'{"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": 2, "ts": ODD, "dur": 1},',
+    "length": b'{"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": 2, "ts": 2, '
+    b'"dur": ODD},',
+    "exact time": b'{"ph": "X", "cat": "cpu_op", "name": "y", "pid": 1, "tid": 2, '
+    b'"ts": 1700000000000000.123, "dur": 1},\n'
+    b'{"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": 2, "ts": ODD, "dur": 1},',
+}
+
+
+@pytest.mark.parametrize("place", _PLACES)
+@pytest.mark.parametrize(
+    "odd", ["huge", "beyond int64", "beyond doubles", "signals", "no UTF-8", "deep"]
+)
+def test_odd_values_cost_only_themselves(place: str, odd: str, tmp_path: Path) -> None:
+    event = _PLACES[place].replace(b"ODD", _odd_json(odd))
+    text = trace_of(*GOOD).replace(b"[\n", b"[\n" + event, 1)
+    trace = opened(text, tmp_path)
+    assert set(names(trace)) - {"y"} == {"op1", "op2", "op3", "op4", "op5"}
+    assert problems(trace) or (odd == "signals" and b'"M"' in event)  # a name like any other
+
+
+@pytest.mark.parametrize("odd", ["huge", "beyond int64", "beyond doubles", "no UTF-8", "int32"])
+@pytest.mark.parametrize("field", ["id", "numSms", "totalGlobalMem", "rank", "world_size", "base"])
+def test_odd_values_of_the_header(field: str, odd: str, tmp_path: Path) -> None:
+    header = {
+        "rank": b'"distributedInfo": {"rank": ODD},',
+        "world_size": b'"distributedInfo": {"world_size": ODD},',
+        "base": b'"baseTimeNanoseconds": ODD,',
+    }.get(field, b'"deviceProperties": [{"id": 0, "' + field.encode() + b'": ODD}],')
+    text = trace_of(*GOOD).replace(
+        b'"deviceProperties": [],', header.replace(b"ODD", _odd_json(odd))
+    )
+    assert len(names(opened(text, tmp_path))) == 5
+
+
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    text = trace_of(*GOOD).replace(b'"deviceProperties": []', b'"x": ' + _odd_json("deep"))
+    with pytest.raises(InputError, match="nested too deeply"):
+        opened(text, tmp_path)

@@ -27,6 +27,7 @@ from stepscope.tabular.window import parse_time, range_scope, time_scope
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import Problem
+from stepscope.trace.store import read_meta, write_meta
 from stepscope.trace.trace import Trace
 
 
@@ -413,7 +414,8 @@ def test_long_tables_are_read_in_parts(trace: Trace, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     for size in (1, 2, 100):
         pq.write_table(table, path, row_group_size=size)
-        parts = columns.StoredTable(trace, "gpu_op")
+        write_meta(trace.folder, read_meta(trace.folder))
+        parts = columns.StoredTable(Trace(trace.folder), "gpu_op")
         assert parts["name"].texts == expected["name"].texts
         for name in names:
             assert np.array_equal(parts[name].values, expected[name].values), (size, name)

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -35,6 +37,12 @@ Asker.search = search
 sys.argv = ["stepscope", "ui", "--no-browser", sys.argv[1]]
 main()
 """
+
+
+def in_a_loop_of_its_own(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run it in another thread: in this one the browser's tests may have a loop that runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -105,7 +113,7 @@ def test_a_request_is_answered_at_its_deadline() -> None:
     async def run() -> Any:
         return await answered(request_of(asyncio.Event()), slow, "text/plain", 0.05)
 
-    response = asyncio.run(run())
+    response = in_a_loop_of_its_own(run())
     assert response.status_code == 503
     assert "longer than 0.05 s" in json.loads(response.body)["error"]
     assert told.wait(LIMIT_S)  # what was computed is told to stop
@@ -121,7 +129,7 @@ def test_what_nobody_waits_for_is_given_up() -> None:
         asyncio.get_running_loop().call_later(0.01, closed.set)
         return await answered(request_of(closed), slow, "text/plain", LIMIT_S)
 
-    assert asyncio.run(run()).status_code == 204
+    assert in_a_loop_of_its_own(run()).status_code == 204
 
 
 def test_errors_and_answers_pass() -> None:
@@ -135,6 +143,6 @@ def test_errors_and_answers_pass() -> None:
             await answered(asked, fails, "text/plain"),
         ]
 
-    good, bad = asyncio.run(run())
+    good, bad = in_a_loop_of_its_own(run())
     assert (good.status_code, good.body) == (200, b"here")
     assert (bad.status_code, json.loads(bad.body)) == (410, {"error": "it is damaged"})

@@ -99,7 +99,7 @@ def test_only_questions_are_answered(served: Served, method: str) -> None:
     [
         ("api/tile", "whole number"),
         ("api/tile?tracks=x&begin=0&bucket=1&columns=1", "whole number"),
-        ("api/tile?tracks=3&begin=0&bucket=0&columns=1", "impossible"),
+        ("api/tile?tracks=3&begin=0&bucket=0&columns=1", "no columns"),
         ("api/tile?tracks=3&begin=0&bucket=1&columns=99999999", "impossible"),
         ("api/tile?tracks=77&begin=0&bucket=1&columns=5", "no track"),
         ("api/row?track=3&row=99999999", "no row"),

@@ -279,7 +279,7 @@ def test_every_pixel_of_a_stored_level_says_what_sql_says(
 
 
 def test_the_diagnosis_is_kept_with_what_it_shows(tmp_path: Path) -> None:
-    from stepscope.server.app import diagnosis_of
+    from stepscope.server.background import diagnosis_of
 
     first = kept_job(tmp_path / "cache")
     assert first.views.diagnosed() is None

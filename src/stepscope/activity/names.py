@@ -7,7 +7,25 @@ ranges here must therefore not tell one number from another.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from stepscope.trace.text import LONGEST_JUDGED
+
+T = TypeVar("T")
+
+
+def _judged(judge: Callable[[str], T]) -> Callable[[str], T]:
+    """The same for the beginning of a text: names of traces are untrusted, and may be megabytes."""
+
+    @functools.wraps(judge)
+    def of_beginning(text: str) -> T:
+        return judge(text[:LONGEST_JUDGED])
+
+    return of_beginning
+
 
 SYNC_CALL = re.compile(
     r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread|Context)Synchronize"
@@ -87,6 +105,7 @@ _MODEL_WORDS = re.compile(
 )
 
 
+@_judged
 def is_input_range(text: str) -> bool:
     """Whether a range name says that its thread is getting the next batch.
 
@@ -181,6 +200,7 @@ _XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
 _XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
 
 
+@_judged
 def is_step_range(text: str) -> bool:
     """Whether a range name says that it holds a whole iteration of the program's loop.
 
@@ -198,6 +218,7 @@ def is_step_range(text: str) -> bool:
     return bool(STEP_RANGE.search(text)) and not is_part
 
 
+@_judged
 def engine_family(text: str) -> str:
     """The fixed beginning of an engine's range name, whose rest differs each iteration.
 
@@ -210,11 +231,13 @@ def engine_family(text: str) -> str:
     return family[1] if family else ""
 
 
+@_judged
 def is_decode(text: str) -> bool:
     """Whether an iteration's range name says that it only generates tokens, with no new prompt."""
     return bool(_DECODE.search(text))
 
 
+@_judged
 def is_denoising(text: str) -> bool:
     """Whether an iteration's range name says that it is one denoising step of a diffusion model."""
     return bool(_DENOISING.search(text))
@@ -238,6 +261,7 @@ _RECOMPUTE_WORDS = re.compile(
 )
 
 
+@_judged
 def is_checkpoint_range(text: str) -> bool:
     """Whether a range name says that the program saves its state.
 
@@ -279,6 +303,7 @@ COMPILE_RANGE = re.compile(
 """Ranges of a run-time compiler at work. TorchDynamo's cache lookup, made each call, is none."""
 
 
+@_judged
 def is_compile_range(text: str) -> bool:
     """Whether a range or an operator is a run-time compiler at work."""
     return COMPILE_RANGE.search(text) is not None
@@ -346,6 +371,7 @@ def is_labelled(text: str, step_label: str) -> bool:
     return not any(letter.isalpha() for letter in text[len(step_label) :])
 
 
+@_judged
 def holds_a_step(text: str) -> bool:
     """Whether a range's name by itself says that it holds a whole step or more."""
     return bool(PROFILER_STEP.match(text) or EPOCH_RANGE.search(text)) or is_step_range(text)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.text import LONGEST_JUDGED
 
 _NUMBER: Final = re.compile(r"[0-9]+")
 _KEPT: Final = 4
@@ -42,7 +43,7 @@ def judged(texts: Sequence[str], holds: Callable[[str], bool]) -> BoolArray:
         holds: the predicate.
     """
     found = _shapes(texts)
-    return np.array([holds(shape) for shape in found.distinct], bool)[found.code]
+    return np.array([holds(shape[:LONGEST_JUDGED]) for shape in found.distinct], bool)[found.code]
 
 
 def hits(frame: Frame, column: str, holds: Callable[[str], bool]) -> BoolArray:

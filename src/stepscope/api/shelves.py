@@ -169,7 +169,8 @@ class Shelves:
         """Store a diagnosis with its tracks."""
         shelf = self._made(self._members[0])
         with storage_errors(shelf):
-            store_explained(shelf / DIAGNOSIS, self.identity, timeline, answer)
+            explained = ((t, timeline.explanation(t)) for t in timeline.tracks if t.explained)
+            store_explained(shelf / DIAGNOSIS, self.identity, explained, answer)
 
     @property
     def identity(self) -> str:

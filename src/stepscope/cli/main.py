@@ -262,7 +262,9 @@ def _refuse(error: StepscopeError) -> NoReturn:
     """End with the one line of an error that users can do something about."""
     if isinstance(error, LimitError) and error.left_running:
         _end_at_once(error.exit_code, str(error))
-    _fail(_TOO_LITTLE if _lacks_memory(error) else str(error), error.exit_code)
+    # a query that was given too little memory says so itself
+    lacks = not isinstance(error, LimitError) and _lacks_memory(error.__cause__)
+    _fail(_TOO_LITTLE if lacks else str(error), error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.breakdown.explain import Explanation
 from stepscope.collectives.exposure import transfer_limits
+from stepscope.collectives.result import Matched
 from stepscope.intervals import overlap_per_window
 from stepscope.trace.frame import IntArray
-
-if TYPE_CHECKING:
-    from stepscope.collectives.job import Collectives
 
 _SHOWN_RANKS = 16
 
@@ -48,11 +47,11 @@ class Facts:
     lateness: IntArray
 
 
-def facts(c: Collectives) -> Facts:
-    """Look at every matched operation."""
+def facts(explained: Sequence[Explanation], matched: Matched) -> Facts:
+    """Look at every matched operation of the explained devices."""
     found: list[list[IntArray]] = []
-    limits = transfer_limits(c.matched)
-    for number, (e, rank) in enumerate(zip(c.explained, c.matched.ranks, strict=True)):
+    limits = transfer_limits(matched)
+    for number, (e, rank) in enumerate(zip(explained, matched.ranks, strict=True)):
         start, stop = e.lane.ops["start_ns"][rank.op], e.lane.ops["end_ns"][rank.op]
         joined, moving = start + rank.waiting_ns, limits[number]
         compute = e.lane.union_of(e.lane.is_compute)
@@ -68,7 +67,7 @@ def facts(c: Collectives) -> Facts:
                 rank.transfer_ns - moving,
                 rank.waiting_ns - overlap_per_window(compute, start, joined),
                 moving - overlap_per_window(compute, stop - moving, stop),
-                rank.start_ns - c.matched.instances.first_start_ns[rank.instance],
+                rank.start_ns - matched.instances.first_start_ns[rank.instance],
             ]
         )
     names = [field.name for field in fields(Facts)]

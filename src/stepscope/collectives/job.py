@@ -146,7 +146,7 @@ class Collectives:
     @cached_property
     def facts(self) -> Facts:
         """Every matched operation of every device."""
-        return facts(self)
+        return facts(self.explained, self.matched)
 
     @cached_property
     def groups(self) -> list[Guess]:

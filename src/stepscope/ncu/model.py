@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stepscope.ncu.metrics import METRICS
 
 RuleKind = Literal["note", "good", "optimization", "warning", "error"]
+
+Wanted = Callable[[int, str], bool]
+"""(number, name) of a launch -> whether rules, source lines and instructions are read, too."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class Launch:
         """
         for name in METRICS[key].names:
             value = self.values.get(name)
-            if value is not None and math.isfinite(value):
+            # no metric is less than nothing; what is not a number was not measured
+            if value is not None and 0 <= value < math.inf:
                 return value
         return None
 

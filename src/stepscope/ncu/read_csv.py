@@ -51,13 +51,15 @@ def read_csv(path: Path) -> Report:
 
 def _rows(text: str) -> Iterator[Row]:
     """Rows below a header as column -> cell; lines of ncu's own log are left out."""
+    if text.count('"') % 2:
+        raise csv.Error("it ends within a cell, so the file is damaged")
     header: list[str] = []
     lines = (line for line in text.splitlines() if not line.startswith("==") and line.strip())
     for cells in csv.reader(lines):
         if cells[0] == "ID" and "Kernel Name" in cells:
             header = cells
-        elif header and _least(header) <= len(cells) <= len(header):
-            # rows of metrics end before the columns about rules
+        elif header and len(cells) in _lengths(header):
+            # rows of metrics end before the columns about rules, mostly with a comma
             yield dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
         elif header:
             raise csv.Error(
@@ -65,9 +67,12 @@ def _rows(text: str) -> Iterator[Row]:
             )
 
 
-def _least(header: list[str]) -> int:
-    """Cells that a line below this header must have."""
-    return header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
+def _lengths(header: list[str]) -> set[int]:
+    """Numbers of cells that a whole line below this header may have."""
+    if "Metric Value" not in header:
+        return {len(header)}
+    least = header.index("Metric Value") + 1
+    return {least, min(least + 1, len(header)), len(header)}
 
 
 def _of_raw(rows: list[Row]) -> list[Launch]:

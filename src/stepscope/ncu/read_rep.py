@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.ncu.metrics import BREAKDOWNS, METRICS, SAMPLES_METRIC, STALLS_METRIC
-from stepscope.ncu.model import Launch, Line, Report, Rule, RuleKind
-from stepscope.ncu.reading import Wanted
+from stepscope.ncu.model import Launch, Line, Report, Rule, RuleKind, Wanted
 from stepscope.ncu.rep_blocks import unfinished
 from stepscope.ncu.stalls import STALLS
 from stepscope.ncu.units import factor

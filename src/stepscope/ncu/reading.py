@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from pathlib import Path
 
-from stepscope.ncu.model import Report
+from stepscope.ncu.model import Report, Wanted
 from stepscope.trace.errors import InputError
-
-Wanted = Callable[[int, str], bool]
-"""(number, name) of a launch -> whether rules, source lines and instructions are read, too."""
 
 _MAGIC = b"NVR\0"
 _HEAD = 65536
@@ -57,6 +54,13 @@ def read_report(path: Path, wanted: Wanted | None = None) -> Report:
         raise InputError(
             f"{path} is no Nsight Compute report; give an .ncu-rep file, or what "
             "ncu --import REPORT.ncu-rep --csv --page raw prints"
+        )
+    odd = sum(value < 0 or value == math.inf for launch in report.launches
+              for value in launch.values.values())  # fmt: skip
+    if odd:
+        report.remarks.append(
+            f"{odd:,} figures are negative or infinite, so the file is damaged; they count as not "
+            "collected: print it again, or profile again"
         )
     if not report.launches:
         raise InputError(

@@ -51,7 +51,8 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 TITLES = {
     "column": "aligned columns for reading",
     "table": "a table with lines around its cells",
-    "csv": "comma-separated values; quoted where a value holds a comma, quote or line end",
+    "csv": "comma-separated values; quoted where a value holds a comma, quote or line end; texts "
+    "that a spreadsheet takes for formulas begin with an apostrophe",
     "tsv": "tab-separated values; tabs and line ends inside values become spaces",
     "json": "an array of objects, one a row; null where there is no value",
     "hdoc": "an HTML page with the table",

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
+from stepscope.server.background import Process, diagnosis_of
 from stepscope.server.desk import Lock, Questions, spans
 from stepscope.server.guard import Guard
 from stepscope.server.panels import PanelDesk
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from stepscope.api import Job
-    from stepscope.server.background import Process
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
@@ -164,18 +164,6 @@ class Desk:
             raise UsageError("the window is empty")
         explained = self._diagnosis is not None
         return _json(self._views.statistics(begin, end, explained=explained))
-
-
-def diagnosis_of(job: Job) -> bytes:
-    """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
-    diagnosis = job.diagnose()
-    found = {
-        "diagnosis": msgspec.to_builtins(diagnosis),
-        "instances": [
-            job.views.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
-        ],
-    }
-    return _json(found)
 
 
 def asset(name: str) -> bytes:

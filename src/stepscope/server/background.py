@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.trace.errors import InputError, StepscopeError, StorageError
 
 if TYPE_CHECKING:
@@ -136,10 +138,20 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def diagnosis_of(job: Job) -> bytes:
+    """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
+    diagnosis = job.diagnose()
+    found = {
+        "diagnosis": msgspec.to_builtins(diagnosis),
+        "instances": [
+            job.views.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
+        ],
+    }
+    return msgspec.json.encode(found)
+
+
 def _diagnose(job: Job) -> None:
     """Store what tables, the step view and the diagnosis show, as far as that is not done."""
-    from stepscope.server.app import diagnosis_of
-
     _nice(5)  # the page, which is there already, comes first
     print(f"doing explaining {job.events():,} events, once for this capture", flush=True)
     job.views.store_tables_and_steps(lambda name: print("stored", name, flush=True))

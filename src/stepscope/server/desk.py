@@ -50,7 +50,7 @@ def spans(begin: int, bucket: int, columns: int) -> tuple[int, int, int]:
         UsageError: there are none, or they end where no time is.
     """
     if bucket < 1 or columns < 1 or abs(begin) + bucket * columns > _MOST:
-        raise UsageError("the picture has no columns, or columns outside of all time")
+        raise UsageError("an impossible picture: it has no columns, or columns outside of all time")
     return begin, bucket, columns
 
 

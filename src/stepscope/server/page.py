@@ -9,7 +9,8 @@ import hashlib
 import msgspec
 
 from stepscope.api import Job
-from stepscope.server.app import asset, diagnosis_of
+from stepscope.server.app import asset
+from stepscope.server.background import diagnosis_of
 from stepscope.trace.errors import InputError
 
 

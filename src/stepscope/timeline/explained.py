@@ -6,6 +6,7 @@ so that it is done once, and by another process than the one that answers the pa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,6 @@ from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
-    from stepscope.timeline.timeline import Timeline
 
 _FACTS = ("evidence", "inferred", "op", "call", "late")
 
@@ -96,26 +96,24 @@ def gap_facts(e: Explanation) -> dict[str, IntArray]:
     }
 
 
-def store_explained(path: Path, identity: str, timeline: Timeline, answer: bytes) -> None:
+def store_explained(
+    path: Path, identity: str, tracks: Iterable[tuple[Track, Explanation]], answer: bytes
+) -> None:
     """Store the explained tracks of a job, and an answer that took as long.
 
     Args:
         path: the file.
         identity: what it depends on.
-        timeline: the timeline.
+        tracks: tracks that need an explanation, each with that of its device.
         answer: bytes that are kept with it.
 
     Raises:
-        InputError: a trace holds no GPU work.
         OSError: the file cannot be written.
     """
     names = Names()
     with ArrayWriter(path) as writer:
         told: dict[str, Any] = {}
-        for track in timeline.tracks:
-            if not track.explained:
-                continue
-            e = timeline.explanation(track)
+        for track, e in tracks:
             content = (steps_of if track.table == "step" else idle_of)(e, 0, names)
             told[track.path] = write_slices(writer, track.path, content)
             if track.table == "idle_gap":

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from stepscope.compare.history.model import Entry, Record, entry_of
-from stepscope.compare.history.remote import shown, without_password
-from stepscope.compare.history.store import needed
+from stepscope.compare.history.remote import needed, shown, without_password
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 T = TypeVar("T")

@@ -1,12 +1,13 @@
-"""A folder that fsspec reaches: ``s3://``, ``gs://``, ``abfs://``, ``memory://`` and others."""
+"""What another package reaches: a folder of fsspec's (``s3://``, ``gs://``, ``memory://`` ...)."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import posixpath
+from types import ModuleType
 from typing import Any
 
-from stepscope.compare.history.store import needed
 from stepscope.trace.errors import UsageError
 
 
@@ -105,3 +106,22 @@ def without_password(said: str, place: str) -> str:
     user, _, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
     secret = user.partition(":")[2]
     return said.replace(secret, "***") if secret else said
+
+
+def needed(module: str, package: str, why: str) -> ModuleType:
+    """Import an optional package.
+
+    Args:
+        module: its name.
+        package: what pip installs to bring it.
+        why: what it is for, as in "a PostgreSQL history".
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"{why} needs the package {module.partition('.')[0]} ({error}); pip install '{package}'"
+        ) from error

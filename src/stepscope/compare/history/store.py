@@ -6,15 +6,12 @@ files, anything else is an SQLite file.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Final, Protocol, Self
 
 from stepscope.compare.history.model import Entry, Plot, Record, record_of, series, unpacked
 from stepscope.compare.profile import Profile
-from stepscope.trace.errors import UsageError
 
 SERVERS: Final = ("postgresql", "postgres")
 
@@ -153,22 +150,3 @@ def opened(place: str, *, create: bool) -> Store:
     from stepscope.compare.history.sqlite import SqliteStore
 
     return SqliteStore(Path(place), create=create)
-
-
-def needed(module: str, package: str, why: str) -> ModuleType:
-    """Import an optional package.
-
-    Args:
-        module: its name.
-        package: what pip installs to bring it.
-        why: what it is for, as in "a PostgreSQL history".
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(
-            f"{why} needs the package {module.partition('.')[0]} ({error}); pip install '{package}'"
-        ) from error

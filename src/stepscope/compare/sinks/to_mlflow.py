@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.compare.history.model import Entry
-from stepscope.compare.history.store import needed
+from stepscope.compare.history.remote import needed
 from stepscope.compare.sinks.base import PREFIX, Sink, by_name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.compare.history.model import Entry
-from stepscope.compare.history.store import needed
+from stepscope.compare.history.remote import needed
 from stepscope.compare.sinks.base import PREFIX, Sink, by_name
 
 

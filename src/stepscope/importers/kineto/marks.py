@@ -54,7 +54,10 @@ class Marks:
 
     def _text(self, raw: msgspec.Raw) -> str:
         value = value_of(raw, self._counted)
-        return value if isinstance(value, str) else ""
+        if isinstance(value, str):
+            return value
+        self._counted["bad_value"] += value is not None
+        return ""
 
     def window(self, tables: Iterable[Spans]) -> tuple[int, int] | None:
         """Begin and end of the captured window, as recorded, with every event inside.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.docs.markdown import code, table
 from stepscope.timeline.classes import CLASSES
 from stepscope.timeline.colours import COLOURS, NAMED, OF_CAUSE, meaning
+from tools.docs.markdown import code, table
 
 
 def colours_page() -> list[str]:

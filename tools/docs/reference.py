@@ -19,25 +19,6 @@ from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
-from stepscope.docs.answers import reports_page, rules_page
-from stepscope.docs.colour_page import colours_page
-from stepscope.docs.comparison import comparison_parts
-from stepscope.docs.contracts import CONTRACTS, json_page, json_schema
-from stepscope.docs.kernel_pages import kernels_page
-from stepscope.docs.markdown import (
-    attributes,
-    code,
-    constants,
-    first_sentence,
-    page,
-    prose,
-    summary,
-    table,
-    text_constants,
-)
-from stepscope.docs.ncu_pages import limiters_page
-from stepscope.docs.rawformat import raw_format_page
-from stepscope.docs.snippets import demo_job
 from stepscope.gaps import call_cost, gil, noise, profiler_cost, stalls
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import submit_time as enqueueing
@@ -48,6 +29,25 @@ from stepscope.simulation import edit as simulated
 from stepscope.trace.meta import Absent
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
+from tools.docs.answers import reports_page, rules_page
+from tools.docs.colour_page import colours_page
+from tools.docs.comparison import comparison_parts
+from tools.docs.contracts import CONTRACTS, json_page, json_schema
+from tools.docs.kernel_pages import kernels_page
+from tools.docs.markdown import (
+    attributes,
+    code,
+    constants,
+    first_sentence,
+    page,
+    prose,
+    summary,
+    table,
+    text_constants,
+)
+from tools.docs.ncu_pages import limiters_page
+from tools.docs.rawformat import raw_format_page
+from tools.docs.snippets import demo_job
 
 PACKAGE = Path(stepscope.__file__).parent
 
@@ -301,12 +301,7 @@ def importers_page() -> str:
 
 def environment_page() -> str:
     """Environment variables."""
-    read = {
-        text
-        for text, files in text_constants(PACKAGE).items()
-        if re.fullmatch(r"STEPSCOPE_[A-Z_]+", text)
-        and any(not file.startswith("docs/") for file in files)
-    }
+    read = {text for text in text_constants(PACKAGE) if re.fullmatch("STEPSCOPE_[A-Z_]+", text)}
     if read != set(ENVIRONMENT):
         raise ValueError(f"ENVIRONMENT differs from what is read: {read ^ set(ENVIRONMENT)}")
     rows = [(code(name), text) for name, text in ENVIRONMENT.items()]

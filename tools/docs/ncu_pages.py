@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from stepscope.docs.markdown import code, constants, prose, table
 from stepscope.kernels import ceilings
 from stepscope.ncu import against, decide, explain, memory, result, roofline
 from stepscope.ncu.limiters import LIMITERS
@@ -13,6 +12,7 @@ from stepscope.ncu.stalls import STALLS
 from stepscope.operators import examine
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
+from tools.docs.markdown import code, constants, prose, table
 
 RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
     "ncu-kernels": (

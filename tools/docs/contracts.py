@@ -9,13 +9,13 @@ import msgspec
 
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
-from stepscope.docs.comparison import CONTRACTS as COMPARISON
-from stepscope.docs.comparison import Structs
-from stepscope.docs.markdown import attributes, code, page, prose, summary, table
-from stepscope.docs.ncu_pages import RESULTS
 from stepscope.simulation import path
 from stepscope.simulation import result as simulation
 from stepscope.trace.problems import Problem
+from tools.docs.comparison import CONTRACTS as COMPARISON
+from tools.docs.comparison import Structs
+from tools.docs.markdown import attributes, code, page, prose, summary, table
+from tools.docs.ncu_pages import RESULTS
 
 _DIAGNOSIS: Final[Structs] = [
     result.Diagnosis,

@@ -20,7 +20,7 @@ from stepscope.compare import (
     trend,
 )
 from stepscope.compare.history import folder, model, postgres, sqlite
-from stepscope.docs.markdown import code, constants, prose, table
+from tools.docs.markdown import code, constants, prose, table
 
 Structs = list[type[msgspec.Struct]]
 

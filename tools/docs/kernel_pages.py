@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.docs.markdown import code, constants, prose, table
 from stepscope.kernels import attention, chains, efficiency, optimizer, precision, view
 from stepscope.kernels.families import FAMILIES, MATHS
 from stepscope.kernels.peaks import PRODUCTS
+from tools.docs.markdown import code, constants, prose, table
 
 
 def kernels_page() -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.docs.markdown import code, constants, prose, summary, table
 from stepscope.importers.stepscope import layout
+from tools.docs.markdown import code, constants, prose, summary, table
 
 _NAMES = {
     getattr(layout, name): name.lower()

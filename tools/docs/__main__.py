@@ -1,4 +1,4 @@
-"""``python -m stepscope.docs``: write the generated documentation, or check that it is current."""
+"""``python3 dev.py docs``: write the generated documentation, or check that it is current."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from stepscope.docs.reference import PACKAGE, PAGES
-from stepscope.docs.snippets import demo_image, filled, words
+from tools.docs.reference import PAGES
+from tools.docs.snippets import demo_image, filled, words
 
+REPOSITORY = Path(__file__).parents[2]
 IMAGE = "docs/images/demo.svg"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write or check; returns the exit code: 1 when something is stale, 2 on bad use."""
-    parser = argparse.ArgumentParser(prog="python -m stepscope.docs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 dev.py docs", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when stale")
     parser.add_argument(
-        "--root", type=Path, default=PACKAGE.parents[1], help="the repository (default: this one)"
+        "--root", type=Path, default=REPOSITORY, help="the repository (default: this one)"
     )
     options = parser.parse_args(arguments)
     root: Path = options.root
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         if not options.check:
             _write(path, text)
     if options.check and stale:
-        print("run python -m stepscope.docs", file=sys.stderr)
+        print("run python3 dev.py docs", file=sys.stderr)
     return int(options.check and bool(stale))
 
 

@@ -1,0 +1,1 @@
+"""What the repository needs to work on itself; no part of the package."""
