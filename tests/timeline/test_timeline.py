@@ -162,9 +162,9 @@ def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
         (lambda s: s.timeline.tile([99], 0, 1, 1), "no track 99"),
         (lambda s: s.timeline.tile([0], 0, 0, 1), "impossible"),
         (lambda s: s.timeline.tile([0], 0, 1, 10**9), "impossible"),
-        (lambda s: s.asker.row(3, 10**6), "no row"),
-        (lambda s: s.asker.row(-1, 0), "no track"),
-        (lambda s: s.asker.near(3, -1, 1, same=True), "no row"),
+        (lambda s: s.views.asker.row(3, 10**6), "no row"),
+        (lambda s: s.views.asker.row(-1, 0), "no track"),
+        (lambda s: s.views.asker.near(3, -1, 1, same=True), "no row"),
     ],
 )
 def test_impossible_questions_are_refused(job: Job, ask: Callable[[Job], Any], says: str) -> None:
