@@ -196,12 +196,12 @@ def lock(arguments: Sequence[str]) -> int:
 
 
 def ui(arguments: Sequence[str]) -> int:
-    """Build the page of ``stepscope ui`` from its TypeScript; needs Node 20 or newer with npm."""
+    """Test and build the page of ``stepscope ui``; needs Node 20 or newer with npm."""
     no_more(arguments)
     npm = shutil.which("npm")
     if npm is None:
         raise DevError("npm is not installed; only changes of the page's source need it")
-    for command in ([npm, "ci"], [npm, "run", "build"]):
+    for command in ([npm, "ci"], [npm, "test"], [npm, "run", "build"]):
         if call(command, UI):
             raise DevError(f"{' '.join(command[1:])} failed (above)")
     (UI.parent / "static" / "built_from").write_text(ui_digest() + "\n", encoding="utf-8")
@@ -226,7 +226,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),
-    "ui": (ui, "build the page of stepscope ui with npm, after a change of its source"),
+    "ui": (ui, "test and build the page of stepscope ui with npm, after a change of its source"),
     "lock": (lock, "write requirements/dev.lock anew (--upgrade raises the pins)"),
 }
 

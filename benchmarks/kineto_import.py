@@ -29,7 +29,7 @@ _MOVED = re.compile(r'"(ts|id|correlation|External id)": (\d+)(\.\d+)?')
 
 def build(source: Path, target: Path, factor: int) -> int:
     """Write the trace ``factor`` times over; returns the number of bytes."""
-    from stepscope.importers.kineto.stream import open_text
+    from stepscope.importers.common.stream import open_text
 
     with open_text(source) as read:
         text = b"".join(iter(read, b"")).decode()

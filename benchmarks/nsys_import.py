@@ -124,7 +124,7 @@ def read_columns(path: Path) -> int:
     import adbc_driver_sqlite
     import pyarrow as pa
 
-    from stepscope.importers.nsys.detect import sqlite_uri
+    from stepscope.importers.nsys.source import sqlite_uri
 
     rows, kept = 0, []
     for table, columns in wanted_columns(path.with_suffix(".columns.json")):
@@ -220,7 +220,7 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> None:
-    from stepscope.importers.nsys.report import find_nsys
+    from stepscope.importers.nsys.sqlite_source import find_nsys
 
     path = folder / "tiled.sqlite"
     tile(arguments.source, path, arguments.factor, shuffle=arguments.shuffle)

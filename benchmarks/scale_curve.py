@@ -95,7 +95,7 @@ def nsys(folder: Path, operations: int) -> tuple[Path, int]:
 
 def kineto(folder: Path, operations: int) -> tuple[Path, int]:
     """A PyTorch trace of so many operations, about; returns it and how many."""
-    from stepscope.importers.kineto.stream import open_text
+    from stepscope.importers.common.stream import open_text
 
     with open_text(kineto_import.BUNDLED) as read:
         text = b"".join(iter(read, b""))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys_import import tile
-from stepscope.importers.nsys.report import find_nsys
+from stepscope.importers.nsys.sqlite_source import find_nsys
 
 
 def measure(command: list[str], environment: dict[str, str]) -> tuple[float, float, float]:

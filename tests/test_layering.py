@@ -94,7 +94,7 @@ ARROWS: dict[str, set[str]] = {
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
-    "tabular": {"gaps", "trace", "intervals"},
+    "tabular": {"trace", "intervals"},
     "timeline": {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),

@@ -2,7 +2,7 @@
 
 Times the same host-bound loops with and without the profiler (each variant in turn, five
 repetitions, median) and solves for the cost of one operator, one CUDA call, one Python function and
-one memory event. The results are the constants in stepscope/gaps/profiler_cost.py.
+one memory event. The results are the constants in stepscope/gaps/profiler_overhead.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stepscope.activity.launch import launching_calls
+from stepscope.activity.device import launching_calls
 from stepscope.trace.frame import Frame
 
 

@@ -10,8 +10,7 @@ import pytest
 from tests.support.build import MAIN, PID, Build
 
 from stepscope.activity.device import lanes
-from stepscope.activity.sampled_lines import SampledLines
-from stepscope.activity.where import Places
+from stepscope.activity.locations import Places, SampledLines
 from stepscope.api import Job
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"

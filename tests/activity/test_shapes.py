@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.activity import names as words
-from stepscope.activity import shapes
 from stepscope.kernels import view
 from stepscope.trace.frame import Frame
 
@@ -36,13 +35,13 @@ NAMES = st.lists(st.lists(st.sampled_from(PARTS), max_size=5).map("".join), min_
 def test_names_of_one_shape_are_judged_as_each_by_itself(
     holds: Callable[[str], bool], texts: list[str]
 ) -> None:
-    assert shapes.judged(texts, holds).tolist() == [holds(text) for text in texts]
+    assert words.judged(texts, holds).tolist() == [holds(text) for text in texts]
 
 
 @given(texts=NAMES, label=st.sampled_from(["", "step", "step1", "it 4", "batch_", "a"]))
 def test_names_that_mark_steps(texts: list[str], label: str) -> None:
     wanted = [words.marks_steps(text, label) for text in texts]
-    assert shapes.marking_steps(texts, label).tolist() == wanted
+    assert words.marking_steps(texts, label).tolist() == wanted
 
 
 def test_a_shape_is_asked_once() -> None:
@@ -53,16 +52,16 @@ def test_a_shape_is_asked_once() -> None:
         return bool(re.search("request", text))
 
     texts = [f"request {number}" for number in range(5000)] + ["other"]
-    assert shapes.judged(texts, holds).sum() == 5000
+    assert words.judged(texts, holds).sum() == 5000
     assert len(asked) == 2
 
 
 def test_rows_with_null_satisfy_nothing() -> None:
     frame = Frame({"name": np.array([1, -1, 0], np.int32)}, {"name": ["data", "step 3"]})
-    assert shapes.hits(frame, "name", words.is_step_range).tolist() == [True, False, False]
+    assert words.hits(frame, "name", words.is_step_range).tolist() == [True, False, False]
 
 
 def test_lists_that_are_gone_are_not_mistaken_for_others() -> None:
     for number in range(50):  # a new list may get the place in memory of an old one
         texts = [f"{'step' if number % 2 else 'kernel'} {i}" for i in range(3)]
-        assert shapes.judged(texts, words.is_step_range).tolist() == [bool(number % 2)] * 3
+        assert words.judged(texts, words.is_step_range).tolist() == [bool(number % 2)] * 3

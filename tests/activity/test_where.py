@@ -10,7 +10,7 @@ import pytest
 from tests.diagnosis.test_offload_and_input import shared
 from tests.support.build import MAIN, PID, US, Build
 
-from stepscope.activity.where import Where, function_at, is_framework_function
+from stepscope.activity.locations import Where, function_at, is_framework_function
 from stepscope.api import Job
 from stepscope.breakdown.explain import explain
 

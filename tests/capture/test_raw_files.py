@@ -17,9 +17,8 @@ from stepscope.capture import rawfiles
 from stepscope.capture.collector.build import SOURCES
 from stepscope.importers.registry import convert, detect
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.files import Files
 from stepscope.importers.stepscope.ranges import _pushpop
-from stepscope.importers.stepscope.raw import read_raw
+from stepscope.importers.stepscope.raw import Files, read_raw
 from stepscope.trace.errors import InputError
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.trace import Trace

@@ -11,7 +11,7 @@ import pytest
 from tests.capture.conftest import Program, read, texts
 
 from stepscope.capture.launcher import record
-from stepscope.importers.stepscope.stacks import _frames
+from stepscope.importers.stepscope.samples import _frames
 
 BUSY = """
     def inner(n):

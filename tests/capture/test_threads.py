@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.capture.conftest import Program, read, texts
 
 from stepscope.capture.threads import name_of, threads_of, tree_of
-from stepscope.importers.stepscope import threads as importer
+from stepscope.importers.common.sink import Sink
+from stepscope.importers.stepscope import samples as importer
 from stepscope.importers.stepscope.about import Window
-from stepscope.importers.stepscope.files import Files
-from stepscope.importers.stepscope.sink import Sink
+from stepscope.importers.stepscope.raw import Files
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import TraceWriter, write_meta

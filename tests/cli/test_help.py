@@ -34,12 +34,12 @@ def test_a_command_that_needs_another_word_shows_its_help(
     assert reader(*words, "--help").stdout == done.stderr
 
 
-def test_a_missing_action_is_one_line(reader: Stepscope) -> None:
-    said = reader.refuses("history", "--name", "x")
+def test_a_missing_action_is_one_line(stepscope: Stepscope) -> None:
+    said = stepscope.refuses("history", "--name", "x")
     assert said == (
         "Missing argument 'ACTION'. Choose from: add, list, plot, bisect, keep, copy, log"
     )
-    assert "'foo' is not one of" in reader.refuses("capture", "foo", "1")
+    assert "'foo' is not one of" in stepscope.refuses("capture", "foo", "1")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

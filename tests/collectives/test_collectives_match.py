@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ranks import ALL_REDUCE, Op, collective_times, participant
 
-from stepscope.collectives import Matched, kinds, match
+from stepscope.collectives import kinds
 from stepscope.collectives.clocks import Line
+from stepscope.collectives.match import Matched, match
 
 US = 1000
 MS = 1_000_000

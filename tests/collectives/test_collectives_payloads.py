@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tests.support.ranks import ALL_REDUCE, Op, participant
 
-from stepscope.collectives import Participant, match
+from stepscope.collectives.calls import Participant
+from stepscope.collectives.match import match
 from stepscope.trace.frame import Frame
 
 US = 1000

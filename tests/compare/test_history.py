@@ -166,6 +166,16 @@ def test_cells_of_other_types_are_one_sentence(statement: str, said: str, tmp_pa
         assert not history.entries() or history.profile(2)
 
 
+def test_names_of_tables_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
+    """SQLite quotes them in its error, which Python then cannot decode."""
+    path = filled(tmp_path / "h.sqlite", [10])
+    whole = path.read_bytes()
+    assert whole.count(b"tableentryentry") == 1
+    path.write_bytes(whole.replace(b"tableentryentry", b"table\x9cntryentry"))
+    with pytest.raises(InputError, match="damaged or no history"):
+        history_entries(str(path))
+
+
 def test_damage_is_one_sentence(tmp_path: Path) -> None:
     path = filled(tmp_path / "h.sqlite", [10] * 30)
     whole = path.read_bytes()

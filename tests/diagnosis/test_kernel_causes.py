@@ -11,7 +11,7 @@ from tests.support.ncu import bundled, written
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.kernels.attention import FUSED_SHARE
+from stepscope.kernels.fusion import FUSED_SHARE
 from stepscope.render.markdown import diagnosis_markdown
 
 STEPS = 6

@@ -29,7 +29,7 @@ def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Pa
 
 def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:
     """Copies alone leave all computing as idle time, which no cause explains."""
-    path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz")
+    path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz", tmp_path)
     with sqlite3.connect(path) as database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     diagnosis = Job([path]).diagnose()

@@ -13,7 +13,7 @@ from tests.support.build import Build
 from stepscope.activity.device import lanes
 from stepscope.diagnosis.causes import exposed_communication
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.gaps.call_cost import LARGEST_PART, UNIT_COSTS, call_cost
+from stepscope.gaps.profiler_overhead import LARGEST_PART, UNIT_COSTS, call_cost
 
 KERNELS, STEP, STEPS = 500, 10_000, 4
 

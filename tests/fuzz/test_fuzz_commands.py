@@ -138,7 +138,7 @@ class Tried:
             is_one_line(done.stderr)
             self.refused += 1
             return
-        if "--format" in done.args and "json" in done.args:
+        if "json" in done.args and (done.stdout or not done.stderr):  # a report may be skipped
             json.loads(done.stdout)
         if done.stdout == sound.stdout and done.returncode == sound.returncode:
             self.same += 1

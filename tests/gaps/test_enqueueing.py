@@ -12,7 +12,7 @@ from tests.support.build import MAIN, PID, Build
 
 from stepscope.activity.device import UNKNOWN_NS, HostSide, Lane, lanes
 from stepscope.breakdown.explain import explain
-from stepscope.gaps.submit_time import FEW_LOST, LATENCY_NS, enqueued
+from stepscope.gaps.idle import FEW_LOST, LATENCY_NS, enqueued
 from stepscope.trace.frame import Frame
 from stepscope.trace.trace import Trace
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.importers.common.naming import call_name, copy_name, short_kernel_name
-from stepscope.importers.kineto.columns import nanoseconds
+from stepscope.importers.common.cuda import call_name, copy_name, short_kernel_name
 from stepscope.importers.kineto.pieces import EventReader
+from stepscope.importers.kineto.spans import nanoseconds
 from stepscope.importers.registry import detect, load
 from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stepscope.importers.kineto.stream import open_text
+from stepscope.importers.common.stream import open_text
 from stepscope.importers.registry import detect, load
 from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace

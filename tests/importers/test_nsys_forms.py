@@ -16,7 +16,7 @@ from nsys_data.build import SHARED, make, problems, read, rows, small, unpacked
 from pyarrow import ipc
 
 from stepscope.importers.nsys import IMPORTER
-from stepscope.importers.nsys.report import find_nsys
+from stepscope.importers.nsys.sqlite_source import find_nsys
 from stepscope.importers.registry import detect, load, read_head
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError
@@ -233,7 +233,7 @@ def test_the_export_is_removed_after_an_error_too(tmp_path, report, temporary, m
 def test_no_nsys(tmp_path, report, monkeypatch):
     monkeypatch.delenv("STEPSCOPE_NSYS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("stepscope.importers.nsys.report._USUAL_FOLDERS", ())
+    monkeypatch.setattr("stepscope.importers.nsys.sqlite_source._USUAL_FOLDERS", ())
     with pytest.raises(InputError) as error:
         read(report, tmp_path)
     assert "nsys export -t sqlite 'my run.nsys-rep'" in str(error.value)
@@ -287,7 +287,7 @@ def test_which_nsys_is_used(tmp_path, monkeypatch):
     monkeypatch.delenv("STEPSCOPE_NSYS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     usual = tmp_path / "opt"
-    monkeypatch.setattr("stepscope.importers.nsys.report._USUAL_FOLDERS", (str(usual),))
+    monkeypatch.setattr("stepscope.importers.nsys.sqlite_source._USUAL_FOLDERS", (str(usual),))
     assert find_nsys() is None
     fake_nsys(usual, "", "2025.3.2/bin")
     newest = fake_nsys(usual, "", "2025.10.1/bin")

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.importers.nsys.correlation import CorrelationFlags
-from stepscope.importers.nsys.merge import merged
-from stepscope.importers.nsys.nesting import count_overlapping
-from stepscope.importers.nsys.prefetch import prefetched
+from stepscope.importers.common.nvtx import count_overlapping
+from stepscope.importers.common.texts import Lexicon, clean, clean_array
+from stepscope.importers.nsys.gpu import CorrelationFlags
+from stepscope.importers.nsys.rows import merged
 from stepscope.importers.nsys.samples import Points, paired
-from stepscope.importers.nsys.text import Lexicon, NameColumn, Strings, clean, clean_array
+from stepscope.importers.nsys.sink import NameColumn, Strings
+from stepscope.importers.nsys.source import prefetched
 from stepscope.trace.frame import NULL
 
 
@@ -152,7 +153,7 @@ def test_correlation_flags(calls, work):
 
 
 def test_scattered_correlation_ids_are_given_up(monkeypatch):
-    monkeypatch.setattr("stepscope.importers.nsys.correlation._MAX_PAGES", 2)
+    monkeypatch.setattr("stepscope.importers.nsys.gpu._MAX_PAGES", 2)
     flags = CorrelationFlags()
     flags.mark(numbers([1, 1, 1]), numbers([0, 1 << 20, 1 << 30]), 1)
     assert not flags.complete
@@ -200,7 +201,7 @@ def test_names_by_string_id(table, wanted):
 
 
 def test_a_huge_dictionary_is_cut_to_what_a_batch_uses(monkeypatch):
-    monkeypatch.setattr("stepscope.importers.nsys.text._LARGE_DICTIONARY", 3)
+    monkeypatch.setattr("stepscope.importers.common.texts._LARGE_DICTIONARY", 3)
     lexicon = Lexicon()
     codes = lexicon.codes(pa.array(["a", "b", "c", "d", None, "a"]))
     encoded = lexicon.encode(codes.slice(3))

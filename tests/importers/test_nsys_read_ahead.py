@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.importers.nsys import sqlite_source
-from stepscope.importers.nsys.prefetch import in_order
+from stepscope.importers.nsys.source import in_order
 from stepscope.importers.nsys.sqlite_source import SqliteSource
 
 

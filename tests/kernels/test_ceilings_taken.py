@@ -11,8 +11,7 @@ from tests.cli.command import Stepscope
 from tests.support.captures import DATA, unpack
 
 from stepscope.api.inputs import ceilings_beside_data_sheet, read_ceilings
-from stepscope.kernels.ceilings import Ceilings, peaks_from
-from stepscope.kernels.peaks import peaks_of
+from stepscope.kernels.ceilings import Ceilings, peaks_from, peaks_of
 from stepscope.trace.errors import InputError
 
 MEASURED: dict[str, Any] = {

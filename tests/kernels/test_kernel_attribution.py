@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.build import AUTOGRAD, Build
 
-from stepscope.activity.where import Where
+from stepscope.activity.locations import Where
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.kernels.attribution import plain_range_name, stack_of
 from stepscope.kernels.view import PHASES

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.kernels.ceilings import PRODUCTS, Peaks, peaks_of
 from stepscope.kernels.families import FAMILIES, MATHS, classify
-from stepscope.kernels.peaks import PRODUCTS, Peaks, peaks_of
 
 TABLE = Path(__file__).parents[1] / "data" / "kernel_names.tsv"
 NAMES = [line.split("\t") for line in TABLE.read_text().splitlines()[1:]]

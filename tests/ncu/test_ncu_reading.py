@@ -167,13 +167,11 @@ def test_damage_is_one_clear_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_without_the_package_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ncu_report", None)
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(b"NVR\0\x02\0\0\0\x08\x07")
-    with pytest.raises(InputError, match=r"stepscope\[ncu\]") as caught:
+    with pytest.raises(InputError, match="ncu-report package") as caught:
         read_report(path)
     assert "--page raw" in str(caught.value)
 

@@ -10,7 +10,7 @@ from tests.cli.command import Stepscope
 from tests.support.build import Build
 
 from stepscope.breakdown.explain import Explanation, explain
-from stepscope.operators.examine import MOST_LAUNCHES, Launches, launches_of
+from stepscope.operators.roofline import MOST_LAUNCHES, Launches, launches_of
 
 SLOW = "void lib::slow<float, 4>(float const*, int)"
 OTHER = "other_kernel"
@@ -129,7 +129,7 @@ def test_run_captures_what_the_diagnosis_is_about(
     assert "--profile-from-start off" in command
     assert "--launch-skip" not in command
     command = with_ncu(*run, "--kernel", "gemm", "--", "true").stdout
-    assert "--kernel-name regex:gemm" in command
+    assert "--kernel-id ::regex:gemm:6" in command
 
 
 def test_a_run_shows_what_it_captured(

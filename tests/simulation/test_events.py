@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.build import MAIN, PID, US, Build
 
 from stepscope.activity import names as words
-from stepscope.activity.attribution import apart, charge_owned, cut, inside
+from stepscope.activity.host import apart, charge_owned, cut, inside
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.gaps.gil import PATTERN, RECORDED, TIMED_OUT
-from stepscope.gaps.profiler_cost import SLOWEST_PACE, host_pace
+from stepscope.gaps.profiler_overhead import SLOWEST_PACE, host_pace
 from stepscope.gaps.stalls import NAMED, READS, WRITES
 from stepscope.intervals import union
 

@@ -9,10 +9,9 @@ from tests.support.programs import Item, mark, program, programs, wait
 
 from stepscope.activity.device import GPU_COLUMNS, HostSide, Lane
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation.edit import Subject
+from stepscope.simulation.changes import Subject
 from stepscope.simulation.path import KINDS, Walker
-from stepscope.simulation.program import Program
-from stepscope.simulation.replay import replay
+from stepscope.simulation.program import Program, replay
 from stepscope.trace.frame import Frame
 
 

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from tests.support.programs import Item, mark, naive_bounds, program, programs, wait
 
-from stepscope.simulation.program import Program
-from stepscope.simulation.replay import replay
+from stepscope.simulation.program import Program, replay
 
 
 def test_host_bound_and_device_bound_steps():

@@ -11,8 +11,8 @@ from tests.support.build import Build
 
 from stepscope.activity.device import lanes
 from stepscope.api import Job
-from stepscope.steps.find import find_steps
-from stepscope.steps.workload import Workload
+from stepscope.steps.detection import find_steps
+from stepscope.steps.kinds import Workload
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"
 

@@ -9,11 +9,10 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.activity.device import lanes
-from stepscope.steps.find import find_steps
-from stepscope.steps.model import Steps
+from stepscope.steps.detection import find_steps
+from stepscope.steps.kinds import Workload
+from stepscope.steps.model import Steps, steady_steps
 from stepscope.steps.periodicity import find_period
-from stepscope.steps.windows import steady_steps
-from stepscope.steps.workload import Workload
 
 
 def steps_of(build: Build, folder: Path) -> Steps:

@@ -10,9 +10,9 @@ from tests.support.build import Build
 
 from stepscope.activity.device import lanes
 from stepscope.breakdown.explain import explain
-from stepscope.steps.find import find_steps
-from stepscope.steps.windows import steady_steps
-from stepscope.steps.workload import Workload
+from stepscope.steps.detection import find_steps
+from stepscope.steps.kinds import Workload
+from stepscope.steps.model import steady_steps
 
 
 def test_steps_that_the_capture_ends_before_are_set_aside(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.activity.device import HostSide, Lane
-from stepscope.collectives import Participant
+from stepscope.collectives.calls import Participant
 from stepscope.trace.frame import Frame
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"

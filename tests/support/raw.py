@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.files import write_list
+from stepscope.importers.stepscope.raw import write_list
 
 STEP_NS = 1_000_000
 STEPS = 8

@@ -142,7 +142,7 @@ def test_every_class_and_cause_has_a_colour() -> None:
 def test_all_views_draw_from_one_place() -> None:
     page = Path(stepscope.__file__).parent / "server" / "ui" / "src"
     neutral = {"#10141a", "#ffffff", "#85898f"}  # text on a box, and a class that nobody knows
-    for file in page.glob("*.ts"):
+    for file in page.rglob("*.ts"):
         found = set(re.findall(r"#[0-9a-f]{6}\b", file.read_text(encoding="utf-8")))
         assert found <= neutral, file.name
     assert palette.KINDS["compute"] == colour_of("busy_compute")

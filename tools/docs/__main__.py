@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from tools.docs.page_types import PATH, page_types
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_image, filled, words
 
@@ -52,6 +53,8 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     for path in sorted(reference.glob("*")):
         if path.name not in PAGES:
             yield path, None
+    if _read(root / PATH) != page_types():
+        yield root / PATH, page_types()
     for path in pages_by_hand(root):
         before = path.read_text(encoding="utf-8")
         after = filled(before)

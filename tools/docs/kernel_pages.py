@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.kernels import attention, chains, efficiency, optimizer, precision, view
+from stepscope.kernels import efficiency, fusion, view
+from stepscope.kernels.ceilings import PRODUCTS
 from stepscope.kernels.families import FAMILIES, MATHS
-from stepscope.kernels.peaks import PRODUCTS
 from tools.docs.markdown import code, constants, prose, table
 
 
@@ -23,7 +23,7 @@ def kernels_page() -> list[str]:
     ]
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (view, optimizer, attention, precision, chains, efficiency)
+        for module in (view, fusion, efficiency)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

@@ -9,7 +9,6 @@ from stepscope.ncu import against, decide, explain, memory, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
-from stepscope.operators import examine
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -58,7 +57,7 @@ def limiters_page() -> list[str]:
     """Parts of the page on limiters."""
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (decide, memory, explain, against, operators, examine)
+        for module in (decide, memory, explain, against, operators)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

@@ -19,13 +19,11 @@ from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
-from stepscope.gaps import call_cost, gil, noise, profiler_cost, stalls
+from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
-from stepscope.gaps import submit_time as enqueueing
 from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
-from stepscope.simulation import costs, program, waits
-from stepscope.simulation import edit as simulated
+from stepscope.simulation import changes, program, waits
 from stepscope.trace.meta import Absent
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
@@ -236,7 +234,7 @@ def idle_page() -> str:
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, enqueueing, host, noise, stalls, gil, outliers, call_cost):
+    for module in (gaps, host, silence, stalls, gil, outliers, profiler_overhead):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()
@@ -245,12 +243,12 @@ def idle_page() -> str:
         parts.append(table(("constant", "value", "meaning"), rows))
     parts += [
         "## Cost of recording",
-        prose(summary(profiler_cost).partition("\n\n")[2]),
+        prose(summary(profiler_overhead).partition("\n\n")[2]),
         table(
             ("event", "ns"),
             [
                 (code(name.removesuffix("_NS").lower()), f"{value:,}")
-                for name, (value, _) in constants(profiler_cost).items()
+                for name, (value, _) in constants(profiler_overhead).items()
                 if isinstance(value, int) and name.endswith("_NS")
             ],
         ),
@@ -267,7 +265,7 @@ def simulation_page() -> str:
     ]
     rows = [
         (code(name), f"{value:,}", prose(doc))
-        for module in (program, costs, waits, simulated)
+        for module in (program, waits, changes)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]
@@ -352,15 +350,15 @@ def _sql_type(arrow: str) -> str:
 def _absent(importer: str) -> list[Absent]:
     """Everything that a capture of this source may lack."""
     if importer == "nsys":
-        from stepscope.importers.nsys.absent import absent_tables as nsys
+        from stepscope.importers.nsys.about import absent_tables as nsys
 
         return nsys({}, set())
     if importer == "stepscope":
-        from stepscope.importers.stepscope.absent import absent_tables as own
+        from stepscope.importers.stepscope.about import absent_tables as own
 
         return own({})
     if importer == "kineto":
-        from stepscope.importers.kineto.absent import absent_tables as kineto
+        from stepscope.importers.kineto.about import absent_tables as kineto
 
         nothing = dict.fromkeys(
             ("shapes", "calls", "python", "memory", "sync", "distributed", "collectives"), False

@@ -178,8 +178,7 @@ def ceilings_beside_data_sheet(document: bytes) -> pa.Table:
     import msgspec
     import pyarrow as pa
 
-    from stepscope.kernels.ceilings import CEILINGS, Ceilings
-    from stepscope.kernels.peaks import peaks_of
+    from stepscope.kernels.ceilings import CEILINGS, Ceilings, peaks_of
 
     found = msgspec.json.decode(document, type=Ceilings)
     sheet = peaks_of(found.device)

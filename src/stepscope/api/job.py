@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
-    from stepscope.operators.examine import Launches
-    from stepscope.operators.roofline import OperatorRooflines
+    from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
     from stepscope.timeline.timeline import Timeline

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepscope.ncu.model import Report
     from stepscope.ncu.result import Against, Explanation, KernelTable
     from stepscope.ncu.roofline import Roofline
-    from stepscope.operators.examine import Launches
+    from stepscope.operators.roofline import Launches
 
 CAUSES: Final = ("inefficient_kernel", "memory_bound_kernels")
 """Causes whose findings a report can go on from."""
@@ -127,8 +127,7 @@ def launches_to_examine(query: Query, diagnosis: Diagnosis, view: JobView) -> La
     Returns:
         None where no finding is about a kernel, and no operator is far below its roof.
     """
-    from stepscope.operators.examine import launches_of
-    from stepscope.operators.roofline import far_below
+    from stepscope.operators.roofline import far_below, launches_of
 
     diagnosed = {finding.cause for finding in diagnosis.findings} & set(CAUSES)
     rows = _heaviest(query, sorted(diagnosed), "name")

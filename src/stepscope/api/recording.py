@@ -258,7 +258,7 @@ def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[li
 def _finalised(folders: Sequence[Path], *, keep: bool) -> tuple[list[Path], list[str]]:
     """Read each rank's raw folder into a trace beside it; raw files of those that fail stay."""
     from stepscope.importers.registry import convert
-    from stepscope.importers.stepscope.files import write_list
+    from stepscope.importers.stepscope.raw import write_list
 
     traces, failures = [], []
     for raw in folders:

@@ -11,33 +11,44 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.activity.attribution import apart
 from stepscope.activity.device import Lane, Reader, lanes
-from stepscope.activity.host import HostTimeline, host_timeline
-from stepscope.activity.where import Places
+from stepscope.activity.host import HostTimeline, apart, host_timeline
+from stepscope.activity.locations import Places
 from stepscope.breakdown.outliers import Outliers, find_outliers
-from stepscope.gaps.call_cost import CallCost, call_cost
-from stepscope.gaps.compiling import compile_time
+from stepscope.gaps.compilation import FirstCalls, compile_time, first_calls
 from stepscope.gaps.gil import GilWaits, gil_waits
 from stepscope.gaps.idle import CAUSES, Gaps, explain_gaps
-from stepscope.gaps.loading import FirstCalls, first_calls
-from stepscope.gaps.measured_cost import MeasuredCost, measured_cost
-from stepscope.gaps.noise import without_noise
 from stepscope.gaps.offload import Offload, find_offload
-from stepscope.gaps.profiler_cost import NOTHING, RecordedCost, recorded_cost
+from stepscope.gaps.profiler_overhead import (
+    NO_COST,
+    CallCost,
+    MeasuredCost,
+    RecordedCost,
+    call_cost,
+    measured_cost,
+    recorded_cost,
+)
 from stepscope.gaps.stalls import Stalls, find_stalls
 from stepscope.gaps.unrecorded import Unrecorded, find_unrecorded
-from stepscope.gaps.untraced_cpu import Loop, input_time
+from stepscope.gaps.untraced_cpu import Loop, input_time, without_noise
 from stepscope.gaps.waiting import Waiting, host_waiting
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.kernels.ceilings import Ceilings
 from stepscope.kernels.findings import Findings
 from stepscope.kernels.view import Kernels
-from stepscope.steps.accounting import Accounting, account, host_device_copies
-from stepscope.steps.find import find_steps
-from stepscope.steps.model import AUTOMATIC, StepChoice, Steps
-from stepscope.steps.windows import Coverage, coverage, steady_steps
-from stepscope.steps.workload import Workload, workload
+from stepscope.steps.detection import find_steps
+from stepscope.steps.kinds import Workload, workload
+from stepscope.steps.model import (
+    AUTOMATIC,
+    Accounting,
+    Coverage,
+    StepChoice,
+    Steps,
+    account,
+    coverage,
+    host_device_copies,
+    steady_steps,
+)
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.meta import Meta
 
@@ -114,7 +125,7 @@ class Explanation:
     unrecorded: Unrecorded
     kernels: Kernels
     _read: Reader
-    recording: RecordedCost = NOTHING
+    recording: RecordedCost = NO_COST
     tool: CallCost | None = None
     measured: MeasuredCost | None = None
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.attribution import cut
 from stepscope.activity.device import Lane
+from stepscope.activity.host import cut
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY

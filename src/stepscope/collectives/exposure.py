@@ -1,5 +1,10 @@
 """Where the time of each rank goes between the same two moments of the job.
 
+A rank whose device waits inside collectives need not be fast: its host may be just as slow as the
+late rank's, hidden behind the waiting. Curing the late rank then gains nothing, because the next
+one is as late. So what a rank would need on its own account is the longer of two times: what its
+device did but wait, and what its host did but wait.
+
 All ranks of a synchronous job take the same time a step. Cut at the same moments, their times
 split differently: where one rank computes or idles longer, the others wait inside a collective.
 The parts sum to the windows exactly, so the late rank's surplus over the others is their waiting.
@@ -8,18 +13,88 @@ The parts sum to the windows exactly, so the late rank's surplus over the others
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from stepscope.activity import host as h
 from stepscope.breakdown.explain import Explanation
-from stepscope.collectives.pace import host_waits
-from stepscope.collectives.result import Matched, RankOps
+from stepscope.collectives.calls import Participant
+from stepscope.collectives.match import Matched, RankOps
 from stepscope.gaps.idle import CAUSES
-from stepscope.intervals import intersect, overlap_per_window, subtract, union
-from stepscope.intervals.algebra import Intervals
-from stepscope.intervals.distinct import distinct_values
-from stepscope.steps.accounting import account
+from stepscope.gaps.untraced_cpu import input_time
+from stepscope.intervals import intersect, overlap_per_window, subtract, total, union
+from stepscope.intervals.algebra import Intervals, clip
+from stepscope.intervals.distinct import among, distinct_values
+from stepscope.steps.model import MIN_STEPS, account
 from stepscope.trace.frame import BoolArray, IntArray
+
+_BLOCKED_LAUNCH: Final = 20
+"""A launch that takes so many times the median waits for room in the queue, which holds about a
+thousand launches, and not for the host."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What the host of one rank needs for a steady step, ns.
+
+    Attributes:
+        need_ns: all its time but waiting for the device; 0 where steps are not known.
+        recording_ns: the estimated cost of recording in it.
+        calling_ns: of it, calls and the short pauses between them.
+        silent_ns: of it, long pauses without calls, and getting input.
+        least_ns: what it needs at least: without the most that the capturing tool may have added.
+            A host that had time to spare shows no limit by what it took.
+    """
+
+    need_ns: float
+    recording_ns: float
+    calling_ns: float
+    silent_ns: float
+    least_ns: float = 0.0
+
+
+def pace(p: Participant, e: Explanation) -> Pace:
+    """Look at the host from the begin of the first steady step to the end of the last."""
+    if len(e.steps) < MIN_STEPS or not len(e.lane.host.api):
+        return Pace(0.0, 0.0, 0.0, 0.0)
+    begins = e.steps.begin_ns
+    begin = int(begins[e.first])
+    end = int(begins[e.last + 1]) if e.last + 1 < len(begins) else e.steps.end_ns
+    if end <= begin:
+        return Pace(0.0, 0.0, 0.0, 0.0)
+    typical = int(np.median(e.steady_durations_ns))
+    timeline = h.host_timeline(e.lane, begin, end, typical, input_time(e.lane, p.read))
+    waited = clip(host_waits(e), begin, end)
+
+    def of(*labels: str) -> float:
+        rows = among(timeline.label, [h.LABELS.index(label) for label in labels])
+        own = union(timeline.start_ns[rows], timeline.end_ns[rows])
+        return total(subtract(own, waited)) / e.n_steady
+
+    need = (end - begin - total(waited)) / e.n_steady
+    recording = e.recording_ns / e.n_steady
+    # an estimate for torch.profiler is good to a factor of two
+    most = 2 * recording if e.tool is None else e.tool.most_ns
+    return Pace(
+        need_ns=need,
+        recording_ns=recording,
+        least_ns=max(need - most, 0.0),
+        calling_ns=of(h.DISPATCH),
+        silent_ns=of(h.SILENCE, h.INPUT),
+    )
+
+
+def host_waits(e: Explanation) -> Intervals:
+    """When the host waited for a busy device: in synchronisations, copies, and for a full queue."""
+    api = e.lane.host.api
+    calls = np.flatnonzero(e.lane.calls_of(e.lane.call >= 0))
+    length = api["end_ns"][calls] - api["start_ns"][calls]
+    blocked = calls[length > _BLOCKED_LAUNCH * np.median(length)] if len(calls) else calls
+    rows = np.concatenate((e.timeline.blocking.call, blocked)).astype(np.int64)
+    rows = rows[among(api["thread_id"][rows], e.lane.host.launch_threads)]
+    return intersect(union(api["start_ns"][rows], api["end_ns"][rows]), e.lane.busy)
+
 
 _EDGE = 0.1
 """Part of a step that a window may stick out of another rank's steady steps: steps begin a little
@@ -273,3 +348,51 @@ def _blocking(e: Explanation, moving: Intervals) -> Intervals:
         np.concatenate((np.clip(enqueued, start, end), held_up[0])),
         np.concatenate((end, held_up[1])),
     )
+
+
+_SHAPE = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of every device in every window; arrays are windows x devices.
+
+    Attributes:
+        kernels: compute kernels that began.
+        threads: threads that they were launched with.
+    """
+
+    kernels: IntArray
+    threads: IntArray
+
+
+def work(participants: list[Participant], own_windows: list[Windows]) -> Work:
+    """Count the work that begins in each window (on each device's own clock)."""
+    columns = []
+    for p, (begin, end) in zip(participants, own_windows, strict=True):
+        ops = p.lane.ops
+        shape = p.read("gpu_op", *_SHAPE)
+        at = np.searchsorted(shape["id"], ops["id"])
+        threads = np.ones(len(ops), np.int64)
+        for name in _SHAPE[1:]:
+            threads *= np.maximum(shape[name][at], 1).astype(np.int64)
+        kernel = p.lane.is_compute
+        start = ops["start_ns"]
+        low, high = np.searchsorted(start, begin), np.searchsorted(start, end)
+        columns.append(
+            [
+                _sums(weight, low, high)
+                for weight in (
+                    kernel.astype(np.int64),
+                    np.where(kernel, threads, 0),
+                )
+            ]
+        )
+    kernels, launched = (np.stack([c[i] for c in columns], axis=1) for i in range(2))
+    return Work(kernels, launched)
+
+
+def _sums(weight: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    done = np.concatenate(([0], np.cumsum(weight)))
+    found: IntArray = done[high] - done[low]
+    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
@@ -12,21 +13,23 @@ from stepscope.activity.communication import also_computes, qualified_name
 from stepscope.breakdown.explain import Explanation
 from stepscope.collectives.calls import Participant
 from stepscope.collectives.exposure import (
+    Pace,
     Parts,
     Windows,
+    Work,
+    pace,
     parts,
     step_windows,
+    transfer_limits,
     windows,
+    work,
 )
-from stepscope.collectives.facts import Facts, facts
-from stepscope.collectives.late import Lateness, lateness
-from stepscope.collectives.match import match
-from stepscope.collectives.pace import Pace, pace
+from stepscope.collectives.late import Lateness, lateness, own_time
+from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
-from stepscope.collectives.result import Matched
-from stepscope.collectives.work import Work, work
-from stepscope.intervals.distinct import distinct_values
-from stepscope.trace.frame import IntArray
+from stepscope.intervals import overlap_per_window
+from stepscope.intervals.distinct import among, distinct_values
+from stepscope.trace.frame import AnyArray, IntArray
 
 _MATCHED: Final = 0.5
 """Ranks of which less of the communication has a counterpart are compared step by step."""
@@ -179,3 +182,186 @@ def collectives(
     """The communication of some devices; None where they do not communicate."""
     matched = match(participants)
     return None if matched is None else Collectives(participants, explained, matched)
+
+
+_SHOWN_RANKS = 16
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One value for each matched operation of each device, device by device.
+
+    Attributes:
+        device: position of the device.
+        op: row of its ``lane.ops``.
+        instance: the operation of the job.
+        start: begin on the trace's own clock, ns.
+        end: end on the trace's own clock, ns.
+        waiting: until the last rank has joined, ns.
+        transfer: afterwards, ns.
+        absent: between the two, what is likely to be waiting for ranks that are not there, ns.
+        exposed_waiting: of the waiting, what no compute kernel covers, ns.
+        exposed_transfer: of the transfer, what no compute kernel covers, ns.
+        lateness: from the first rank's start to its own, ns.
+    """
+
+    device: IntArray
+    op: IntArray
+    instance: IntArray
+    start: IntArray
+    end: IntArray
+    waiting: IntArray
+    transfer: IntArray
+    absent: IntArray
+    exposed_waiting: IntArray
+    exposed_transfer: IntArray
+    lateness: IntArray
+
+
+def facts(explained: Sequence[Explanation], matched: Matched) -> Facts:
+    """Look at every matched operation of the explained devices."""
+    found: list[list[IntArray]] = []
+    limits = transfer_limits(matched)
+    for number, (e, rank) in enumerate(zip(explained, matched.ranks, strict=True)):
+        start, stop = e.lane.ops["start_ns"][rank.op], e.lane.ops["end_ns"][rank.op]
+        joined, moving = start + rank.waiting_ns, limits[number]
+        compute = e.lane.union_of(e.lane.is_compute)
+        found.append(
+            [
+                np.full(len(rank.op), number, np.int64),
+                rank.op,
+                rank.instance,
+                start,
+                stop,
+                rank.waiting_ns,
+                moving,
+                rank.transfer_ns - moving,
+                rank.waiting_ns - overlap_per_window(compute, start, joined),
+                moving - overlap_per_window(compute, stop - moving, stop),
+                rank.start_ns - matched.instances.first_start_ns[rank.instance],
+            ]
+        )
+    names = [field.name for field in fields(Facts)]
+    columns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Facts(**dict(zip(names, columns, strict=True)))
+
+
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    """Ranks as text; runs are shortened."""
+    if len(ranks) > 2 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    shown = ",".join(map(str, ranks[:_SHOWN_RANKS]))
+    return shown + (",..." if len(ranks) > _SHOWN_RANKS else "")
+
+
+def stages_of(c: Collectives) -> list[list[int]]:
+    """Positions of the devices of each stage, from one end of the pipeline to the other.
+
+    Devices are neighbours where sends and receives connect them. Replicas of a pipeline have
+    stages of the same place in it.
+    """
+    pipeline = {guess.channel for guess in c.groups if guess.id == "pipeline_parallel"}
+    near: dict[int, set[int]] = {}
+    for number in pipeline:
+        members = {device for device, _ in c.matched.channels[number].members}
+        for device in members:
+            near.setdefault(device, set()).update(members - {device})
+    found: dict[int, int] = {}
+    for start in sorted(near, key=lambda device: (len(near[device]), device)):
+        if start in found:
+            continue
+        around = _component(near, start)
+        if len(around) > 2 and all(len(near[device]) == 2 for device in around):
+            # interleaved stages send from the last rank to the first one as well: a ring
+            found.update({device: place for place, device in enumerate(around)})
+            continue
+        place, front = 0, [start]
+        while front:
+            for device in front:
+                found[device] = place
+            front = sorted({d for device in front for d in near[device]} - found.keys())
+            place += 1
+    stages: list[list[int]] = [[] for _ in range(max(found.values(), default=-1) + 1)]
+    for device, place in sorted(found.items()):
+        stages[place].append(device)
+    return stages
+
+
+def _component(near: dict[int, set[int]], start: int) -> list[int]:
+    """All devices that are connected with one, ascending."""
+    seen, front = {start}, {start}
+    while front:
+        front = {other for device in front for other in near[device]} - seen
+        seen |= front
+    return sorted(seen)
+
+
+PACE_COLUMNS: Final = {
+    "rank": "rank",
+    "process_id": "operating-system process id",
+    "device": "CUDA device ordinal inside the process",
+    "steps": "steady steps that all devices share",
+    "step_ns": "their mean length, ns",
+    "need_ns": "what a step would take if this device waited for no other and nothing recorded it: "
+    "the longer of what its device and what its host does but wait, ns a step",
+    "host_need_ns": "what its host does but wait for the device, with the cost of recording, ns a "
+    "step; 0 where the steps are not known",
+    "waiting_ns": "collectives wait for the last rank and nothing covers it, ns a step",
+    "transfer_ns": "communication moves data and nothing covers it, ns a step",
+    "blocking_ns": "part of transfer_ns that other work was ready to follow, ns a step",
+    "bubble_ns": "part of waiting_ns in sends and receives, ns a step",
+    "absent_ns": "likely waiting for ranks that are not there, ns a step",
+    "compute_ns": "compute kernels run, ns a step",
+    "alone_ns": "part of compute_ns in which no communication runs, ns a step",
+    "stage": "place in the pipeline, 0 at one end of it; -1 where it is in none",
+    "kernels": "compute kernels a step",
+    "threads": "threads they are launched with, a step",
+    "operations": "matched communication operations in these steps",
+    "joined_last": "of them, those that this device began last",
+    "late": "whether the others wait for this device",
+    "imposed_ns": "how much sooner the job would go on if the late devices were in time, ns a "
+    "step; 0 where the device is not late",
+}
+
+
+def pace_columns(c: Collectives) -> dict[str, AnyArray]:
+    """One value a device for each of ``PACE_COLUMNS``."""
+    parts, matched = c.parts, c.matched
+    n = len(matched.ranks)
+    late = c.lateness
+    instances = matched.instances
+    inside = c.step_of(instances.last_start_ns) >= 0
+    several = inside & (instances.members > 1)
+    devices = late.devices if late is not None and not late.common else []
+    stage = np.full(n, -1, np.int64)
+    for place, members in enumerate(stages_of(c)):
+        stage[members] = place
+    is_late = among(np.arange(n), devices)
+
+    def mean(values: AnyArray) -> AnyArray:
+        if not len(parts):
+            return np.zeros(n, np.int64)
+        means: AnyArray = np.rint(values.mean(axis=0)).astype(np.int64)
+        return means
+
+    imposed = round(late.imposed_ns) if late is not None else 0
+    return {
+        "rank": np.array([rank.rank for rank in matched.ranks], np.int64),
+        "process_id": np.array([rank.process_id for rank in matched.ranks], np.int64),
+        "device": np.array([rank.device for rank in matched.ranks], np.int64),
+        "steps": np.full(n, len(parts)),
+        "step_ns": np.full(n, round(c.step_ns)),
+        "need_ns": mean(own_time(parts, c.paces)),
+        "host_need_ns": np.array([round(pace.need_ns) for pace in c.paces], np.int64),
+        **{
+            f"{name}_ns": mean(getattr(parts, name))
+            for name in ("waiting", "transfer", "blocking", "bubble", "absent", "compute", "alone")
+        },
+        "stage": stage,
+        "kernels": mean(c.work.kernels),
+        "threads": mean(c.work.threads),
+        "operations": np.array([int(inside[rank.instance].sum()) for rank in matched.ranks]),
+        "joined_last": np.bincount(instances.last[several], minlength=n),
+        "late": is_late,
+        "imposed_ns": np.where(is_late, imposed, 0),
+    }

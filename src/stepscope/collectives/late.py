@@ -8,9 +8,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.collectives.exposure import Parts
-from stepscope.collectives.pace import Pace
-from stepscope.collectives.work import Work
+from stepscope.collectives.exposure import Pace, Parts, Work
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -3,26 +3,191 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.collectives import kinds
 from stepscope.collectives.calls import Calls, JobCalls, Participant, job_calls
-from stepscope.collectives.clocks import HOP_NS, Line, pair_by_time
-from stepscope.collectives.exchanges import with_exchanges
+from stepscope.collectives.clocks import HOP_NS, SHARED_NS, Line, pair_by_time
+from stepscope.collectives.communicators import Channel, channels, with_payloads
 from stepscope.collectives.pairs import (
     LOOSE_NS,
     UNBOUND_NS,
     by_wall_clock,
     pair_line,
     pairs_by_number,
+    with_exchanges,
 )
-from stepscope.collectives.payloads import with_payloads
-from stepscope.collectives.quality import expected_size, missing_ranks, remarks
-from stepscope.collectives.result import Instances, Matched, RankOps
-from stepscope.collectives.streams import Channel, channels
 from stepscope.intervals.distinct import among
 from stepscope.trace.frame import IntArray
+
+
+@dataclass(frozen=True)
+class RankOps:
+    """The matched communication of one device; all arrays have one value an operation.
+
+    Attributes:
+        rank: the rank.
+        process_id: the process.
+        device: CUDA device ordinal inside the process.
+        op: rows of ``lane.ops``, ascending.
+        instance: which operation of the job each takes part in.
+        start_ns: begin on the job's clock.
+        end_ns: end on the job's clock.
+        waiting_ns: from its own start until the last member has begun (its own end at most), ns.
+        transfer_ns: the rest of its time, ns.
+        offset_ns: what to add to this trace's times at its first operation, ns.
+        clock: the conversion from the trace's clock to the job's.
+        unmatched: number of communication kernels without a counterpart.
+    """
+
+    rank: int
+    process_id: int
+    device: int
+    op: IntArray
+    instance: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    waiting_ns: IntArray
+    transfer_ns: IntArray
+    offset_ns: int
+    clock: Line
+    unmatched: int
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Operations of the job; all arrays have one value an instance, in order of their last start.
+
+    Attributes:
+        kind: code of the kind (``kinds.KINDS``).
+        channel: number of the communicator (``Matched.channels``).
+        looks: code of what it looks like (kind, type, size); operations alike have the same.
+        bytes: message size; -1 where unknown.
+        members: devices found.
+        size: devices it should have; equal to ``members`` where nothing tells.
+        first_start_ns: begin of the earliest member, ns on the job's clock.
+        last_start_ns: begin of the latest member.
+        second_start_ns: begin of the latest member but one.
+        first_end_ns: end of the earliest member.
+        last: position in ``Matched.ranks`` of the latest member.
+    """
+
+    kind: IntArray
+    channel: IntArray
+    looks: IntArray
+    bytes: IntArray
+    members: IntArray
+    size: IntArray
+    first_start_ns: IntArray
+    last_start_ns: IntArray
+    second_start_ns: IntArray
+    first_end_ns: IntArray
+    last: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Several ranks as one job.
+
+    Attributes:
+        ranks: one for each device, in the order given.
+        instances: the operations.
+        channels: the communicators.
+        missing_ranks: ranks that communicators or the world size name and that are not there.
+        impossible: instances in which one member ends before another begins although all must
+            wait for all: a measure of wrong matches and clocks.
+        says: what could not be matched or had to be assumed, in sentences.
+    """
+
+    ranks: list[RankOps]
+    instances: Instances
+    channels: list[Channel]
+    missing_ranks: list[int]
+    impossible: int
+    says: list[str]
+
+    @property
+    def offsets_ns(self) -> list[int]:
+        """What to add to each device's times, ns."""
+        return [rank.offset_ns for rank in self.ranks]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank of the job is there."""
+        return not self.missing_ranks
+
+
+def expected_size(job: JobCalls, channel: Channel, missing: list[int]) -> int:
+    """How many ranks a communicator should have."""
+    there = {p.rank for p in job.participants}
+    if channel.point_to_point:
+        return 2
+    if len(there) == 1:
+        return max(channel.size, 2, job.participants[0].world_size or 0)
+    if not channel.declared and set(channel.ranks) == there:
+        return channel.size + len(missing)  # a group of all ranks that are there has the others too
+    return channel.size
+
+
+def missing_ranks(job: JobCalls, found: list[Channel]) -> list[int]:
+    """Ranks that are named somewhere and not there."""
+    named: set[int] = set()
+    for channel in found:
+        named |= set(channel.ranks)
+    for p in job.participants:
+        named |= set(range(p.world_size or 0))
+    return sorted(named - {p.rank for p in job.participants})
+
+
+def remarks(
+    job: JobCalls, ranks: list[RankOps], missing: list[int], impossible: int, n: int
+) -> list[str]:
+    """What could not be matched or had to be assumed, in sentences."""
+    said = []
+    unmatched = sum(rank.unmatched for rank in ranks) if len(ranks) > 1 else 0
+    total = sum(len(calls) for calls in job.calls)
+    if unmatched:
+        most = max(ranks, key=lambda rank: rank.unmatched)
+        said.append(
+            f"{unmatched:,} of {total:,} communication kernels have no counterpart on another "
+            f"rank (most on rank {most.rank}: {most.unmatched:,}): captures that begin or end at "
+            "different times, lost records, or ranks that are not there"
+        )
+    if impossible:
+        said.append(
+            f"in {impossible:,} of {n:,} matched collectives one rank ends before another begins, "
+            "so that the clocks or the matches are not to be trusted there"
+        )
+    moved = [rank for rank in ranks if abs(rank.offset_ns - _wall(job, rank, ranks)) > SHARED_NS]
+    if moved:
+        said.append(
+            "the clocks of ranks "
+            + ", ".join(str(rank.rank) for rank in moved[:8])
+            + (", ..." if len(moved) > 8 else "")
+            + " were set by the ends of collectives, because their wall clocks disagree or are "
+            "unknown"
+        )
+    if missing:
+        several = len(missing) > 1
+        said.append(
+            f"rank{'s' if several else ''} {', '.join(map(str, missing[:8]))}"
+            + (", ..." if len(missing) > 8 else "")
+            + f" {'are' if several else 'is'} not there: what looks like a transfer may be "
+            f"waiting for {'them' if several else 'it'}; add "
+            f"{'their captures' if several else 'its capture'}"
+        )
+    return said
+
+
+def _wall(job: JobCalls, rank: RankOps, ranks: list[RankOps]) -> float:
+    number = next(i for i, r in enumerate(ranks) if r is rank)
+    line = by_wall_clock(job.participants[0], job.participants[number])
+    return line.offset_ns if line else float("inf")
 
 
 def match(participants: Sequence[Participant]) -> Matched | None:

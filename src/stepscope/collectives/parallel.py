@@ -11,7 +11,7 @@ import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.collectives import kinds
-from stepscope.collectives.result import Matched
+from stepscope.collectives.match import Matched
 from stepscope.intervals import coverage, overlap_per_window
 from stepscope.kernels.families import classify
 from stepscope.trace.frame import IntArray

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from stepscope.collectives import kinds
-from stepscope.collectives.facts import Facts, ranks_text
-from stepscope.collectives.job import Collectives
+from stepscope.collectives.job import Collectives, Facts, ranks_text
 from stepscope.collectives.parallel import LABELS
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stepscope.collectives import kinds
-from stepscope.collectives.facts import ranks_text
+from stepscope.collectives.job import ranks_text
 from stepscope.derived import DEVICE, DerivedTable
 from stepscope.jobs.view import JobView
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.derived import DEVICE, DerivedTable, of_device
+from stepscope.gaps.compilation import FIRST_CALL, FIRST_LAUNCH
 from stepscope.gaps.gil import GIL_EVIDENCE
-from stepscope.gaps.loading import FIRST_CALL, FIRST_LAUNCH
 from stepscope.gaps.stalls import STALL_EVIDENCE
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union

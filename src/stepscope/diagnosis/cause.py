@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from stepscope.activity.where import Where
+from stepscope.activity.locations import Where
 from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
 from stepscope.jobs.view import Device, JobView
-from stepscope.kernels.repair import Repair
+from stepscope.kernels.view import Repair
 from stepscope.simulation import Change
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit

@@ -8,7 +8,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.tool_cost import doubtful_ns
-from stepscope.kernels.repair import Repair
+from stepscope.kernels.view import Repair
 from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]

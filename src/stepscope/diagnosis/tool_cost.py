@@ -12,8 +12,7 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
-from stepscope.gaps.call_cost import LARGEST_PART
-from stepscope.gaps.measured_cost import DEVIATIONS, TABLE
+from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""

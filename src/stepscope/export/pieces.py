@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.activity.launch import launching_calls
+from stepscope.activity.device import launching_calls
 from stepscope.intervals.distinct import distinct_values, with_first
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track

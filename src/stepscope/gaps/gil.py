@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane, Reader
+from stepscope.activity.host import inside
 from stepscope.intervals import complement, overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY, Intervals, clip
 from stepscope.intervals.distinct import among, with_inverse

@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity import shapes
+from stepscope.activity import names as words
 from stepscope.activity.device import Lane
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.steps.accounting import host_device_copies
+from stepscope.steps.model import host_device_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
 MIN_PAIRS = 4
@@ -201,7 +201,7 @@ def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
     none = np.zeros(n, bool)
     if not len(ranges):
         return none
-    hits = shapes.hits(ranges, "name", lambda text: bool(_SAYS_OFFLOAD.search(text)))
+    hits = words.hits(ranges, "name", lambda text: bool(_SAYS_OFFLOAD.search(text)))
     start, end = union(ranges["start_ns"][hits], ranges["end_ns"][hits])
     if not len(start):
         return none

@@ -14,14 +14,12 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity import shapes
-from stepscope.activity.attribution import inside
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.host import LONG_SILENCE_NS
+from stepscope.activity.host import LONG_SILENCE_NS, inside
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among
-from stepscope.steps.accounting import host_device_copies
+from stepscope.steps.model import host_device_copies
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 NAMED: Final = 0
@@ -241,7 +239,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     starts, ends = [], []
     ranges = host.ranges
     if len(ranges):
-        hits = shapes.hits(ranges, "name", words.is_checkpoint_range)
+        hits = words.hits(ranges, "name", words.is_checkpoint_range)
         hits &= among(ranges["thread_id"], host.launch_threads)
         often = np.bincount(ranges["name"][hits], minlength=1) > TIMES_A_STEP * max(n_steps, 1)
         hits[hits] = ~often[ranges["name"][hits]]

@@ -1,4 +1,4 @@
-"""Tell what a long silence of the host was: waiting for input, or work of its own.
+"""Tell what a long silence of the host was: waiting for input, noise, or work of its own.
 
 A silence is a stretch without any CUDA call on the threads that enqueue work. The evidence, in
 the order it is trusted: an annotation or Python function that says so; a wait in the operating
@@ -8,23 +8,28 @@ Without evidence it is host work.
 An upload alone is weak evidence, for all host work may end in one. It counts where the program
 trains, as far as anyone can tell, where the upload is the first thing in a step and not a mere
 scalar, and where it does not bring back what went to the host before.
+
+Work of the program comes at its place in the step: the same number of operations after the step's
+begin, or before its end, as in other steps. A pause at a place that takes microseconds in the
+other steps is the machine's doing (another thread or process, a clock interrupt, a page fault).
+It costs device time only because the host has no lead, which is what launch-bound means.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from stepscope.activity import host as h
 from stepscope.activity import names as words
-from stepscope.activity import shapes
 from stepscope.activity.device import HostSide, Lane, Reader
-from stepscope.activity.host import SMALL_COPY_BYTES
+from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline, inside
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
 from stepscope.intervals.algebra import EMPTY, Intervals
-from stepscope.intervals.distinct import among
+from stepscope.intervals.distinct import among, distinct_rows, with_counts
 from stepscope.trace.frame import BoolArray, IntArray
 
 NO_EVIDENCE: Final = 0
@@ -137,7 +142,7 @@ def input_ranges(host: HostSide) -> Intervals:
     if not len(ranges):
         return EMPTY
     launching = among(ranges["thread_id"], host.launch_threads)
-    hits = shapes.hits(ranges, "name", words.is_input_range) & launching
+    hits = words.hits(ranges, "name", words.is_input_range) & launching
     return union(ranges["start_ns"][hits], ranges["end_ns"][hits])
 
 
@@ -147,13 +152,13 @@ def _named(host: HostSide, quiet: Intervals, step_label: str) -> IntArray:
     ranges = host.ranges
     if not len(ranges):
         return np.full(n, -1, np.int64)
-    telling = ~np.append(shapes.marking_steps(ranges.texts["name"], step_label), True)
+    telling = ~np.append(words.marking_steps(ranges.texts["name"], step_label), True)
     rows = np.flatnonzero(telling[ranges["name"]] & (ranges["thread_id"] == host.main_thread))
     if not len(rows):
         return np.full(n, -1, np.int64)
     middle = (quiet[0] + quiet[1]) // 2
     inner = stab_innermost(ranges["start_ns"][rows], ranges["end_ns"][rows], middle)
-    is_input = shapes.hits(ranges, "name", words.is_input_range)[rows]
+    is_input = words.hits(ranges, "name", words.is_input_range)[rows]
     return np.where(inner < 0, -1, np.where(is_input[inner], NAMED_INPUT, NAMED_OTHER))
 
 
@@ -236,3 +241,54 @@ def _is_batch(lane: Lane, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
         amount = total[until] - total[place[op]]
         first &= soon | among(amount, amount[soon & first & (latest >= 0)])
     return np.asarray(enough & back & first, np.bool_)
+
+
+MIN_STEPS = 4
+"""Fewer steps cannot tell what recurs."""
+
+RECURS_IN = 0.25
+"""Share of the steps, two at least, in which a pause at one place is the program's own."""
+
+
+def without_noise(
+    timeline: HostTimeline, lane: Lane, step_begin_ns: IntArray, loop: Loop
+) -> HostTimeline:
+    """The timeline with noise among its silences labelled as part of the dispatch.
+
+    Args:
+        timeline: what the host did in the steady window.
+        lane: the device.
+        step_begin_ns: when the host begins each steady step.
+        loop: the loop of the steps.
+    """
+    start, end = timeline.quiet
+    short = end - start < h.LONGEST_SILENCE_NS
+    if len(step_begin_ns) < MIN_STEPS or not short.any():
+        return timeline
+    noise = short & ~_recurs(lane, end, step_begin_ns)
+    if noise.any():  # a loader may be late now and then
+        noise &= ~explain_silences(lane, timeline.quiet, loop)[0]
+    if not noise.any():
+        return timeline
+    middle = (timeline.start_ns + timeline.end_ns) // 2
+    relabel = inside((start[noise], end[noise]), middle)
+    relabel &= timeline.label == h.LABELS.index(h.SILENCE)
+    return replace(
+        timeline,
+        label=np.where(relabel, h.LABELS.index(h.DISPATCH), timeline.label),
+        quiet=(start[~noise], end[~noise]),
+    )
+
+
+def _recurs(lane: Lane, at: IntArray, step_begin_ns: IntArray) -> BoolArray:
+    """Whether silences that end at some times have their like at the same place in other steps."""
+    enqueued = np.sort(lane.enqueue_begin_ns)
+    edges = np.searchsorted(enqueued, np.append(step_begin_ns, np.iinfo(np.int64).max))
+    step = np.maximum(np.searchsorted(step_begin_ns, at, side="right") - 1, 0)
+    position = np.searchsorted(enqueued, at)
+    needed = max(2.0, RECURS_IN * len(step_begin_ns))
+    found = np.zeros(len(at), bool)
+    for place in (position - edges[step], edges[step + 1] - position):
+        places, steps = with_counts(place[distinct_rows((place, step))[0]])
+        found |= steps[np.searchsorted(places, place)] >= needed
+    return found

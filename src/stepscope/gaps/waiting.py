@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity import shapes
-from stepscope.activity.attribution import inside
+from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
+from stepscope.activity.host import inside
 from stepscope.intervals import overlap_per_window, stab_innermost, union
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import BoolArray, Frame, IntArray
@@ -178,7 +178,7 @@ def _of_ddp(lane: Lane, rows: IntArray, begin_ns: int, end_ns: int) -> BoolArray
     fits = event & (count >= DDP_FEWEST) & (count <= DDP_MOST) & (count % 2 == 0)
     if not len(ranges):
         return np.asarray(fits, np.bool_)
-    forward = shapes.hits(ranges, "name", lambda text: text == _DDP_FORWARD)
+    forward = words.hits(ranges, "name", lambda text: text == _DDP_FORWARD)
     if not forward.any():
         # ranges were recorded, but not those of record_function: the pattern must do
         return np.asarray(fits & ~_any_framework_range(ranges), np.bool_)
@@ -192,4 +192,4 @@ def _any_framework_range(ranges: Frame) -> bool:
     def of_framework(text: str) -> bool:
         return text.startswith(("Optimizer.step#", "enumerate(DataLoader)#", "ProfilerStep"))
 
-    return bool(shapes.hits(ranges, "name", of_framework).any())
+    return bool(words.hits(ranges, "name", of_framework).any())

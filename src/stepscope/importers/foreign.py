@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stepscope.importers.kineto.stream import text_head
+from stepscope.importers.common.stream import text_head
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,6 @@ def _text(head: bytes) -> Foreign | None:
     return _STACKS if _looks_folded(text) else None
 
 
-_XLA_JSON: Final = "a trace of JAX's or TensorFlow's own profiler (trace.json)"
 _XLA_PROCESS: Final = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
 
 

@@ -16,9 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.sampled_lines import SampledLines
-from stepscope.activity.shapes import marking_steps
-from stepscope.activity.where import Where, function_at, is_framework_function
+from stepscope.activity.locations import SampledLines, Where, function_at, is_framework_function
+from stepscope.activity.names import marking_steps
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray

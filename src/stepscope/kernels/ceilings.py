@@ -1,12 +1,147 @@
-"""Ceilings that ``stepscope ceilings`` measured on a GPU, instead of those of its data sheet."""
+"""What a GPU can do at most: dense peaks of its data sheet, or ceilings measured on it."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from stepscope.kernels.peaks import Peaks, peaks_of
+
+@dataclass(frozen=True)
+class Peaks:
+    """Data-sheet peaks of one product.
+
+    Attributes:
+        name: product.
+        fp64: double precision on the general cores, FLOP/s.
+        fp32: single precision on the general cores, FLOP/s.
+        tf32: TF32 on tensor cores, dense, FLOP/s; 0 where it has none.
+        half: BF16 or FP16 on tensor cores with FP32 accumulation, dense, FLOP/s; FP16 only where it
+            has no BF16.
+        eight: FP8, dense, FLOP/s; 0 where it has none.
+        bandwidth: device memory, bytes/s.
+        source: data sheet.
+        fp64_product: matrix products in double precision, on tensor cores where it has such for
+            them, FLOP/s; 0: as ``fp64``.
+        measured: whether these were measured rather than taken from a data sheet.
+    """
+
+    name: str
+    fp64: float
+    fp32: float
+    tf32: float
+    half: float
+    eight: float
+    bandwidth: float
+    source: str
+    fp64_product: float = 0.0
+    measured: bool = False
+
+    @property
+    def bf16(self) -> bool:
+        """Whether the tensor cores multiply BF16: those that do came with TF32 (Ampere)."""
+        return self.tf32 > 0
+
+    def of(self, math: str) -> float:
+        """Peak of products in a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
+        return {
+            "fp64": self.fp64_product or self.fp64,
+            "fp32": self.fp32,
+            "tf32": self.tf32,
+            "16bit": self.half,
+            "8bit": self.eight,
+        }.get(math, 0.0)
+
+
+_SHEET: Final = "NVIDIA {} data sheet, {}"
+_HALVED: Final = "sparse peaks halved"
+_H100 = _SHEET.format("H100 Tensor Core GPU", _HALVED)
+_H200 = _SHEET.format("H200 Tensor Core GPU", _HALVED)
+_BLACKWELL = _SHEET.format("Blackwell (GB200 NVL72 and HGX B200)", "one GPU, " + _HALVED)
+_V100 = "NVIDIA V100 Tensor Core GPU data sheet"
+_A100 = "NVIDIA A100 Tensor Core GPU data sheet"
+_GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper V2"
+_AD102 = "NVIDIA Ada GPU architecture whitepaper V2"
+_GB202 = "NVIDIA RTX Blackwell GPU architecture whitepaper"
+_64TH = "; FP64 is 1/64 of FP32 by architecture"
+_32ND = "; FP64 is 1/32 of FP32 by architecture"
+
+
+def _p(
+    pattern: str,
+    name: str,
+    fp64: float,
+    fp64_product: float,
+    fp32: float,
+    tf32: float,
+    half: float,
+    eight: float,
+    bandwidth: float,
+    source: str,
+) -> tuple[str, Peaks]:
+    """One product, in TFLOP/s and GB/s as data sheets have them."""
+    t, g = 1e12, 1e9
+    return pattern, Peaks(
+        name,
+        fp64 * t,
+        fp32 * t,
+        tf32 * t,
+        half * t,
+        eight * t,
+        bandwidth * g,
+        source,
+        fp64_product * t,
+    )
+
+
+_PRODUCTS: Final = (
+    # the first pattern that is found in the product name counts
+    _p(r"GB200", "GB200", 40, 40, 80, 1250, 2500, 5000, 8000, _BLACKWELL),
+    _p(r"B200", "B200", 37, 37, 75, 1100, 2250, 4500, 7700, _BLACKWELL),
+    _p(r"GH200", "GH200", 34, 67, 67, 494, 989, 1979, 4000,
+       _SHEET.format("GH200 Grace Hopper Superchip", _HALVED)),
+    _p(r"H200.*NVL", "H200 NVL", 30, 60, 60, 417.5, 835.5, 1670.5, 4800, _H200),
+    _p(r"H200", "H200", 34, 67, 67, 494.5, 989.5, 1979, 4800, _H200),
+    _p(r"H100.*PCIe", "H100 PCIe", 26, 51, 51, 378, 756.5, 1513, 2000, _H100),
+    _p(r"H100.*NVL", "H100 NVL", 30, 60, 60, 417.5, 835.5, 1670.5, 3900, _H100),
+    _p(r"H100", "H100 SXM", 34, 67, 67, 494.5, 989.5, 1979, 3350, _H100),
+    _p(r"A[18]00.*80GB.*PCIe|A[18]00.*PCIe.*80GB", "A100 80GB PCIe", 9.7, 19.5, 19.5, 156, 312, 0,
+       1935, _A100),
+    _p(r"A[18]00.*80GB", "A100 80GB", 9.7, 19.5, 19.5, 156, 312, 0, 2039, _A100),
+    _p(r"A[18]00", "A100 40GB", 9.7, 19.5, 19.5, 156, 312, 0, 1555, _A100),
+    _p(r"L40S", "L40S", 1.43, 0, 91.6, 183, 362, 733, 864, "NVIDIA L40S data sheet" + _64TH),
+    _p(r"L40\b", "L40", 1.41, 0, 90.5, 90.5, 181, 362, 864, "NVIDIA L40 data sheet" + _64TH),
+    _p(r"L4\b", "L4", 0.47, 0, 30.3, 60, 121, 242.5, 300,
+       _SHEET.format("L4", _HALVED) + _64TH),
+    _p(r"A40\b", "A40", 0.58, 0, 37.4, 74.8, 149.7, 0, 696, "NVIDIA A40 data sheet" + _64TH),
+    _p(r"A30\b", "A30", 5.2, 10.3, 10.3, 82, 165, 0, 933, "NVIDIA A30 data sheet"),
+    _p(r"A10\b", "A10", 0.49, 0, 31.2, 62.5, 125, 0, 600, "NVIDIA A10 data sheet" + _64TH),
+    _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
+       f"NVIDIA RTX 6000 Ada data sheet; its FP8 peak halved for density, and again for TF32 and "
+       f"16 bit, as in the {_AD102}" + _64TH),
+    _p(r"RTX A6000", "RTX A6000", 0.6, 0, 38.7, 77.4, 154.8, 0, 768, _GA102 + _64TH),
+    _p(r"RTX 5090(?! D| Laptop)", "RTX 5090", 1.64, 0, 104.8, 104.8, 209.5, 419, 1792,
+       _GB202 + _64TH),
+    _p(r"RTX 4090(?! D| Laptop)", "RTX 4090", 1.29, 0, 82.6, 82.6, 165.2, 330.3, 1008,
+       _AD102 + _64TH),
+    _p(r"RTX 3090(?! Ti)", "RTX 3090", 0.56, 0, 35.6, 35.6, 71, 0, 936, _GA102 + _64TH),
+    _p(r"V100S", "V100S PCIe", 8.2, 0, 16.4, 0, 130, 0, 1134, _V100),
+    _p(r"V100.*PCIE", "V100 PCIe", 7, 0, 14, 0, 112, 0, 900, _V100),
+    _p(r"V100", "V100 SXM2", 7.8, 0, 15.7, 0, 125, 0, 900, _V100),
+    _p(r"T4\b", "T4", 0.25, 0, 8.1, 0, 65, 0, 300, "NVIDIA T4 data sheet" + _32ND),
+)  # fmt: skip
+
+
+def peaks_of(product: str) -> Peaks | None:
+    """Data-sheet peaks of a product by its name; None for one that is not in the table."""
+    return next((p for pattern, p in _PRODUCTS if re.search(pattern, product)), None)
+
+
+PRODUCTS: Final = tuple(peaks for _, peaks in _PRODUCTS)
+"""Every product of the table."""
+
 
 SCHEMA: Final = "stepscope.ceilings/1"
 

@@ -9,13 +9,24 @@ from __future__ import annotations
 from functools import cached_property
 
 from stepscope.gaps.idle import Gaps
-from stepscope.kernels.attention import UnfusedAttention, unfused_attention
-from stepscope.kernels.chains import Chains, MemoryBound, chains, memory_bound, taken_rows
-from stepscope.kernels.efficiency import Inefficient, inefficient_kernel
-from stepscope.kernels.optimizer import UnfusedOptimizer, unfused_optimizer
-from stepscope.kernels.precision import LowPrecision, low_precision
-from stepscope.kernels.repair import Repair
-from stepscope.kernels.view import Kernels
+from stepscope.kernels.efficiency import (
+    Inefficient,
+    LowPrecision,
+    inefficient_kernel,
+    low_precision,
+)
+from stepscope.kernels.fusion import (
+    Chains,
+    MemoryBound,
+    UnfusedAttention,
+    UnfusedOptimizer,
+    chains,
+    memory_bound,
+    taken_rows,
+    unfused_attention,
+    unfused_optimizer,
+)
+from stepscope.kernels.view import Kernels, Repair
 from stepscope.trace.frame import BoolArray
 
 

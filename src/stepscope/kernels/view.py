@@ -1,22 +1,77 @@
-"""The operations of one device as kernels: family, phase, order, device. What the causes ask."""
+"""The operations of one device as kernels: family, phase, order, device; and repairs of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from stepscope.activity import shapes
+from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
 from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import Attribution
-from stepscope.kernels.ceilings import Ceilings, peaks_from
+from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
 from stepscope.kernels.families import FAMILIES, MATHS, KernelClass, classify
-from stepscope.kernels.peaks import Peaks, peaks_of
 from stepscope.trace.frame import BoolArray, Frame, IntArray
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One repair of some operations of one device, in its steady window.
+
+    Attributes:
+        rows: rows of ``lane.ops``, ascending.
+        old_ns: length of each.
+        new_ns: length of each after the repair; 0 for one that is merged into another.
+        merged: which of them are not launched any more.
+        idle_ns: late launches that go with each: before it, and behind the last of a loop.
+        low_ns: the least that all of them together may take after the repair.
+        high_ns: the most that they may take, with the idle time that may stay.
+        replaced: whether one new operation a step takes the place of all of them, rather than
+            those of them that are not merged.
+    """
+
+    rows: IntArray
+    old_ns: IntArray
+    new_ns: IntArray
+    merged: BoolArray
+    idle_ns: IntArray
+    low_ns: int
+    high_ns: int
+    replaced: bool = False
+
+    @property
+    def saved_ns(self) -> int:
+        """What the repair saves, ns of the steady window."""
+        return int((self.old_ns - self.new_ns + self.idle_ns).sum())
+
+    @property
+    def saved_bounds_ns(self) -> tuple[int, int]:
+        """Least and most that it may save, ns of the steady window."""
+        before = int((self.old_ns + self.idle_ns).sum())
+        return max(before - self.high_ns, 0), max(before - self.low_ns, 0)
+
+    @property
+    def total_idle_ns(self) -> int:
+        """All late launches that go, ns of the steady window."""
+        return int(self.idle_ns.sum())
+
+    @property
+    def factor(self) -> float:
+        """New over old time of the operations that are still launched."""
+        old = int(self.old_ns[~self.merged].sum())
+        return float(self.new_ns[~self.merged].sum()) / old if old else 1.0
+
+
+def scaled(old_ns: IntArray, factor: float) -> IntArray:
+    """Lengths times a factor, ns."""
+    lengths: IntArray = np.rint(old_ns * factor).astype(np.int64)
+    return lengths
+
 
 FAMILY_NAMES: Final = tuple(FAMILIES)
 MATH_NAMES: Final = tuple(MATHS)
@@ -233,7 +288,7 @@ class Kernels:
         inside = np.zeros(len(self.lane.ops), bool)
         if not len(table):
             return inside
-        hits = shapes.hits(table, "name", _is_optimizer)
+        hits = words.hits(table, "name", _is_optimizer)
         hits &= table["thread_id"] == self.lane.host.main_thread
         start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
         if len(start):
@@ -312,6 +367,6 @@ def _is_backward_operator(text: str) -> bool:
 def _inside(table: Frame, rows: IntArray, holds: Callable[[str], bool]) -> BoolArray:
     if not len(table):
         return np.zeros(len(rows), bool)
-    hits = np.append(shapes.hits(table, "name", holds), False)
+    hits = np.append(words.hits(table, "name", holds), False)
     inside: BoolArray = hits[rows]
     return inside

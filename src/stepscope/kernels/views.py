@@ -23,7 +23,7 @@ SELECT family, kernel, math, count(*) AS calls,
        round(avg(end_ns - start_ns))::BIGINT AS mean_ns,
        min(end_ns - start_ns)::BIGINT AS min_ns, max(end_ns - start_ns)::BIGINT AS max_ns
 FROM kernel_family WHERE steady
-GROUP BY ALL ORDER BY time_ns DESC, kernel
+GROUP BY ALL ORDER BY time_ns DESC, kernel, family, math
 """
 """Kernels of the steady steps by family and name, all devices together."""
 
@@ -39,17 +39,23 @@ GROUPINGS: Final = {
 
 
 def operators_view(by: str) -> str:
-    """The statement that attributes device time to a key of ``GROUPINGS``."""
+    """The statement that attributes device time to a key of ``GROUPINGS``.
+
+    Of several most frequent modules or longest kernels it names the first by the alphabet: DuckDB
+    would take whichever of its threads comes first.
+    """
     key = GROUPINGS[by]
     mostly = "".join(
-        f", mode({name}) AS mostly_in_{name}" for name in ("module", "source") if name != by
+        f", mode({name} ORDER BY {name}) AS mostly_in_{name}"
+        for name in ("module", "source")
+        if name != by
     )
     return f"""
 SELECT coalesce({key}, '(none)') AS {"operator" if by == "inner" else by}, phase,
        count(*) AS kernels,
        round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS kernels_per_step,
 {_TIME}
-       arg_max(kernel, end_ns - start_ns) AS longest_kernel{mostly}
+       arg_min(kernel, (start_ns - end_ns, kernel)) AS longest_kernel{mostly}
 FROM kernel_family WHERE steady
 GROUP BY ALL ORDER BY time_ns DESC, 1, 2
 """

@@ -12,8 +12,8 @@ from stepscope.simulation.changes import (
     ScaleKernels,
     ScaleOps,
 )
-from stepscope.simulation.matched import Matched, MatchedJob, MatchedOps
 from stepscope.simulation.model import Prediction, Simulation
+from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
     "Change",

@@ -1,8 +1,20 @@
-"""Changes to a program that the simulator can replay. Several are replayed together."""
+"""Changes to a program that the simulator can replay, and the programs as they would be then."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from stepscope.activity import host as h
+from stepscope.activity.device import Lane
+from stepscope.gaps.idle import CROWDED_NS
+from stepscope.intervals.distinct import among, distinct_values, with_first
+from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
+from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.regex import regex
 
 
 @dataclass(frozen=True)
@@ -124,3 +136,365 @@ Change = (
     | RankLike
     | DeviceLike
 )
+
+
+Bound = Literal["low", "expected", "high"]
+"""Which of the stated uncertainties to assume: those that make the step short, none, or long."""
+
+RECORDING_FACTOR: Final = {"low": 2.0, "expected": 1.0, "high": 0.5}
+"""The estimated cost of recording is good to a factor of two (``gaps.profiler_overhead``)."""
+
+READ_LAUNCHES: Final = 4
+"""Reading a value takes a reduction of one to three kernels (a norm, a mean and a cast) and the
+copy to the host; a loop with more launches from one read to the next does other work as well."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program with what is needed to change it.
+
+    Attributes:
+        rank: its rank.
+        lane: the device it was built from.
+        program: the items.
+    """
+
+    rank: int
+    lane: Lane
+    program: Program
+
+    def becomes(self, **columns: object) -> Subject:
+        """The same with some columns replaced."""
+        return replace(self, program=replace(self.program, **columns))  # type: ignore[arg-type]
+
+    @property
+    def is_op(self) -> BoolArray:
+        """Items that enqueue an operation."""
+        return np.equal(self.program.kind, LAUNCH)
+
+    def of_ops(self, mask: BoolArray) -> BoolArray:
+        """Items whose operation a mask over ``lane.ops`` selects."""
+        return self.is_op & mask[np.maximum(self.program.op, 0)]
+
+
+def free(subject: Subject, cause: str, bound: Bound) -> Subject:
+    """One cause of idle time is gone."""
+    special: dict[str, Callable[[Subject, Bound], Subject]] = {
+        "launch_bound": launches_free,
+        "host_sync": _no_synchronisation,
+        "blocking_copy": _copies_overlap,
+        "profiler_overhead": _no_recording,
+        "small_kernels": _no_turnaround,
+        "unexplained": _no_delays,
+        "checkpoint_stall": _saved_beside,
+    }
+    if cause in special:
+        return special[cause](subject, bound)
+    return _no_work(subject, cause, bound)
+
+
+def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
+    """Host time of a cause is gone, and its waits with it; recording goes on."""
+    program = subject.program
+    work = program.work_ns.copy()
+    kept = np.zeros(len(program), np.int64)
+    if cause == "host_compute":
+        # what was recorded during a silence is the profiler's doing and would stay
+        factor = RECORDING_FACTOR["high" if bound == "low" else "low" if bound == "high" else bound]
+        silent = (program.recording_silent_ns * factor).astype(np.int64)
+        kept = np.minimum(silent, work[:, C[cause]])
+    work[:, C[cause]] = kept
+    if cause == "host_compute" and bound != "high":
+        subject = _without_trailing_waits(subject)
+    return _without_waits(subject.becomes(work_ns=work), cause)
+
+
+def _without_trailing_waits(subject: Subject) -> Subject:
+    """Without the synchronisations that end host work.
+
+    With nothing enqueued in between they belong to it (timing and logging synchronise), and go
+    where it goes.
+    """
+    program = subject.program
+    ends = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
+    ends &= program.work_ns[:, C["host_compute"]] > 0
+    ends &= ~np.append(False, _reads(subject)[:-1])
+    rows = set(np.flatnonzero(ends).tolist())
+    return subject.becomes(
+        waits={item: on for item, on in program.waits.items() if item not in rows},
+        call_ns=np.where(ends, 0, program.call_ns),
+    )
+
+
+def without_inferred(subject: Subject) -> Subject:
+    """Without the dependencies between streams that the capture does not hold."""
+    program = subject.program
+    if not program.inferred:
+        return subject
+    kept = {item: on for item, on in program.depends.items() if item not in program.inferred}
+    return subject.becomes(depends=kept)
+
+
+def _without_waits(subject: Subject, cause: str) -> Subject:
+    program = subject.program
+    gone = program.wait_cause == C[cause]
+    waits = {item: on for item, on in program.waits.items() if not gone[item]}
+    return subject.becomes(
+        waits=waits,
+        blocks=program.blocks & ~gone,
+        call_ns=np.where(gone & (program.kind == WAIT), 0, program.call_ns),
+        return_ns=np.where(gone, 0, program.return_ns),
+    )
+
+
+def launches_free(subject: Subject, bound: Bound) -> Subject:
+    """Enqueueing takes the host no time, and kernels follow one another as inside a graph."""
+    program = subject.program
+    work = program.work_ns.copy()
+    work[:, C["launch_bound"]] = 0
+    quick = np.minimum(program.turnaround_ns, GRAPH_NS)
+    return subject.becomes(
+        work_ns=work,
+        call_ns=np.where(subject.is_op, 0, program.call_ns),
+        turnaround_ns=program.turnaround_ns if bound == "high" else quick,
+    )
+
+
+def _no_recording(subject: Subject, bound: Bound) -> Subject:
+    """Less the estimated cost of recording, from where it was paid."""
+    program = subject.program
+    factor = RECORDING_FACTOR[bound]
+    work = program.work_ns.copy()
+    work[:, C["profiler_overhead"]] = 0
+    silent = (program.recording_silent_ns * factor).astype(np.int64)
+    rest = (program.recording_ns * factor).astype(np.int64) - silent
+    for cause in ("host_compute", "input_starvation"):
+        taken = np.minimum(silent, work[:, C[cause]])
+        work[:, C[cause]] -= taken
+        silent -= taken
+    call = program.call_ns.copy()
+    taken = np.minimum(rest, work[:, C["launch_bound"]])
+    work[:, C["launch_bound"]] -= taken
+    rest -= taken
+    return subject.becomes(work_ns=work, call_ns=call - np.minimum(rest, call))
+
+
+def _no_turnaround(subject: Subject, bound: Bound) -> Subject:
+    return subject.becomes(turnaround_ns=np.minimum(subject.program.turnaround_ns, 0))
+
+
+def _no_delays(subject: Subject, bound: Bound) -> Subject:
+    work = subject.program.work_ns.copy()
+    work[:, C["unexplained"]] = 0
+    freed = subject.becomes(work_ns=work, delay_ns=np.zeros_like(subject.program.delay_ns))
+    return _without_waits(freed, "unexplained")
+
+
+def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
+    """No wait for the device; values are not read back, nor computed only to be read."""
+    reads = _reads(subject)
+    gone = _without_waits(subject, "host_sync")
+    work = gone.program.work_ns.copy()
+    work[:, C["host_sync"]] = 0
+    gone = gone.becomes(work_ns=work)
+    if bound == "high":
+        return gone
+    return _without_items(gone, reads | _only_to_read(subject, reads), everything=True)
+
+
+def _reads(subject: Subject) -> BoolArray:
+    """Copies that bring a small value to the host, which then waits for it."""
+    program = subject.program
+    ops = subject.lane.ops
+    small = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
+    small &= ops["bytes"] <= h.SMALL_COPY_BYTES
+    reads = subject.of_ops(small)
+    waits = program.wait_cause == C["host_sync"]
+    following = np.append(waits[1:], False)
+    found: BoolArray = reads & (waits | following)
+    return found
+
+
+def _only_to_read(subject: Subject, reads: BoolArray) -> BoolArray:
+    """What lies between two reads that follow one another closely, with little enqueued."""
+    program = subject.program
+    inside = np.zeros(len(program), bool)
+    rows = np.flatnonzero(reads)
+    if len(rows) < 2:
+        return inside
+    at = program.at_ns
+    upto = np.cumsum(subject.is_op)
+    marks = np.cumsum(program.kind == MARK)
+    before, after = rows[:-1], rows[1:]
+    close = (at[after] - at[before] < CROWDED_NS) & (marks[after] == marks[before])
+    close &= upto[after] - upto[before] <= READ_LAUNCHES
+    change = np.zeros(len(program) + 1, np.int64)
+    np.add.at(change, before[close] + 1, 1)
+    np.add.at(change, after[close] + 1, -1)
+    inside = np.cumsum(change[:-1]) > 0
+    return inside
+
+
+def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Subject:
+    """Without some operations: neither the device nor the host spends time on them.
+
+    Args:
+        subject: the program.
+        gone: the items.
+        everything: all host time before them goes too; else what enqueueing takes.
+    """
+    program = subject.program
+    work = program.work_ns.copy()
+    marks = program.kind == MARK
+    gone = gone & ~marks
+    if everything:
+        work[gone] = 0
+    else:
+        work[gone, C["launch_bound"]] = 0
+    rows = set(np.flatnonzero(gone).tolist())
+    return subject.becomes(
+        work_ns=work,
+        call_ns=np.where(gone, 0, program.call_ns),
+        recording_ns=np.where(gone, 0, program.recording_ns),
+        recording_silent_ns=np.where(gone, 0, program.recording_silent_ns),
+        duration_ns=np.where(gone, 0, program.duration_ns),
+        turnaround_ns=np.where(gone, 0, program.turnaround_ns),
+        delay_ns=np.where(gone, 0, program.delay_ns),
+        latency_ns=np.where(gone, 0, program.latency_ns),
+        blocks=program.blocks & ~gone,
+        waits={item: on for item, on in program.waits.items() if item not in rows},
+    )
+
+
+def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
+    """Blocking copies become pinned and asynchronous, on a stream of their own."""
+    program, lane = subject.program, subject.lane
+    ops = lane.ops
+    copies = program.blocks & (program.wait_cause == C["blocking_copy"])
+    row = np.maximum(program.op, 0)
+    duration = _pinned_ns(subject, copies)
+    work = program.work_ns.copy()
+    work[:, C["blocking_copy"]] = 0
+    delay = np.where(copies, 0, program.delay_ns)
+    freed = _without_waits(
+        subject.becomes(duration_ns=duration, work_ns=work, delay_ns=delay), "blocking_copy"
+    )
+    if bound == "high":
+        return freed
+    down = ops.equals("copy_kind", "DtoH")[row]
+    return _on_own_stream(_on_own_stream(freed, copies & ~down, after=False), copies & down)
+
+
+def _saved_beside(subject: Subject, bound: Bound) -> Subject:
+    """The state is copied on a stream of its own, and another thread writes it."""
+    program = subject.program
+    copies = program.blocks & (program.wait_cause == C["checkpoint_stall"])
+    freed = _no_work(subject, "checkpoint_stall", bound)
+    if bound == "high":
+        return freed
+    delay = np.where(copies, 0, program.delay_ns)
+    pinned = freed.becomes(duration_ns=_pinned_ns(freed, copies), delay_ns=delay)
+    return _on_own_stream(pinned, copies)
+
+
+def _pinned_ns(subject: Subject, copies: BoolArray) -> IntArray:
+    """Durations if some copies of pageable memory were pinned."""
+    program, ops = subject.program, subject.lane.ops
+    row = np.maximum(program.op, 0)
+    speed, _ = pinned_bandwidth(subject.lane)
+    pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
+    pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
+    faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
+    return np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
+
+
+def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) -> Subject:
+    """Move operations to a new stream.
+
+    Args:
+        subject: the program.
+        moved: the operation items.
+        after: they still start after their predecessor on the old stream has ended.
+    """
+    program = subject.program
+    if not moved.any():
+        return subject
+    depends = dict(program.depends)
+    if after:
+        previous = previous_items(program)
+        for item in np.flatnonzero(moved).tolist():
+            pair = (int(previous[item]), int(program.turnaround_ns[item]))
+            depends[item] = (*depends.get(item, ()), pair)
+    new = int(program.stream.max()) + 1
+    return subject.becomes(stream=np.where(moved, new, program.stream), depends=depends)
+
+
+def previous_items(program: Program) -> IntArray:
+    """Predecessor of each operation on its stream; that of the first lies in the run before."""
+    previous = np.full(len(program), -1, np.int64)
+    for number in distinct_values(program.stream[program.stream >= 0]).tolist():
+        items = np.flatnonzero(program.stream == number)
+        previous[items[1:]] = items[:-1]
+        previous[items[0]] = items[-1] - len(program)
+    return previous
+
+
+def overlap_communication(subject: Subject, bound: Bound) -> Subject:
+    """Nothing waits for communication before it must: at the latest the next step does."""
+    program = subject.program
+    moved = program.communication
+    if bound == "high" or not moved.any():
+        return subject
+    apart = _on_own_stream(subject, moved)
+    items = set(np.flatnonzero(moved).tolist())
+    m = len(program)
+    depends = {
+        item: tuple(pair for pair in on if item in items or pair[0] % m not in items)
+        for item, on in apart.program.depends.items()
+    }
+    if bound == "expected":
+        communication = np.flatnonzero(moved)
+        operations = np.flatnonzero(subject.is_op & ~moved)
+        for mark in np.flatnonzero(program.kind == MARK).tolist():
+            at = int(np.searchsorted(operations, mark))
+            if at == len(operations):
+                continue
+            last = int(np.searchsorted(communication, mark)) - 1
+            source = int(communication[last]) - (m if last < 0 else 0)
+            item = int(operations[at])
+            depends[item] = (*depends.get(item, ()), (source, 0))
+    return apart.becomes(depends={item: on for item, on in depends.items() if on})
+
+
+def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:
+    """Kernels of some names take another time; how many there are."""
+    mask = subject.lane.is_kernel & subject.lane.ops.found("name", regex(change.regex))
+    return _scaled(subject, subject.of_ops(mask), change.factor)
+
+
+def _scaled(subject: Subject, items: BoolArray, factor: float) -> tuple[Subject, int]:
+    duration = subject.program.duration_ns.copy()
+    duration[items] = np.round(duration[items] * factor)
+    return subject.becomes(duration_ns=duration), int(items.sum())
+
+
+def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tuple[Subject, int]:
+    """Certain operations are scaled, removed or fused; how many there are."""
+    if change.rank is not None and change.rank != subject.rank:
+        return subject, 0
+    items = subject.of_ops(among(subject.lane.ops["id"], np.array(change.ops, np.int64)))
+    count = int(items.sum())
+    if isinstance(change, ScaleOps):
+        return _scaled(subject, items, change.factor)
+    if isinstance(change, RemoveOps):
+        return _without_items(subject, items, everything=False), count
+    step = np.cumsum(subject.program.kind == MARK)
+    rows = np.flatnonzero(items)
+    _, first = with_first(step[rows])
+    kept = rows[first]
+    rest = items.copy()
+    rest[kept] = False
+    fused = _without_items(subject, rest, everything=False)
+    duration = fused.program.duration_ns.copy()
+    duration[kept] = change.duration_ns
+    return fused.becomes(duration_ns=duration), count

@@ -13,9 +13,11 @@ from stepscope.activity.device import Lane, Reader
 from stepscope.activity.host import LONG_SILENCE_STEP_SHARE
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import edit, ranks
-from stepscope.simulation.build import build
+from stepscope.simulation import changes as edit
+from stepscope.simulation import ranks
+from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
+    Bound,
     Change,
     DeviceLike,
     Free,
@@ -26,12 +28,10 @@ from stepscope.simulation.changes import (
     RemoveOps,
     ScaleKernels,
     ScaleOps,
+    Subject,
 )
-from stepscope.simulation.edit import Bound, Subject
-from stepscope.simulation.layout import Run, run_of
-from stepscope.simulation.matched import Matched
-from stepscope.simulation.program import C
-from stepscope.simulation.replay import Replay, replay
+from stepscope.simulation.program import C, Replay, replay
+from stepscope.simulation.ranks import Matched
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.regex import regex

@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.edit import Subject, previous_items
-from stepscope.simulation.program import MARK, WAIT
-from stepscope.simulation.replay import Replay
+from stepscope.simulation.changes import Subject, previous_items
+from stepscope.simulation.program import MARK, WAIT, Replay
 
 KINDS: Final = {
     "kernel": "a compute kernel runs",

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.shapes import marking_steps
+from stepscope.activity.names import marking_steps
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
@@ -25,11 +25,11 @@ from stepscope.simulation.changes import (
     RemoveOps,
     ScaleKernels,
     ScaleOps,
+    Subject,
 )
-from stepscope.simulation.edit import Subject
 from stepscope.simulation.model import Simulation
 from stepscope.simulation.path import Part, Walker
-from stepscope.simulation.replay import Replay
+from stepscope.simulation.program import Replay
 from stepscope.simulation.result import (
     CRITICAL_PATH_SCHEMA,
     WHATIF_SCHEMA,

@@ -3,6 +3,9 @@
 A sequence of operations that repeats is not yet a loop of steps: the layers of a model repeat as
 well. A repetition counts as an iteration only if it holds what an iteration must hold, see
 :func:`is_iteration`; else it is what repeats inside the one step there is.
+
+Uploading weights, building models, compiling and the search for the fastest kernels launch more
+than a short loop does, and nothing of it repeats as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity.device import HostSide, Lane
 from stepscope.activity.host import SMALL_COPY_BYTES
-from stepscope.activity.shapes import hits
+from stepscope.activity.names import hits
 from stepscope.intervals.distinct import (
     among,
     distinct_rows,
@@ -26,9 +29,8 @@ from stepscope.intervals.distinct import (
     with_counts,
     with_inverse,
 )
-from stepscope.steps.model import Steps
+from stepscope.steps.model import MIN_STEPS, Steps
 from stepscope.steps.periodicity import bursts, find_period
-from stepscope.steps.windows import MIN_STEPS
 from stepscope.trace.frame import BoolArray, IntArray
 
 _SAME_LENGTH: Final = 0.05
@@ -424,3 +426,31 @@ def _capture_begin(host: HostSide, window_start_ns: int) -> int:
     """When the program could go on after the capture began; starting a capture takes a while."""
     started = host.api["end_ns"][host.api.matches("name", words.CAPTURE_START_CALL)]
     return int(started[0]) if len(started) else window_start_ns
+
+
+def late_repetition(found: Launches, runs: int) -> Repetition | None:
+    """The iterations in the last half, quarter, eighth and so on of what was launched.
+
+    To be asked only where nothing in the whole is an iteration: a loop that does not hold half of
+    a sequence lies in its last half entirely, where it lasts until the end. Each repetition must
+    hold a run of the optimizer or take a batch in, since a part of a capture may be a part of a
+    step, in which layers repeat.
+
+    Args:
+        found: the launches.
+        runs: how often the optimizer ran; 0 where it is not seen.
+    """
+    size = len(found) // 2
+    while size >= 2 * OFTEN:
+        first = len(found) - size
+        last = found.take(np.arange(first, len(found)))
+        repeated = find_repetition(last)
+        if (
+            repeated is not None
+            and len(repeated) >= OFTEN
+            and is_iteration(last, repeated, runs)
+            and (runs or takes_batch(last, repeated.anchors))
+        ):
+            return Repetition(repeated.anchors + first, 0)
+        size //= 2
+    return None

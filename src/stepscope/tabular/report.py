@@ -66,6 +66,15 @@ Answer = Sequence[Any]
 """One array (numpy, Arrow) a column, in the report's order."""
 
 
+ROWS = Argument("rows", "show at most N rows (-1: all)", 50, low=-1)
+
+
+def limit(arguments: Arguments) -> slice:
+    """The rows that ``rows`` leaves to show."""
+    rows = int(arguments["rows"])
+    return slice(None) if rows < 0 else slice(rows)
+
+
 @dataclass(frozen=True)
 class Report:
     """One report.

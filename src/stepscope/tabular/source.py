@@ -96,7 +96,7 @@ class Rows:
             return np.ones(len(self), dtype=bool)
         return np.take(wanted, self[column], mode="wrap")
 
-    def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
+    def that(self, column: str, holds: Callable[[str], object]) -> BoolArray:
         """Which rows have a text that satisfies a predicate; it is asked once a distinct text."""
         hits = np.array([holds(text) for text in self.texts(column)] + [False], dtype=bool)
         return np.take(hits, self[column], mode="wrap")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.activity.launch import launching_calls
+from stepscope.activity.device import launching_calls
 from stepscope.timeline.classes import CLASSES
 from stepscope.timeline.links import OperatorLinks
 from stepscope.timeline.timeline import Timeline

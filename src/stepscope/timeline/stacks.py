@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepscope.activity.launch import launching_calls
+from stepscope.activity.device import launching_calls
 from stepscope.activity.names import marks_steps
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import with_inverse

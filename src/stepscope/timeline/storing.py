@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.activity.launch import launching_calls
+from stepscope.activity.device import launching_calls
 from stepscope.timeline.build import counter_tracks, device_tracks, thread_tracks
 from stepscope.timeline.source import Source
 from stepscope.timeline.track import Names

@@ -265,7 +265,7 @@ class SqliteStore:
             raise StorageError(
                 f"cannot use {self.path} ({error}); check the path, its rights and the disk"
             ) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its own errors, too
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> InputError:

@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
-from stepscope.gaps.loading import FIRST_EVIDENCE
+from stepscope.gaps.compilation import FIRST_EVIDENCE
 from stepscope.kernels.families import classify
 
 _ID = "compilation_or_warmup"

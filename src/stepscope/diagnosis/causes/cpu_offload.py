@@ -6,7 +6,7 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.workloads import in_inference
-from stepscope.kernels.optimizer import ADAM_PASSES
+from stepscope.kernels.fusion import ADAM_PASSES
 from stepscope.simulation import Free, RemoveOps
 
 _ID = "cpu_offload"

@@ -82,7 +82,9 @@ CAUSE = Cause(
         "single precision), times the shares of the peaks that are attained; the range goes from "
         "half that ratio to BF16's. What else then limits the step is not followed"
     ),
-    reference="PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in kernels/peaks.py",
+    reference=(
+        "PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in kernels/ceilings.py"
+    ),
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
     detect=detect,

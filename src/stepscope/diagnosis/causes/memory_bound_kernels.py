@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 from stepscope.diagnosis.workloads import in_inference
-from stepscope.kernels.chains import WAITING
+from stepscope.kernels.fusion import WAITING
 
 _ID = "memory_bound_kernels"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.collectives.stages import stages_of
+from stepscope.collectives.job import stages_of
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import position
 

@@ -76,7 +76,7 @@ CAUSE = Cause(
     prediction=(
         "the step without everything between the products, and with the products at the share of "
         "their time that fused attention takes (point and range in "
-        "kernels/attention.py)"
+        "kernels/fusion.py)"
     ),
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,

@@ -22,7 +22,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 def _sniff(path: Path, head: bytes) -> float:
     """Confidence that this is a PyTorch trace, judged by the beginning of the text."""
     if head.startswith(_COMPRESSED):
-        from stepscope.importers.kineto.stream import text_head
+        from stepscope.importers.common.stream import text_head
 
         head = text_head(path)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()

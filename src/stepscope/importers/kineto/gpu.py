@@ -8,35 +8,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.naming import COPY_LABELS, MEMSET_NAME, copy_name, short_kernel_name
-from stepscope.importers.kineto.collectives import Said, said
-from stepscope.importers.kineto.columns import (
+from stepscope.importers.common.cuda import (
+    COPY_LABELS,
+    MEMORY_KINDS,
+    MEMSET_NAME,
+    copy_name,
+    short_kernel_name,
+)
+from stepscope.importers.common.texts import dictionary
+from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
+from stepscope.importers.kineto.spans import (
+    Context,
     Events,
     Ints,
-    dictionary,
+    Said,
+    Spans,
     integers,
     nullable,
     nullable32,
     runs,
+    said,
     triples,
 )
-from stepscope.importers.kineto.events import MISSING, NO_TEXT, Args
-from stepscope.importers.kineto.spans import Context, Spans
 from stepscope.trace.text import LONGEST_JUDGED
 
 KERNEL, MEMCPY, MEMSET = range(3)
 _KINDS = ("kernel", "memcpy", "memset")
 _COPY = re.compile(r"Memcpy\s+(\S+)(?:\s+\(([^()]*?)\s*->\s*([^()]*?)\))?")
 _SET = re.compile(r"Memset\s+\(([^()]*)\)")
-_MEMORY = {
-    "pageable": "pageable",
-    "pinned": "pinned",
-    "device": "device",
-    "array": "array",
-    "managed": "managed",
-    "device static": "device_static",
-    "managed static": "managed_static",
-}
+_MEMORY = {kind.replace("_", " "): kind for kind in MEMORY_KINDS}
 _SYNC_KINDS = {
     "Event Sync": "event",
     "Stream Wait Event": "stream_wait_event",
@@ -116,7 +116,7 @@ class GpuOperations(Spans):
                     self.communications.append((external, columns))
         return {
             "kind": np.full(count, self._kind, dtype=np.int32),
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "device": small,
             "context": _small(context),
             "stream": stream,
@@ -131,7 +131,7 @@ class GpuOperations(Spans):
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns; names of copies and sets as Nsight Systems writes them."""
-        code, names = self.columns.pop("name"), self.names.values()
+        code, names = self.columns.pop("name"), self.names.texts
         copies = {name: m for name in names if (m := _COPY.match(name[:LONGEST_JUDGED]))}
         sets = {name: m for name in names if (m := _SET.match(name[:LONGEST_JUDGED]))}
         shown = [_shown(name, copies.get(name), name in sets) for name in names]
@@ -209,7 +209,7 @@ class Synchronisations(Spans):
         stream = self.whole([a.stream for a in args])
         event = self.whole([a.wait_on_event for a in args])
         return {
-            "name": self.names.codes([event.name for event in events]),
+            "name": self.names.codes_of([event.name for event in events]),
             "device": _first_of([a.device for a in args], [event.pid for event in events]),
             "context": self.whole([a.context for a in args]),
             "stream": np.where((stream < 0) | (stream == _NO_ID), MISSING, stream),
@@ -219,7 +219,7 @@ class Synchronisations(Spans):
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns."""
-        kinds = [_SYNC_KINDS.get(name, "unknown") for name in self.names.values()]
+        kinds = [_SYNC_KINDS.get(name, "unknown") for name in self.names.texts]
         device = self.columns.pop("device")
         return {
             "process_id": np.full(len(device), context.process_id),

@@ -17,9 +17,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from stepscope.importers.kineto.events import DECIMAL, FLOAT, KNOWN, STRICT_ERRORS, Event
-from stepscope.importers.kineto.stream import Read, truncated
-from stepscope.importers.kineto.tolerant import Tolerant
+from stepscope.importers.common.stream import Read, truncated
+from stepscope.importers.kineto.events import DECIMAL, FLOAT, KNOWN, STRICT_ERRORS, Event, Tolerant
 from stepscope.trace.errors import InputError
 
 # the letters first: text is searched ten times as fast for them as for what precedes them

@@ -13,24 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.importers.common.stream import open_text
 from stepscope.importers.common.stretches import TABLE as STRETCHES
 from stepscope.importers.common.stretches import columns, read_header
 from stepscope.importers.foreign import of_events
-from stepscope.importers.kineto.absent import absent_tables
-from stepscope.importers.kineto.collectives import write_collectives
-from stepscope.importers.kineto.columns import Events, runs
-from stepscope.importers.kineto.flows import Flows
-from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
-from stepscope.importers.kineto.header import (
+from stepscope.importers.kineto.about import (
+    Marks,
+    absent_tables,
     describe,
     parse_header,
     write_communicators,
     write_devices,
     write_remarks,
 )
-from stepscope.importers.kineto.marks import Marks
-from stepscope.importers.kineto.pieces import EventReader
-from stepscope.importers.kineto.sinks import (
+from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
+from stepscope.importers.kineto.host import (
     Allocations,
     Calls,
     Operators,
@@ -38,8 +35,8 @@ from stepscope.importers.kineto.sinks import (
     PythonFunctions,
     Ranges,
 )
-from stepscope.importers.kineto.spans import Context, Spans
-from stepscope.importers.kineto.stream import open_text
+from stepscope.importers.kineto.pieces import EventReader
+from stepscope.importers.kineto.spans import Context, Events, Flows, Spans, runs, write_collectives
 from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
@@ -168,7 +165,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     base = found.get("baseTimeNanoseconds")
     window = tables.marks.window(tables.spans())
     foreign = of_events(
-        tables.categories, tables.calls.names.values(), gpu=tables.gpu.columns.rows > 0
+        tables.categories, tables.calls.names.texts, gpu=tables.gpu.columns.rows > 0
     )
     if foreign is not None:
         raise InputError(f"{path} is {foreign.what}; {foreign.do}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _sniff(path: Path, head: bytes) -> float:
-    from stepscope.importers.nsys.detect import confidence
+    from stepscope.importers.nsys.source import confidence
 
     return confidence(path, head)
 

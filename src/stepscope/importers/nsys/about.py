@@ -1,26 +1,29 @@
-"""What an export says about itself: tool, machine, command, window, rank."""
+"""What an export says about itself: machine, command, rank, processes, devices, what it lacks."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stepscope.importers.common.about import RANK_VARIABLES, Option, not_held, without_rows
+from stepscope.importers.common.cuda import STREAM_FLAGS
+from stepscope.importers.common.texts import clean
 from stepscope.importers.nsys.rows import TableReader, code, may, must
-from stepscope.importers.nsys.text import clean
-from stepscope.trace.meta import Meta
-
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMIX_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+from stepscope.importers.nsys.sink import (
+    ID_MASK,
+    PROCESS_SHIFT,
+    Record,
+    Sink,
+    process_of,
+    records,
 )
-_WANTED_VARIABLES = {name for pair in _RANK_VARIABLES for name in pair} | {"SLURM_NPROCS"}
+from stepscope.trace.frame import NULL
+from stepscope.trace.meta import Absent, Meta
+
+_WANTED_VARIABLES = {name for names in RANK_VARIABLES for name in names}
 _ENVIRONMENT = {
     "NvDriverVersion": "driver",
     "CudaDriverVersion": "cuda_driver",
@@ -104,15 +107,6 @@ class About:
             },
         )
 
-    def rank(self) -> tuple[int | None, int | None, str]:
-        """Rank, world size and where they come from, by the captured environment."""
-        for rank_name, size_name in _RANK_VARIABLES:
-            rank = _number(self.variables.get(rank_name))
-            if rank is not None:
-                size = _number(self.variables.get(size_name))
-                return rank, size, f"environment {rank_name}"
-        return None, None, ""
-
     def _command(self) -> str:
         parts = self.capture.get("PROCESS_0:COMMAND", [])[:1]
         arguments = [
@@ -175,5 +169,256 @@ def _variables(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
+_INT32 = 1 << 31
+
+
+def read_processes(sink: Sink, ranks: dict[int, int]) -> None:
+    """Fill ``process``; ``ranks`` gives the rank of processes where the source knows it."""
+    fields = (may("pid"), may("name", "text"))
+    names = {
+        row["pid"]: row["name"]
+        for row in records(sink, "PROCESSES", fields, "process")
+        if row["pid"] is not None
+    }
+    sink.put_records(
+        "process",
+        [
+            {"process_id": pid, "name": names.get(pid), "rank": ranks.get(pid)}
+            for pid in sorted(sink.processes)
+        ],
+    )
+
+
+def read_threads(sink: Sink, given: Mapping[tuple[int, int], str]) -> None:
+    """Fill ``thread``; ``given`` are the names that the program itself set through NVTX."""
+    fields = (must("nameId"), may("priority"), must("globalTid"))
+    best: dict[tuple[int, int], tuple[int, int]] = {}
+    every: list[tuple[tuple[int, int], int, int | None]] = []
+    for row in records(sink, "ThreadNames", fields, "thread"):
+        key = ((row["globalTid"] >> PROCESS_SHIFT) & ID_MASK, row["globalTid"] & ID_MASK)
+        if key in sink.threads:
+            every.append((key, row["nameId"], row["priority"]))
+            # of several names the tool's own (lower number) says more than the system's
+            name = (row["priority"] or 0, row["nameId"])
+            best[key] = min(best.get(key, name), name)
+    import pyarrow as pa
+
+    ids = pa.array([name for _, name in best.values()], type=pa.int64())
+    named = sink.strings.take(ids, sink.replaced("thread")).to_pylist()
+    _put_thread_names(sink, every)
+    texts = dict(zip(best, named, strict=True))
+    texts |= given
+    sink.put_records(
+        "thread",
+        [
+            {"process_id": process, "thread_id": thread, "name": texts.get((process, thread))}
+            for process, thread in sorted(sink.threads)
+        ],
+    )
+
+
+def _put_thread_names(sink: Sink, names: Sequence[tuple[tuple[int, int], int, int | None]]) -> None:
+    import pyarrow as pa
+
+    ids = pa.array([number for _, number, _ in names], type=pa.int64())
+    texts = sink.strings.take(ids, sink.replaced("thread_name")).to_pylist()
+    sink.put_records(
+        "thread_name",
+        [
+            {"process_id": process, "thread_id": thread, "name": text, "priority": priority}
+            for ((process, thread), _, priority), text in zip(names, texts, strict=True)
+        ],
+    )
+
+
+_GPU_FIELDS = (
+    must("id", "int32"),
+    may("name", "text"),
+    may("uuid", "text"),
+    may("smCount", "int32"),
+    code("computeMajor", "int32"),
+    code("computeMinor", "int32"),
+    may("totalMemory"),
+    may("memoryBandwidth"),
+    may("clockRate"),
+    code("cuDevice", "int32"),
+)
+
+
+def read_devices(sink: Sink) -> None:
+    """Fill ``device``: each GPU under the ordinal that each process gives it."""
+    gpus = {row["id"]: row for row in records(sink, "TARGET_INFO_GPU", _GPU_FIELDS, "device")}
+    used = {(process, device) for process, _, device, _ in sink.streams}
+    found: dict[tuple[int, int], Record] = {}
+    fields = (code("gpuId", "int32"), must("cudaId", "int32"), must("pid"))
+    for row in records(sink, "TARGET_INFO_CUDA_DEVICE", fields, "device"):
+        found[row["pid"], row["cudaId"]] = _device(row["pid"], row["cudaId"], row["gpuId"], gpus)
+    for process, device in sorted(used - found.keys()):
+        found[process, device] = _device(process, device, _guess(device, gpus), gpus)
+    sink.put_records("device", [found[key] for key in sorted(found)])
+
+
+def _guess(device: int, gpus: dict[int, Record]) -> int | None:
+    """The physical GPU of an ordinal in exports (before 2024) that hold no such table.
+
+    Only sure where there is one GPU, or where the driver's numbering was recorded.
+    """
+    if len(gpus) == 1:
+        return next(iter(gpus))
+    numbered = [number for number, gpu in gpus.items() if gpu["cuDevice"] == device]
+    return numbered[0] if len(numbered) == 1 else None
+
+
+def _device(process: int, device: int, physical: int | None, gpus: dict[int, Record]) -> Record:
+    gpu = gpus.get(physical, {}) if physical is not None else {}
+    return {
+        "process_id": process,
+        "device": device,
+        "physical_id": physical,
+        "name": gpu.get("name"),
+        "uuid": gpu.get("uuid"),
+        "sm_count": gpu.get("smCount"),
+        "compute_major": gpu.get("computeMajor"),
+        "compute_minor": gpu.get("computeMinor"),
+        "memory_bytes": gpu.get("totalMemory"),
+        "memory_bandwidth": gpu.get("memoryBandwidth"),
+        "clock_hz": gpu.get("clockRate"),
+    }
+
+
+def read_streams(sink: Sink) -> None:
+    """Fill ``stream``: those the tool lists and those that GPU work ran on."""
+    contexts = (must("processId"), must("contextId", "int32"), must("deviceId", "int32"))
+    devices = {
+        (row["processId"], row["contextId"]): row["deviceId"]
+        for row in records(sink, "TARGET_INFO_CUDA_CONTEXT_INFO", contexts, "stream")
+    }
+    seen = {(process, context, stream): device for process, context, device, stream in sink.streams}
+    found: dict[tuple[int, int, int], Record] = {}
+    fields = (
+        must("streamId"),
+        must("processId"),
+        must("contextId", "int32"),
+        code("priority"),
+        code("flag"),
+    )
+    for row in records(sink, "TARGET_INFO_CUDA_STREAM", fields, "stream"):
+        key = (row["processId"], row["contextId"], row["streamId"])
+        device = devices.get(key[:2], seen.get(key))
+        found[key] = _stream(key, device, _signed(row["priority"]), row["flag"])
+    for key in sorted(seen.keys() - found.keys()):
+        found[key] = _stream(key, seen[key], None, None)
+    sink.put_records("stream", [found[key] for key in sorted(found)])
+
+
+def _stream(
+    key: tuple[int, int, int], device: int | None, priority: int | None, flag: int | None
+) -> Record:
+    process, context, stream = key
+    return {
+        "process_id": process,
+        "context": None if context == NULL else context,
+        "device": device,
+        "stream": stream,
+        "priority": priority,
+        "flag": None if flag is None else STREAM_FLAGS.get(flag),
+    }
+
+
+def _signed(value: int | None) -> int | None:
+    """A signed priority that was stored as unsigned 32 bits."""
+    if value is None or not -_INT32 <= value < 2 * _INT32:
+        return None
+    return value - 2 * _INT32 if value >= _INT32 else value
+
+
+_WARNING = 2
+_SEVERITIES = {0: "info", 1: "info", 2: "warning", 3: "error", 4: "info"}
+_LOSS = re.compile(
+    r"\b(dropped|discarded|lost|overflow\w*|wrong event order|out of memory)\b"
+    r"|buffers? (is|are|was|were) full|failed to (collect|flush)",
+    re.IGNORECASE,
+)
+
+
+def read_diagnostics(sink: Sink) -> None:
+    """Fill ``diagnostic``; remarks that records were lost are counted as a problem."""
+    import pyarrow as pa
+
+    fields = (
+        code("timestamp", "time"),
+        must("text", "raw"),
+        code("severity"),
+        may("globalPid"),
+    )
+    for rows in sink.tables.read("DIAGNOSTIC_EVENT", fields, "diagnostic"):
+        severity = rows["severity"].fill_null(1)
+        global_pid = rows.ints("globalPid")
+        # remarks are prose with tabs and line ends in it
+        texts = [
+            clean(b" ".join(text.split())) for text in rows["text"].cast(pa.binary()).to_pylist()
+        ]
+        for text, level in zip(texts, severity.to_pylist(), strict=True):
+            if level in (_WARNING, _WARNING + 1) and _LOSS.search(text):
+                sink.tables.problems.count("dropped_records", 1, scope="diagnostic", detail=text)
+        sink.put(
+            "diagnostic",
+            {
+                "time_ns": rows["timestamp"],
+                # the session's own remarks carry process bits that are all ones
+                "process_id": pa.array(process_of(global_pid), mask=global_pid < 0),
+                "severity": sink.labels("diagnostic", "severity", severity, _SEVERITIES, "info"),
+                "text": sink.lexicon("diagnostic", "text").codes(pa.array(texts, pa.string())),
+            },
+        )
+
+
+_OTHER = "torch.profiler"
+_TABLES = (
+    Option("gpu_op", "GPU work", "nsys profile -t cuda", "Cuda"),
+    Option("api_call", "CUDA calls", "nsys profile -t cuda", "Cuda"),
+    Option("osrt", "calls of the operating system's runtime", "nsys profile -t osrt", "OSRuntime"),
+    Option("range", "NVTX ranges", "nsys profile -t nvtx", "NvtxEvents"),
+    Option("sync", "synchronisations", "nsys profile -t cuda", "Cuda"),
+    Option("event_record", "CUDA event records", "nsys profile --cuda-event-trace=true"),
+    Option("cpu_sample", "samples of the CPU", "nsys profile --sample=process-tree"),
+    Option("stack_frame", "stacks of the CPU", "nsys profile --sample=process-tree"),
+    Option("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
+    Option("thread_state", "states of threads", "nsys profile --cpuctxsw=process-tree"),
+    Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
+    Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
+    Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
+    Option(
+        "operator",
+        "framework operators",
+        "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps (or nsys profile "
+        f"--pytorch=autograd-shapes-nvtx), or {_OTHER}",
+    ),
+    Option("overhead", "overhead of the tool itself", "nsys profile -t cuda", "Cuda"),
+)
+_NEVER = (
+    Option("python_function", "Python function calls", f"{_OTHER} with with_stack=True"),
+    Option("collective", "descriptions of collectives", f"{_OTHER}"),
+    Option("communicator", "process groups", f"{_OTHER}"),
+)
+
+
+def absent_tables(rows: Mapping[str, int], traced: set[str]) -> list[Absent]:
+    """The tables without rows.
+
+    Args:
+        rows: rows of each canonical table (and of ``osrt``).
+        traced: what the capture's options name as traced; empty where they do not tell.
+    """
+    return [
+        *without_rows(_TABLES, rows, lambda option: _reason(option, traced)),
+        *without_rows(_NEVER, rows, lambda option: f"Nsight Systems records no {option.what}"),
+    ]
+
+
+def _reason(option: Option, traced: set[str]) -> str:
+    if not option.traced or not traced:
+        return not_held(option)
+    if option.traced in traced:
+        return f"the capture traced {option.what}, but recorded none"
+    return f"the capture did not trace {option.what}"

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.nsys.detect import table_files
-from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where
+from stepscope.importers.nsys.source import BATCH_ROWS, BadValues, Declared, Raw, Where, table_files
 from stepscope.trace.errors import InputError
 
 if TYPE_CHECKING:

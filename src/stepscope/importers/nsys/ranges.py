@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.importers.nsys import codes
-from stepscope.importers.nsys.nesting import count_overlapping
-from stepscope.importers.nsys.operators import put_operators
+from stepscope.importers.common.nvtx import count_overlapping, put_operators
 from stepscope.importers.nsys.rows import Field, Rows, may, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
 from stepscope.intervals.distinct import among, distinct_values
@@ -21,6 +18,12 @@ if TYPE_CHECKING:
 
 SOURCE = "NVTX_EVENTS"
 TABLE = "range"
+NVTX_PUSHPOP = (59, 70)
+NVTX_MARK = 34
+NVTX_THREAD_NAME = 39
+NVTX_DOMAIN = 75
+NVTX_NAMING = (33, NVTX_THREAD_NAME, NVTX_DOMAIN, 76, 97, 98, 99)
+"""Rows that name something (categories, threads, domains, devices): no events."""
 _GIL_DOMAIN = re.compile(r"\bGIL\b", re.IGNORECASE)
 _KINDS = {59: "pushpop", 70: "pushpop", 60: "startend", 71: "startend", 34: "mark"}
 _PAYLOADS = ("uint64Value", "int64Value", "uint32Value", "int32Value", "doubleValue", "floatValue")
@@ -44,15 +47,6 @@ _FIELDS = (
 Domains = dict[tuple[int, int], str]
 
 
-@dataclass
-class ThreadName:
-    """A name that the program gave to one of its threads."""
-
-    process_id: int
-    thread_id: int
-    name: str
-
-
 class RangeReader:
     """Reads ranges.
 
@@ -64,7 +58,7 @@ class RangeReader:
         self._sink = sink
         self._domains: Domains = {}
         self._nesting: list[tuple[IntArray, IntArray, IntArray]] = []
-        self.thread_names: list[ThreadName] = []
+        self.thread_names: dict[tuple[int, int], str] = {}
         self.gil_rows = 0
 
     def read(self) -> None:
@@ -88,7 +82,7 @@ class RangeReader:
             may("text", "text"),
             may("textId"),
         )
-        where = ("eventType", (codes.NVTX_DOMAIN, codes.NVTX_THREAD_NAME))
+        where = ("eventType", (NVTX_DOMAIN, NVTX_THREAD_NAME))
         for rows in self._sink.tables.read(SOURCE, fields, TABLE, where):
             for kind, tid, domain, text in zip(
                 rows.ints("eventType").tolist(),
@@ -98,8 +92,8 @@ class RangeReader:
                 strict=True,
             ):
                 process = (tid >> 24) & 0xFFFFFF
-                if kind == codes.NVTX_THREAD_NAME:
-                    self.thread_names.append(ThreadName(process, tid & 0xFFFFFF, text or ""))
+                if kind == NVTX_THREAD_NAME:
+                    self.thread_names[process, tid & 0xFFFFFF] = text or ""
                 elif text:
                     self._domains[process, domain] = text
 
@@ -137,13 +131,13 @@ class RangeReader:
                 "payload": sink.lexicon(TABLE, "payload").codes(self._payloads(rows)),
                 "closed": pa.array(closed),
                 "source_row": rows["rowid"],
-                "end_missing": pa.array(~rows.valid("end") & (types != codes.NVTX_MARK)),
+                "end_missing": pa.array(~rows.valid("end") & (types != NVTX_MARK)),
             },
         )
         is_gil = self._put_gil(names, domains, tids, start, end)
-        nests = among(types, codes.NVTX_PUSHPOP) & ~is_gil & closed
+        nests = among(types, NVTX_PUSHPOP) & ~is_gil & closed
         self._nesting.append((tids[nests], start[nests], end[nests]))
-        put_operators(sink, texts, tids, start, end, nests)
+        put_operators(sink, texts, nests, (process_of(tids), thread_of(tids)), (start, end))
 
     def _ends(self, rows: Rows, types: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
         """Starts, ends, and whether the program closed the range."""
@@ -155,7 +149,7 @@ class RangeReader:
             limit = window_end
             # nsys itself ends a range that is open at the capture's end, at exactly that time
             closed = closed & (end != window_end)
-        mark = types == codes.NVTX_MARK
+        mark = types == NVTX_MARK
         end = np.where(mark, start, np.where(closed, end, np.maximum(start, limit)))
         closed = closed | mark
         self._sink.tables.problems.count("unclosed_range", int((~closed).sum()), scope=TABLE)
@@ -234,7 +228,7 @@ class RangeReader:
         return is_gil
 
     def _note_unknown(self, types: IntArray) -> None:
-        unknown = types[~among(types, [*_KINDS, *codes.NVTX_NAMING])]
+        unknown = types[~among(types, [*_KINDS, *NVTX_NAMING])]
         if len(unknown):
             detail = f"{SOURCE}: event type {int(unknown[0])}"
             self._sink.tables.problems.count(

@@ -8,21 +8,34 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.importers.nsys import codes
-from stepscope.importers.nsys.about import About, read_about, read_mpi_ranks
-from stepscope.importers.nsys.absent import absent_tables
+from stepscope.importers.common.about import rank_of
+from stepscope.importers.nsys.about import (
+    About,
+    absent_tables,
+    read_about,
+    read_devices,
+    read_diagnostics,
+    read_mpi_ranks,
+    read_processes,
+    read_streams,
+    read_threads,
+)
 from stepscope.importers.nsys.arrow_source import FolderSource, StreamSource
-from stepscope.importers.nsys.correlation import CorrelationFlags
-from stepscope.importers.nsys.detect import Kind, kind_of
-from stepscope.importers.nsys.driver import (
+from stepscope.importers.nsys.gpu import (
+    DEVICE,
+    LAUNCH,
+    MEMCPY_LABELS,
+    OVERHEAD_LABELS,
+    CorrelationFlags,
+    GpuReader,
     read_event_records,
     read_memory_events,
     read_overhead,
     read_syncs,
 )
-from stepscope.importers.nsys.gpu import GpuReader
-from stepscope.importers.nsys.host import HostReader
-from stepscope.importers.nsys.models import (
+from stepscope.importers.nsys.host import (
+    CudaCalls,
+    HostReader,
     read_mpi_events,
     read_network_samples,
     read_openacc_events,
@@ -30,8 +43,6 @@ from stepscope.importers.nsys.models import (
     read_page_faults,
 )
 from stepscope.importers.nsys.ranges import RangeReader
-from stepscope.importers.nsys.remarks import check_completeness, read_diagnostics
-from stepscope.importers.nsys.report import exported
 from stepscope.importers.nsys.rows import TableReader, may, must
 from stepscope.importers.nsys.samples import (
     read_cpu_samples,
@@ -39,17 +50,9 @@ from stepscope.importers.nsys.samples import (
     read_scheduling,
     read_stacks,
 )
-from stepscope.importers.nsys.sink import Sink
-from stepscope.importers.nsys.source import Source
-from stepscope.importers.nsys.sqlite_source import SqliteSource
-from stepscope.importers.nsys.targets import (
-    read_devices,
-    read_processes,
-    read_streams,
-    read_threads,
-    records,
-)
-from stepscope.importers.nsys.text import Strings
+from stepscope.importers.nsys.sink import Sink, Strings, records
+from stepscope.importers.nsys.source import Kind, Source, kind_of
+from stepscope.importers.nsys.sqlite_source import SqliteSource, exported
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.meta import Meta
@@ -114,7 +117,7 @@ def _fill(path: Path, source: Source, writer: TraceWriter) -> Meta:
         )
     about = read_about(tables)
     tables.shift_ns = about.shift_ns
-    sink = Sink(tables, writer, _strings(tables), about.duration_ns)
+    sink = Sink(writer, tables=tables, strings=_strings(tables), window_end_ns=about.duration_ns)
     parts = _fill_events(sink)
     meta = about.meta()
     meta.window_end_ns = sink.latest_ns if about.duration_ns is None else about.duration_ns
@@ -129,12 +132,12 @@ def _fill_events(sink: Sink) -> dict[str, int]:
     host = HostReader(sink, flags)
     host.read()
     gpu = GpuReader(
-        sink, flags, _enum(sink, "ENUM_CUDA_MEMCPY_OPER", codes.MEMCPY_LABELS), _only_process(sink)
+        sink, flags, _enum(sink, "ENUM_CUDA_MEMCPY_OPER", MEMCPY_LABELS), _only_process(sink)
     )
     gpu.read()
     read_syncs(sink)
     read_event_records(sink)
-    read_overhead(sink, _enum(sink, "ENUM_OVERHEAD_TYPE", codes.OVERHEAD_LABELS))
+    read_overhead(sink, _enum(sink, "ENUM_OVERHEAD_TYPE", OVERHEAD_LABELS))
     read_memory_events(sink)
     read_cpu_samples(sink)
     read_stacks(sink)
@@ -148,11 +151,32 @@ def _fill_events(sink: Sink) -> dict[str, int]:
     ranges = RangeReader(sink)
     ranges.read()
     read_diagnostics(sink)
-    check_completeness(sink, flags, host.cuda, gpu)
+    _check_completeness(sink, flags, host.cuda, gpu)
     read_devices(sink)
     read_streams(sink)
     read_threads(sink, ranges.thread_names)
     return {"osrt": host.osrt_rows}
+
+
+def _check_completeness(
+    sink: Sink, flags: CorrelationFlags, cuda: CudaCalls, gpu: GpuReader
+) -> None:
+    """Count launches whose GPU work is not in the capture.
+
+    After most captures nsys remarks that "not all CUDA events might have been collected", on
+    complete ones too. What decides is the data: every successful kernel launch has its kernel in a
+    complete capture.
+    """
+    problems = sink.tables.problems
+    nothing = sink.rows["gpu_op"] == 0
+    if cuda.graph_launches and not gpu.graph_rows and not gpu.node_rows:
+        detail = f"{cuda.graph_launches} graph launches without any record of their work"
+        problems.count("graph_mode", cuda.graph_launches, scope="gpu_op", detail=detail)
+    if not flags.complete or (cuda.stream_captures and not nothing):
+        return  # launches that a stream capture recorded into a graph enqueue nothing
+    lost = flags.count(LAUNCH, DEVICE)
+    detail = f"{lost} kernel launches have no recorded kernel"
+    problems.count("dropped_records", lost, scope="gpu_op", detail=detail)
 
 
 def _strings(tables: TableReader) -> Strings:
@@ -184,7 +208,7 @@ def _only_process(sink: Sink) -> int:
 def _set_rank(meta: Meta, about: About, sink: Sink) -> None:
     """Set the rank, and fill ``process``, whose rows carry it."""
     ranks = read_mpi_ranks(sink.tables)
-    rank, size, where = about.rank()
+    rank, size, where = rank_of(about.variables)
     at_work = {process for process, *_ in sink.streams}
     if len(ranks) == 1:
         rank, where = next(iter(ranks.values())), "table MPI_RANKS"

@@ -1,27 +1,147 @@
-"""What all readers share: the reader of tables, the writer, the dictionaries, the window."""
+"""What all readers share: texts by number, the dictionaries, the writer, the window."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.importers.nsys.merge import Columns
-from stepscope.importers.nsys.rows import TableReader
-from stepscope.importers.nsys.text import Lexicon, NameColumn, Replaced, Strings
+from stepscope.importers.common import sink
+from stepscope.importers.common.texts import Codes, Lexicon, Replaced, clean, clean_array
+from stepscope.importers.nsys.rows import Field, TableReader
 from stepscope.intervals.distinct import distinct_values, with_inverse
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.schema import TABLES
-from stepscope.trace.store import TraceWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+class Strings:
+    """The table ``StringIds``: number to text.
+
+    It also holds much that is no name (the program's output, environment variables), so texts
+    are cleaned when they are used.
+
+    Args:
+        ids: the numbers, in any order.
+        texts: the texts as stored (binary), of the same length; null counts as empty.
+    """
+
+    def __init__(self, ids: IntArray, texts: pa.Array) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._ids = ids[order]
+        self._texts = texts.take(order)
+        self._dense: AnyArray | None = None
+        if len(ids) and self._ids[0] >= 0 and self._ids[-1] < 4 * len(ids) + (1 << 16):
+            self._dense = np.full(int(self._ids[-1]) + 1, -1, np.int64)
+            self._dense[self._ids] = np.arange(len(ids))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def positions(self, ids: IntArray) -> IntArray:
+        """Where each id stands; -1 for an id that does not exist."""
+        if not len(self._ids):
+            return np.full(len(ids), -1, np.int64)
+        if self._dense is not None:
+            inside = (ids >= 0) & (ids < len(self._dense))
+            if inside.all():
+                return self._dense[ids]
+            return np.where(inside, self._dense[np.where(inside, ids, 0)], -1)
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        return np.where(self._ids[at] == ids, at, -1)
+
+    def text(self, position: int) -> tuple[str, bool]:
+        """The clean text at a position, and whether cleaning changed it."""
+        raw = self._texts[position].as_py() or b""
+        text = clean(raw)
+        return text, text.encode() != raw
+
+    def positions_of(self, ids: pa.Array) -> IntArray:
+        """Positions of nullable ids; -1 where the id is null or unknown."""
+        at = self.positions(ids.fill_null(-1).to_numpy(zero_copy_only=False))
+        if not ids.null_count:
+            return at
+        # no number stands for null: -1 may itself be the id of a text
+        valid = ids.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(valid, at, -1)
+
+    def take(self, ids: pa.Array, replaced: Replaced) -> pa.Array:
+        """Clean texts of nullable ids; null where the id is null or unknown."""
+        import pyarrow as pa
+
+        if ids.null_count == len(ids):
+            return pa.nulls(len(ids), pa.string())
+        at = self.positions_of(ids)
+        return clean_array(self._texts.take(pa.array(at, mask=at < 0)), replaced)
+
+
+class NameColumn:
+    """Turns string ids of one source column into codes of one canonical text column.
+
+    Args:
+        strings: the source's texts.
+        lexicon: the canonical column's dictionary.
+        unknown: receives the number of ids without text, and the first of them.
+        replaced: receives the distinct texts that cleaning changed.
+        change: applied to each distinct text.
+    """
+
+    def __init__(
+        self,
+        strings: Strings,
+        lexicon: Lexicon,
+        unknown: Replaced,
+        replaced: Replaced,
+        change: Callable[[str], str] = str,
+    ) -> None:
+        self._strings = strings
+        self._lexicon = lexicon
+        self._unknown = unknown
+        self._replaced = replaced
+        self._change = change
+        self._known: Codes = np.full(len(strings) + 1, -1, np.int32)  # the last one: position -1
+
+    def __call__(self, ids: pa.Array) -> pa.Array:
+        """Codes of ids; null stays null, an unknown id becomes ``[string N]``."""
+        import pyarrow as pa
+
+        numbers: IntArray = ids.fill_null(-1).to_numpy(zero_copy_only=False)
+        at = self._strings.positions_of(ids)
+        codes = self._known[at]
+        missing = codes < 0
+        if missing.any():
+            for position in distinct_values(at[missing & (at >= 0)]).tolist():
+                text, changed = self._strings.text(position)
+                if changed:
+                    self._replaced(1, text)
+                self._known[position] = self._lexicon.code(self._change(text))
+            codes = self._known[at]
+            self._name_unknown(codes, numbers, (at < 0) & _valid(ids))
+        if ids.null_count:  # a null reads as -1, which a text may have as its number
+            return pa.array(codes, mask=(codes < 0) | ~_valid(ids))
+        return pa.array(codes)
+
+    def _name_unknown(self, codes: Codes, numbers: IntArray, where: BoolArray) -> None:
+        if not where.any():
+            return
+        distinct, inverse = with_inverse(numbers[where])
+        named = [self._lexicon.code(f"[string {number}]") for number in distinct.tolist()]
+        codes[where] = np.array(named, np.int32)[inverse]
+        self._unknown(int(where.sum()), f"string id {int(numbers[where][0])}")
+
+
+def _valid(values: pa.Array) -> BoolArray:
+    return np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
+
+
 PROCESS_SHIFT = 24
 ID_MASK = (1 << PROCESS_SHIFT) - 1
+Record = dict[str, Any]
 _CHECKED_FOR_NEGATIVE_TIME = frozenset({"gpu_op", "api_call", "range", "sync"})
 
 
@@ -35,31 +155,21 @@ def thread_of(global_id: IntArray) -> IntArray:
     return global_id & ID_MASK
 
 
-@dataclass
-class Sink:
+@dataclass(kw_only=True)
+class Sink(sink.Sink):
     """Takes decoded columns and hands them to the writer.
 
     Attributes:
         tables: reads the source.
-        writer: receives canonical rows.
         strings: the source's ``StringIds``.
         window_end_ns: end of the captured window; None while unknown.
-        latest_ns: the latest time seen in any event.
-        threads: global thread ids seen.
         processes: process ids seen.
-        streams: (process, context, device, stream) seen on the GPU.
-        rows: rows handed over, by canonical table.
     """
 
     tables: TableReader
-    writer: TraceWriter
     strings: Strings
     window_end_ns: int | None = None
-    latest_ns: int = 0
-    threads: set[int] = field(default_factory=set)
     processes: set[int] = field(default_factory=set)
-    streams: set[tuple[int, int, int, int]] = field(default_factory=set)
-    rows: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _lexicons: dict[tuple[str, str], Lexicon] = field(default_factory=lambda: defaultdict(Lexicon))
 
     def lexicon(self, table: str, column: str) -> Lexicon:
@@ -115,22 +225,21 @@ class Sink:
         result[valid] = found[inverse]
         return pa.array(result, mask=~valid)
 
-    def put(self, table: str, columns: dict[str, Any]) -> None:
+    def put(self, table: str, columns: Mapping[str, Any]) -> None:
         """Hand rows to the writer; int32 columns of text become dictionary arrays."""
-        spec = TABLES[table]
-        length = max((len(data) for data in columns.values()), default=0)
-        if not length:
+        import pyarrow as pa
+
+        if not max((len(data) for data in columns.values()), default=0):
             return
-        texts = {column.name for column in spec.columns if column.type == "text"}
-        self.rows[table] += length
+        texts = {column.name for column in TABLES[table].columns if column.type == "text"}
         self._note_times(table, columns)
-        self.writer.append(
-            table,
-            {
-                name: self.lexicon(table, name).encode(data) if name in texts else data
-                for name, data in columns.items()
-            },
-        )
+        encoded = {
+            name: self.lexicon(table, name).encode(data)
+            if name in texts and getattr(data, "type", None) == pa.int32()
+            else data
+            for name, data in columns.items()
+        }
+        super().put(table, encoded)
 
     def put_all(self, table: str, batches: Any) -> None:
         """Hand all batches of an iterator to the writer."""
@@ -143,10 +252,11 @@ class Sink:
             # neighbouring rows mostly share a thread: compare before sorting
             changes = np.flatnonzero(global_tid[1:] != global_tid[:-1]) + 1
             found = distinct_values(global_tid[np.concatenate(([0], changes))])
-            self.threads.update(found.tolist())
-            self.processes.update(process_of(found).tolist())
+            processes = process_of(found).tolist()
+            self.threads.update(zip(processes, thread_of(found).tolist(), strict=True))
+            self.processes.update(processes)
 
-    def _note_times(self, table: str, columns: Columns) -> None:
+    def _note_times(self, table: str, columns: Mapping[str, Any]) -> None:
         import pyarrow.compute as pc
 
         last = columns.get("end_ns", columns.get("time_ns"))
@@ -160,3 +270,11 @@ class Sink:
                 early = int(pc.sum(pc.less(starts, 0)).as_py())
                 detail = f"{table}: {first} ns"
                 self.tables.problems.count("negative_time", early, scope=table, detail=detail)
+
+
+def records(sink: Sink, table: str, fields: Sequence[Field], scope: str) -> Iterator[Record]:
+    """Rows of a small table as dictionaries."""
+    for rows in sink.tables.read(table, fields, scope):
+        columns = [rows[field.name].to_pylist() for field in fields]
+        for values in zip(*columns, strict=True):
+            yield {field.name: value for field, value in zip(fields, values, strict=True)}

@@ -1,22 +1,118 @@
-"""Read the blocks of one process's files: tolerant of a torn end, strict about the rest."""
+"""The files of a raw capture: whether they are as written, and the blocks of one process's.
+
+Reading is tolerant of a torn end and strict about the rest. Blocks of the raw files carry checksums
+of their own; what the launcher and the hook write beside them (text that is appended to) and the
+memory of killed processes do not. Where raw files are kept after they have been read,
+``files.json`` lists all of them with size and CRC-32.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from stepscope.importers.common.texts import dictionary
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.files import Files
+from stepscope.intervals.distinct import with_inverse
+from stepscope.trace.checksums import StoredFile, damages, is_sealed, sealed, stored_file
 from stepscope.trace.errors import InputError
+from stepscope.trace.folders import write_private
 from stepscope.trace.frame import AnyArray
 from stepscope.trace.problems import ProblemLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LIST_FILE = "files.json"
+_TOLERANT = ".raw"
+"""Files of which the whole blocks are read, whatever became of the others."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """A folder of raw files.
+
+    Attributes:
+        folder: the folder.
+        left_out: names of files that are damaged, and cannot be read in part.
+    """
+
+    folder: Path
+    left_out: frozenset[str] = frozenset()
+
+    def path(self, name: str) -> Path:
+        """Where a file is; where nothing is, for one that is left out."""
+        return self.folder / (f".left-out/{name}" if name in self.left_out else name)
+
+    def like(self, pattern: str) -> list[Path]:
+        """Files whose names match a pattern, in order."""
+        return [p for p in sorted(self.folder.glob(pattern)) if p.name not in self.left_out]
+
+
+class _List(msgspec.Struct):
+    files: dict[str, StoredFile]
+
+
+def write_list(folder: Path) -> None:
+    """List what is in a folder, once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if not (folder / LIST_FILE).exists():
+        listed = [path for path in sorted(folder.iterdir()) if _is_file(path)]
+        found = {path.name: stored_file(path) for path in listed}
+        text = msgspec.json.format(msgspec.json.encode(_List(found)))
+        write_private(folder / LIST_FILE, sealed(text))
+
+
+def examined(folder: Path, problems: ProblemLog) -> Files:
+    """The files of a folder, those that are not as they were written left out and counted."""
+    listed = _listed(folder, problems)
+    if listed is None:
+        return Files(folder)
+    bad = {path.name: why for path, why in damages(_paths(folder, listed)).items()}
+    known = {*listed, LIST_FILE}
+    for path in folder.iterdir():
+        if _is_file(path) and path.name not in known:
+            bad[path.name] = "it is not of this capture"
+    for name, why in sorted(bad.items()):
+        problems.count("damaged_file", 1, scope="meta", detail=f"{name}: {why}")
+    strange = {name for name in bad if name not in listed}
+    return Files(folder, frozenset(n for n in bad if n in strange or not n.endswith(_TOLERANT)))
+
+
+def _listed(folder: Path, problems: ProblemLog) -> Mapping[str, StoredFile] | None:
+    try:
+        raw = (folder / LIST_FILE).read_bytes()
+    except OSError:
+        return None
+    try:
+        if is_sealed(raw):
+            return msgspec.json.decode(raw, type=_List).files
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    detail = f"{LIST_FILE}: its content does not match its checksum"
+    problems.count("damaged_file", 1, scope="meta", detail=detail)
+    return None
+
+
+def _paths(folder: Path, listed: Mapping[str, StoredFile]) -> dict[Path, StoredFile]:
+    # a name in a list that somebody made up leads nowhere else
+    return {folder / Path(name).name: file for name, file in listed.items()}
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is of a capture: what is hidden or a pipe is not."""
+    return path.is_file() and not path.name.startswith(".")
+
 
 _MAGICS = tuple(m.to_bytes(4, "little") for m in (layout.BLOCK_MAGIC, layout.BLOCK_MAGIC_1))
 _COMMON = _MAGICS[0][:3]
@@ -362,3 +458,26 @@ def _text_places(payload: bytes) -> Iterator[tuple[int, int, int]]:
             return
         yield number, at + 8, length
         at += 8 + (length + 7) // 8 * 8
+
+
+def texts(raw: Raw, numbers: AnyArray, change: Mapping[int, str] | None = None) -> pa.Array:
+    """Dictionary array of text numbers; null for 0, ``[text N]`` for one that was lost.
+
+    Args:
+        raw: holds the texts.
+        numbers: text numbers.
+        change: other texts for some numbers.
+    """
+    distinct, inverse = with_inverse(numbers)
+    words = []
+    for number in distinct.tolist():
+        text = raw.texts.get(number, f"[text {number}]")
+        words.append(change.get(number, text) if change else text)
+    return dictionary(inverse, words, mask=numbers == 0)
+
+
+def ids(numbers: AnyArray, none: int = layout.NO_ID) -> pa.Array:
+    """Numbers as int64, null where they stand for none."""
+    import pyarrow as pa
+
+    return pa.array(numbers.astype(np.int64), mask=np.asarray(numbers == none))

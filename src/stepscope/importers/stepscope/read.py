@@ -6,40 +6,36 @@ from pathlib import Path
 
 import numpy as np
 
+from stepscope.importers.common.sink import Sink
 from stepscope.importers.stepscope.about import (
+    absent_tables,
+    count_profilers,
     ends_of,
     launcher_says,
+    members_of,
     meta_of,
+    names_of,
     origin_of,
     process_of,
     read_diagnostics,
+    read_stretches,
     read_things,
     recorded_in,
     window_of,
 )
-from stepscope.importers.stepscope.absent import absent_tables
-from stepscope.importers.stepscope.beside import (
-    count_profilers,
-    members_of,
-    names_of,
-    read_stretches,
-)
-from stepscope.importers.stepscope.counters import read_counters
-from stepscope.importers.stepscope.files import examined
-from stepscope.importers.stepscope.gpu import (
+from stepscope.importers.stepscope.cuda import (
+    called,
+    count_unresolved,
+    read_calls,
     read_gpu,
     read_memory,
     read_overhead,
     read_streams,
     read_syncs,
 )
-from stepscope.importers.stepscope.host import count_unresolved, read_calls
-from stepscope.importers.stepscope.launched import called
 from stepscope.importers.stepscope.ranges import read_ranges
-from stepscope.importers.stepscope.raw import names_in, read_raw
-from stepscope.importers.stepscope.sink import Sink
-from stepscope.importers.stepscope.stacks import read_stacks
-from stepscope.importers.stepscope.threads import read_threads
+from stepscope.importers.stepscope.raw import examined, names_in, read_raw
+from stepscope.importers.stepscope.samples import read_counters, read_stacks, read_threads
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter

@@ -12,27 +12,22 @@ from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
 from stepscope.tabular.needs import Need
 from stepscope.tabular.report import Answer, Arguments, Column, Report
 from stepscope.tabular.source import Rows, Source
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import IntArray
 
 _NAME = re.compile(r"^(?:void )?nccl", re.IGNORECASE)
 _CATEGORIES = ["NCCL_CALL", "NCCL_KERNEL"]
 
 
-def _named(rows: Rows, column: str) -> BoolArray:
-    matches = [_NAME.match(text) is not None for text in rows.texts(column)]
-    return np.array([*matches, False], dtype=bool)[rows[column]]
-
-
 def _calls(source: Source) -> Rows:
     ranges = usable_ranges(source)
-    return ranges.where(ranges.equals("domain", ("NCCL",)) | _named(ranges, "name"))
+    return ranges.where(ranges.equals("domain", ("NCCL",)) | ranges.that("name", _NAME.match))
 
 
 def _run(source: Source, _: Arguments) -> Answer:
     calls = _calls(source)
     traced = source.of_kind("api_call", "api", "nccl")
     kernels = source.kernels()
-    kernels = kernels.where(_named(kernels, "name"))
+    kernels = kernels.where(kernels.that("name", _NAME.match))
     host = range_ends(source, calls) - calls["start_ns"] if len(calls) else calls.duration
     parts: list[tuple[Rows, str, IntArray, int]] = [
         (calls, "name", host, 0),
@@ -61,8 +56,7 @@ def _run(source: Source, _: Arguments) -> Answer:
 def _held(source: Source) -> bool:
     if len(source.of_kind("api_call", "api", "nccl")) or len(_calls(source)):
         return True
-    kernels = source.kernels()
-    return bool(_named(kernels, "name").any())
+    return bool(source.kernels().that("name", _NAME.match).any())
 
 
 REPORTS = [

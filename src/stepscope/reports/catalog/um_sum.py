@@ -6,7 +6,7 @@ import numpy as np
 
 from stepscope.tabular.maths import dictionary, group, nullable, text_ranks
 from stepscope.tabular.needs import COPIES, CPU_FAULTS, GPU_FAULTS
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -43,7 +43,7 @@ def _by_address(source: Source, arguments: Arguments) -> Answer:
     # whole operations a second, as Nsight Systems computes it
     rate = (htod + dtoh) * (_SECOND_NS // np.maximum(busy, 1))
     known = busy > 0
-    order = np.lexsort((address[firsts], -np.where(known, rate, -1)))[_limit(arguments)]
+    order = np.lexsort((address[firsts], -np.where(known, rate, -1)))[limit(arguments)]
     return [
         address[firsts][order],
         nullable(htod[order], ~has_htod[order]),
@@ -52,11 +52,6 @@ def _by_address(source: Source, arguments: Arguments) -> Answer:
         nullable(on_gpu[order], ~has_gpu[order]),
         nullable(rate[order], ~known[order]),
     ]
-
-
-def _limit(arguments: Arguments) -> slice:
-    rows = int(arguments["rows"])
-    return slice(None) if rows < 0 else slice(rows)
 
 
 def _sum(groups: IntArray, values: IntArray, number: int) -> tuple[IntArray, BoolArray]:

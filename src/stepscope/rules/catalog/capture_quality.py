@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.breakdown.explain import explain
-from stepscope.rules.limits import ROWS, limit
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Source
 
 _TRACE_LESS = (

@@ -6,10 +6,9 @@ import re
 
 import numpy as np
 
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.maths import dictionary
 from stepscope.tabular.needs import CUDA_CALLS
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Source
 
 _NAME = re.compile(r"cuda(Device|Stream)Synchronize", re.IGNORECASE)
@@ -17,9 +16,7 @@ _NAME = re.compile(r"cuda(Device|Stream)Synchronize", re.IGNORECASE)
 
 def _run(source: Source, arguments: Arguments) -> Answer:
     calls = source.cuda_calls()
-    texts = calls.texts("raw_name")
-    wanted = np.array([_NAME.match(text) is not None for text in texts] + [False], dtype=bool)
-    keep = wanted[calls["raw_name"]]
+    keep = calls.that("raw_name", _NAME.match)
     for argument, column in (("process", "process_id"), ("thread", "thread_id")):
         if int(arguments[argument]) >= 0:
             keep &= calls[column] == int(arguments[argument])
@@ -30,7 +27,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         found["start_ns"][order],
         found["process_id"][order],
         found["thread_id"][order],
-        dictionary(found["raw_name"][order], texts),
+        dictionary(found["raw_name"][order], found.texts("raw_name")),
     ]
 
 

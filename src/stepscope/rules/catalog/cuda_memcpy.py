@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.attribution import launches, memory_kinds
 from stepscope.tabular.maths import dictionary, nullable
 from stepscope.tabular.needs import COPIES, CUDA_CALLS, FILLS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Arguments, Column, Report, limit
 from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -26,9 +25,7 @@ def _called(
 ) -> tuple[IntArray, IntArray]:
     """Pairs (operation, call) where the call's name matches, the longest operations first."""
     op, call = launches(ops, calls)
-    texts = calls.texts("raw_name")
-    matches = np.array([pattern.match(text) is not None for text in texts] + [False], dtype=bool)
-    keep = matches[calls["raw_name"][call]]
+    keep = calls.that("raw_name", pattern.match)[call]
     op, call = op[keep], call[keep]
     order = np.argsort(-ops.duration[op], kind="stable")[limit(arguments)]
     return op[order], call[order]

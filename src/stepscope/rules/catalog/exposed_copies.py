@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.rules.limits import ROWS, limit
+from stepscope.intervals import coverage, union
+from stepscope.intervals.distinct import common_values
 from stepscope.tabular.attribution import memory_kinds
-from stepscope.tabular.maths import nullable, round_half_away
+from stepscope.tabular.maths import group, nullable, round_half_away
 from stepscope.tabular.needs import COPIES
-from stepscope.tabular.overlap import covered_ns
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
+from stepscope.tabular.source import Rows, Source
+from stepscope.trace.frame import IntArray
+
+
+def _covered_ns(rows: Rows, by: Rows) -> IntArray:
+    """Time of each row during which work ``by`` ran on the same device of the same process, ns."""
+    found = np.zeros(len(rows), np.int64)
+    if not len(rows) or not len(by):
+        return found
+    process = np.concatenate([rows["process_id"], by["process_id"]])
+    device = np.concatenate([rows["device"], by["device"]])
+    number, _ = group(process, device)
+    mine, theirs = number[: len(rows)], number[len(rows) :]
+    for lane in common_values(mine, theirs).tolist():
+        here, there = np.flatnonzero(mine == lane), theirs == lane
+        work = union(by["start_ns"][there], by["end_ns"][there])
+        start, end = rows["start_ns"][here], rows["end_ns"][here]
+        found[here] = coverage(work, end) - coverage(work, start)
+    return found
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:
@@ -18,7 +36,7 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     copies = copies.where(
         copies.equals("src_memory", ("pageable",)) | copies.equals("dst_memory", ("pageable",))
     )
-    share = 100.0 * covered_ns(copies, source.kernels()) / np.maximum(copies.duration, 1)
+    share = 100.0 * _covered_ns(copies, source.kernels()) / np.maximum(copies.duration, 1)
     rows = np.flatnonzero(share <= int(arguments["overlap"]))
     order = rows[np.argsort(-copies.duration[rows], kind="stable")][limit(arguments)]
     return [

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.maths import FloatArray, group, nullable, round_half_away
 from stepscope.tabular.needs import GPU_WORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 

@@ -9,25 +9,23 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import explain
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.maths import dictionary, group, round_half_away, statistics
 from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Source, in_window
 
 
 def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answer:
     calls = source.cuda_calls()
-    texts = calls.texts("name")
-    matches = np.array([bool(pattern.search(text)) for text in texts] + [False], dtype=bool)
+    matches = calls.that("name", pattern.search)
     keep = np.zeros(len(calls), dtype=bool)
     steps, length = 1, 0
-    if matches[calls["name"]].any():
+    if matches.any():
         for found in explain(source.trace.frame, source.trace.meta):
             steps, length = max(steps, found.n_steady), max(length, found.end_ns - found.begin_ns)
             inside = in_window(calls["start_ns"], calls["end_ns"], found.begin_ns, found.end_ns)
             keep |= inside & (calls["process_id"] == found.lane.process_id)
-    calls = calls.where(keep & matches[calls["name"]])
+    calls = calls.where(keep & matches)
     groups, firsts = group(calls["process_id"], calls["name"])
     stats = statistics(calls.duration, groups, len(firsts))
     order = np.argsort(-stats.total, kind="stable")
@@ -40,7 +38,7 @@ def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answ
         round_half_away(stats.avg[order]),
         stats.high[order],
         calls["process_id"][firsts][order],
-        dictionary(calls["name"][firsts][order], texts),
+        dictionary(calls["name"][firsts][order], calls.texts("name")),
     ]
 
 

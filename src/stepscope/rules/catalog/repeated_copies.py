@@ -8,7 +8,6 @@ import numpy as np
 
 from stepscope.breakdown.explain import explain
 from stepscope.intervals.distinct import with_first
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.attribution import Names, innermost_ranges, launches, renamed
 from stepscope.tabular.maths import (
     FloatArray,
@@ -18,7 +17,7 @@ from stepscope.tabular.maths import (
     statistics,
 )
 from stepscope.tabular.needs import COPIES, CUDA_CALLS
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Source
 from stepscope.trace.frame import IntArray
 

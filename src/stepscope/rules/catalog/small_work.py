@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.activity.communication import is_communication
-from stepscope.rules.limits import ROWS, limit
 from stepscope.tabular.maths import (
     dictionary,
     group,
@@ -14,7 +13,7 @@ from stepscope.tabular.maths import (
     statistics,
 )
 from stepscope.tabular.needs import KERNELS, Need
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
+from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
 from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import IntArray
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.attribution import cut
+from stepscope.activity.host import cut
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import subtract, union

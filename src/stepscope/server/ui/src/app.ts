@@ -1,31 +1,31 @@
 /** The page of one run: makes its parts, asks the source, draws once a frame, keeps the link. */
 
-import { absent } from "./absent";
-import { Painter, type Marks } from "./canvas";
-import { Colours, coloursLegend } from "./colours";
-import { commands } from "./commands";
-import { Drawer } from "./drawer";
-import { element, fill } from "./dom";
-import { Finder } from "./finder";
-import { clean, time } from "./format";
-import { Frame, said, wrong } from "./frame";
-import { Hand } from "./hand";
-import { MOUSE, keys, type Key } from "./keys";
-import { readLink, writeLink } from "./link";
-import { Loader } from "./loader";
-import { Overlay } from "./overlay";
-import { showDiagnosis, type Actions } from "./panel";
-import { RangePanel } from "./range";
-import { Selection } from "./selection";
-import { Stage } from "./stage";
-import { StepsView } from "./steps";
-import { stepSource } from "./stepsource";
-import { startTheme, toggleTheme } from "./theme";
-import type { Timeline } from "./timeline";
-import { Tracks, type Lane } from "./tracks";
-import type { Layout, Source } from "./types";
-import { View } from "./view";
-import { waiting } from "./waiting";
+import { StaticSource } from "./data/static";
+import { ServerSteps, StaticSteps, type StepSource } from "./data/steps";
+import type { Layout, Source } from "./data/types";
+import { Drawer } from "./panels/drawer";
+import { absent, showDiagnosis, type Actions } from "./panels/explanation";
+import { Colours, coloursLegend } from "./shared/colours";
+import { element, fill } from "./shared/dom";
+import { clean, time } from "./shared/format";
+import { Frame, said, wrong } from "./shared/frame";
+import type { Key } from "./shared/keys";
+import { waiting } from "./shared/progress";
+import { startTheme, toggleTheme } from "./shared/theme";
+import { View } from "./shared/window";
+import { StepsView } from "./steps/steps_view";
+import { readLink, writeLink } from "./timeline/address";
+import type { Timeline } from "./timeline/context";
+import { commands, keys, MOUSE } from "./timeline/keyboard";
+import { Overlay } from "./timeline/overlay";
+import { Painter, type Marks } from "./timeline/painter";
+import { PointerControls } from "./timeline/pointer_controls";
+import { RangePanel } from "./timeline/range";
+import { Search } from "./timeline/search";
+import { Selection } from "./timeline/selection";
+import { TileLoader } from "./timeline/tile_loader";
+import { TimelineView } from "./timeline/timeline_view";
+import { Tracks, type Lane } from "./timeline/tracks";
 
 /** Keys that do the same in every view. */
 const EVERYWHERE = new Set(["V", "L", "?"]);
@@ -33,11 +33,11 @@ const EVERYWHERE = new Set(["V", "L", "?"]);
 export class App implements Timeline {
   readonly view: View;
   readonly tracks: Tracks;
-  readonly stage: Stage;
+  readonly timelineView: TimelineView;
   readonly marks: Marks = {
     selected: null,
     arrows: [],
-    blamed: [],
+    attributed: [],
     waiting: [],
     gap: null,
     range: null,
@@ -45,7 +45,7 @@ export class App implements Timeline {
     cursor: null,
   };
   readonly actions: Actions = {
-    fly: (place) => void this.selection.fly(place),
+    navigateTo: (place) => void this.selection.navigateTo(place),
     instance: (finding, at) => this.selection.instance(finding, at),
     near: (step, same) => void this.selection.near(step, same),
     says: (text) => this.says(text),
@@ -54,12 +54,12 @@ export class App implements Timeline {
   };
   private readonly around = new Frame({ theme: () => this.theme(), help: () => this.help() });
   private readonly painter: Painter;
-  private readonly loader: Loader;
+  private readonly loader: TileLoader;
   private readonly overlay = new Overlay();
   private readonly selection: Selection;
   private readonly range: RangePanel;
-  private readonly finder: Finder;
-  private readonly hand: Hand;
+  private readonly finder: Search;
+  private readonly pointer: PointerControls;
   private readonly drawer: Drawer;
   private readonly steps: StepsView;
   private readonly keys: Key[];
@@ -87,12 +87,12 @@ export class App implements Timeline {
     this.view.fit();
     this.tracks = new Tracks(layout);
     startTheme();
-    this.stage = new Stage(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.says(text), () => {
+    this.timelineView = new TimelineView(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.says(text), () => {
       this.filterBox.value = "";
       this.says("the filter of tracks is removed: it hid this one");
     });
-    this.painter = new Painter(this.stage.axis, this.stage.rows, source, new Colours(layout.classes));
-    this.loader = new Loader(
+    this.painter = new Painter(this.timelineView.axis, this.timelineView.rows, source, new Colours(layout.classes));
+    this.loader = new TileLoader(
       source,
       () => this.painter.colours,
       () => this.changed(),
@@ -100,8 +100,8 @@ export class App implements Timeline {
     );
     this.selection = new Selection(this);
     this.range = new RangePanel(this);
-    this.finder = new Finder(this, (place) => this.selection.fly(place));
-    this.hand = new Hand(this, {
+    this.finder = new Search(this, (place) => this.selection.navigateTo(place));
+    this.pointer = new PointerControls(this, {
       select: (place) => this.selection.select(place.track, place.row, false),
       range: (range) => this.setRange(range),
     });
@@ -116,7 +116,7 @@ export class App implements Timeline {
       commands(this, {
         selection: this.selection,
         range: this.range,
-        hand: this.hand,
+        pointer: this.pointer,
         finder: this.finder,
         filter: this.filterBox,
         drawer: this.drawer,
@@ -143,7 +143,7 @@ export class App implements Timeline {
       cursor: () => this.marks.cursor,
       selected: () => this.marks.selected,
       explained: () => this.selection.diagnosed !== null,
-      fly: (place) => this.selection.fly(place),
+      navigateTo: (place) => this.selection.navigateTo(place),
       frame: (span) => {
         this.view.set(span.begin, span.end);
         this.changed();
@@ -158,7 +158,7 @@ export class App implements Timeline {
       say: (text) => this.says(text),
       failure: () => this.around.failed,
       changed: () => this.changed(),
-      leave: () => this.stage.focus(),
+      leave: () => this.timelineView.focus(),
     });
   }
 
@@ -169,8 +169,8 @@ export class App implements Timeline {
     const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, coloursLegend(), absent(this.layout)];
     fill(
       this.main,
-      this.stage.gutter,
-      this.stage.root,
+      this.timelineView.gutter,
+      this.timelineView.root,
       element("aside", { "aria-label": "Explanation" }, ...panels),
       this.drawer.root,
     );
@@ -194,14 +194,14 @@ export class App implements Timeline {
       this.steps.changed(); // the timeline has no size meanwhile
       return;
     }
-    const { width, height } = this.stage;
+    const { width, height } = this.timelineView;
     this.painter.resize(width, height);
-    this.stage.arrange();
-    const near = this.stage.near();
+    this.timelineView.arrange();
+    const near = this.timelineView.near();
     const steps = [...this.tracks.lanes.values()].find((l) => l.info.table === "step");
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
-    const scroll = this.stage.scroller.scrollTop;
+    const scroll = this.timelineView.scroller.scrollTop;
     this.painter.paint(this.view, this.tracks, scroll, this.marks);
     this.overlay.details = this.selection.details;
     this.overlay.paint(this.view, this.tracks, scroll, width, height);
@@ -284,7 +284,7 @@ export class App implements Timeline {
         this.filterBox.value = "";
         this.setFilter("");
       }
-      if (event.key === "Escape" || event.key === "Enter") this.stage.rows.focus();
+      if (event.key === "Escape" || event.key === "Enter") this.timelineView.rows.focus();
     });
     window.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("hashchange", () => this.restore());
@@ -300,7 +300,7 @@ export class App implements Timeline {
       this.around.fail(`${clean(text, 60)} is no regular expression`);
       return;
     }
-    this.stage.edit(() => undefined);
+    this.timelineView.edit(() => undefined);
   }
 
   private key(event: KeyboardEvent): void {
@@ -341,7 +341,7 @@ export class App implements Timeline {
     this.steps.show(visible);
     this.viewButton.textContent = visible ? "Timeline (V)" : "Steps (V)";
     this.viewButton.title = visible ? "Show the timeline" : "Show all steps side by side";
-    if (!visible) this.stage.focus();
+    if (!visible) this.timelineView.focus();
     this.changed();
   }
 
@@ -406,4 +406,10 @@ export class App implements Timeline {
     this.drawer.restore(link.panels);
     this.changed();
   }
+}
+
+function stepSource(source: Source): StepSource {
+  return source instanceof StaticSource
+    ? new StaticSteps(source.packed.steps ?? null, source.packed.steps_refused ?? "", source.packed.layout.classes)
+    : new ServerSteps(source);
 }

@@ -1,27 +1,27 @@
-import "./app.css";
+import "./shared/app.css";
 
 import { App } from "./app";
-import { CompareApp } from "./compare";
-import { learnColours } from "./colours";
-import { element, fill } from "./dom";
-import { clean } from "./format";
-import { packedPage, PageSource } from "./page";
-import { PagePair, ServerPair, type PackedPair, type PairLayout, type PairSource } from "./pairsource";
-import { ServerSource } from "./server";
-import type { Layout, Source } from "./types";
+import { CompareApp } from "./compare/compare_view";
+import { StaticPair, ServerPair, type PackedPair, type PairLayout, type PairSource } from "./data/comparison";
+import { ServerSource } from "./data/server";
+import { packedPage, StaticSource } from "./data/static";
+import type { Layout, Source } from "./data/types";
+import { learnColours } from "./shared/colours";
+import { element, fill } from "./shared/dom";
+import { clean } from "./shared/format";
 
 async function start(): Promise<void> {
   const root = document.getElementById("app")!;
   try {
     const packed = await packedPage();
     if (packed && "pair_steps" in packed) {
-      const source: PairSource = new PagePair(packed as unknown as PackedPair);
+      const source: PairSource = new StaticPair(packed as unknown as PackedPair);
       const layout = await source.layout();
       learnColours(layout);
       new CompareApp(root, source, layout);
       return;
     }
-    const source: Source = packed ? new PageSource(packed) : new ServerSource();
+    const source: Source = packed ? new StaticSource(packed) : new ServerSource();
     const layout = (await source.layout()) as Layout | PairLayout;
     learnColours(layout);
     // the same page shows a run, or two: what is behind it says which

@@ -1,0 +1,265 @@
+"""Where the program compiles or loads device code while it trains.
+
+With lazy loading (``CUDA_MODULE_LOADING=LAZY``, the default) the code of a kernel is loaded by its
+first launch, and contexts and libraries are initialised by the first call that needs them. Every
+name has a first call in a capture, also in one that begins in the middle of a run; it is the length
+of the call that tells loading, on a device that has nothing to do meanwhile.
+
+Compilers that run in the program say so in ranges and Python functions. Without those, what they
+leave is a silence of the host that ends with loading a module, or with the first launch of a
+kernel whose name a run-time compiler gave, or that lies inside an operator whose library plans for
+each new shape. A CUDA graph is compiled while it is captured. Compilers also work on threads of
+their own: that counts while the launching threads are silent and not known to do anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import names as words
+from stepscope.activity.device import Lane, Reader
+from stepscope.intervals import intersect, overlap_per_window, subtract, union
+from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.distinct import among, with_first
+from stepscope.trace.frame import BoolArray, Frame, IntArray
+
+LOADING_NS: Final = 5_000_000
+"""A first call that takes less is no loading that matters: calls take 2 to 20 us, and up to some
+milliseconds where the operating system takes their thread off its core."""
+
+_LONGER: Final = 10
+"""A first call is this many times as long as what is usual later, or it is like the others."""
+
+_IDLE: Final = 0.5
+"""Share of the call in which the device has nothing to do; else it may wait for the device."""
+
+_LAUNCH: Final = re.compile(r"^(cuda|cu|hip)\w*(Launch\w*Kernel|LaunchGridAsync|LaunchKernel)")
+_OTHER: Final = re.compile(
+    r"Graph|Capture|Profiler|Synchronize|WaitValue|WaitEvent|EventQuery|StreamQuery|Memcpy"
+)
+"""Calls that wait, copy, replay, or belong to a tool: their length means something else."""
+
+
+@dataclass(frozen=True)
+class FirstCalls:
+    """The calls that loaded or initialised something, longest first.
+
+    Attributes:
+        call: row of ``host.api``.
+        op: row of ``lane.ops`` that a launch enqueued; -1 for other calls.
+    """
+
+    call: IntArray
+    op: IntArray
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+FIRST_LAUNCH: Final = "the first launch of a kernel, and long"
+FIRST_CALL: Final = "the first call of its name, and long"
+FIRST_EVIDENCE: Final = (FIRST_LAUNCH, FIRST_CALL)
+"""How the ``host_event`` table tells these calls from what else compiles."""
+
+
+def first_calls(lane: Lane) -> FirstCalls:
+    """The first launches and calls that loaded device code or initialised a library."""
+    api = lane.host.api
+    none = np.empty(0, np.int64)
+    if not len(api):
+        return FirstCalls(none, none)
+    launch = _first_launches(lane)
+    kind = _first_of_kind(lane)
+    call = np.concatenate((lane.call[launch], kind))
+    op = np.concatenate((launch, np.full(len(kind), -1, np.int64)))
+    start, end = api["start_ns"][call], api["end_ns"][call]
+    rows = among(api["thread_id"][call], lane.host.launch_threads)
+    # a wait for the device, or a tool that writes its records, makes any call long
+    elsewhere = union(
+        np.concatenate((lane.busy[0], lane.host.overhead["start_ns"])),
+        np.concatenate((lane.busy[1], lane.host.overhead["end_ns"])),
+    )
+    rows &= overlap_per_window(elsewhere, start, end) <= (1 - _IDLE) * (end - start)
+    order = np.flatnonzero(rows)
+    order = order[np.argsort((start - end)[order], kind="stable")]
+    return FirstCalls(call[order], op[order])
+
+
+def _first_launches(lane: Lane) -> IntArray:
+    """Operations whose kernel's name was never launched before, by a long call."""
+    api, ops = lane.host.api, lane.ops
+    launched = lane.is_kernel & (lane.call >= 0)
+    rows = np.flatnonzero(launched)
+    if not len(rows):
+        return rows
+    rows = rows[api.matches("name", _LAUNCH)[lane.call[rows]]]
+    took = (api["end_ns"] - api["start_ns"])[lane.call[rows]]
+    order = np.argsort(lane.enqueue_begin_ns[rows], kind="stable")
+    rows, took = rows[order], took[order]
+    return rows[_long_firsts(ops["name"][rows], took)]
+
+
+def _first_of_kind(lane: Lane) -> IntArray:
+    """Calls other than launches that are the first of their name, and long.
+
+    An allocation may take long for its size. It counts where the later ones of its name are short,
+    or before the first kernel was launched.
+    """
+    api = lane.host.api
+    rows = np.flatnonzero(~api.matches("name", _LAUNCH) & ~api.matches("name", _OTHER))
+    took = (api["end_ns"] - api["start_ns"])[rows]
+    firsts = rows[_long_firsts(api["name"][rows], took)]
+    if not len(firsts):
+        return firsts
+    allocates = api.matches("name", words.ALLOCATION_CALL)[firsts]
+    again = np.bincount(api["name"])[api["name"][firsts]] > 1
+    launches = lane.call[lane.is_kernel & (lane.call >= 0)]
+    begun = api["start_ns"][launches].min() if len(launches) else np.iinfo(np.int64).max
+    return firsts[~allocates | again | (api["start_ns"][firsts] < begun)]
+
+
+def _long_firsts(name: IntArray, took_ns: IntArray) -> BoolArray:
+    """Rows that are the first of their name, and far longer than usual.
+
+    Usual is the median of the later ones of the same name; without any, of all.
+    """
+    if not len(name):
+        return np.zeros(0, bool)
+    order = np.lexsort((np.arange(len(name)), name))
+    begins = np.flatnonzero(np.diff(name[order], prepend=-2))
+    counts = np.diff(np.append(begins, len(name)))
+    first = np.zeros(len(name), bool)
+    first[order[begins]] = True
+    # within each name by length, its first row left out
+    by_length = np.lexsort((took_ns, ~first, name))
+    later = by_length[begins + 1 + (counts - 2) // 2]
+    usual = np.full(len(name), float(np.median(took_ns)))
+    usual[order[begins]] = np.where(counts > 1, took_ns[later], np.median(took_ns))
+    return first & (took_ns >= LOADING_NS) & (took_ns >= _LONGER * usual)
+
+
+_MOST: Final = 0.9
+"""Share of a silence that an operator must hold; the rest lies before it begins."""
+
+_BEGIN_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+_END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
+
+
+def compile_time(
+    lane: Lane,
+    read: Reader,
+    quiet: Intervals,
+    second_step_ns: int,
+    loading: FirstCalls,
+    input_time: Intervals,
+) -> Intervals:
+    """When the launching threads compile or load device code, calls that say so left out.
+
+    Args:
+        lane: the device.
+        read: gives tables as frames.
+        quiet: the long silences of the launching threads, a disjoint set, ns.
+        second_step_ns: from when on a kernel that was not seen before is new; in the first
+            recorded step every kernel is seen for the first time.
+        loading: first calls that loaded code; each stays an interval of its own.
+        input_time: when the launching threads are known to get input.
+    """
+    quiet_here = subtract(quiet, input_time)
+    parts = [_named(lane, read, quiet_here), _before_loading(lane, quiet), _captures(lane)]
+    parts.append(_before_new_kernels(lane, quiet, second_step_ns))
+    parts.append(_planning(lane, read, quiet))
+    parts.append(lane.host.loading)
+    found = union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    api = lane.host.api
+    calls = union(api["start_ns"][loading.call], api["end_ns"][loading.call])
+    found = subtract(found, calls)
+    start = np.concatenate((found[0], calls[0]))
+    order = np.argsort(start, kind="stable")
+    return start[order], np.concatenate((found[1], calls[1]))[order]
+
+
+def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
+    host = lane.host
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+    def add(rows: Frame, hits: BoolArray) -> None:
+        launching = among(rows["thread_id"], host.launch_threads)
+        starts.append(rows["start_ns"][hits & launching])
+        ends.append(rows["end_ns"][hits & launching])
+        beside = hits & ~launching
+        found = intersect(union(rows["start_ns"][beside], rows["end_ns"][beside]), quiet)
+        starts.append(found[0])
+        ends.append(found[1])
+
+    if len(host.ranges):
+        add(host.ranges, words.hits(host.ranges, "name", words.is_compile_range))
+    for table in ("python_function", "operator"):
+        rows = read(table, "process_id", "thread_id", "start_ns", "end_ns", "name")
+        if len(rows):
+            if table == "operator":
+                hits = words.hits(rows, "name", words.is_compile_range)
+            else:
+                hits = rows.matches("name", words.COMPILE_FUNCTION)
+            add(rows, hits & (rows["process_id"] == lane.process_id))
+    return np.concatenate(starts), np.concatenate(ends)
+
+
+def _before_loading(lane: Lane, quiet: Intervals) -> Intervals:
+    """Silences after which the thread's first real call loads a module."""
+    api = lane.host.api
+    if not len(api):
+        return quiet[0][:0], quiet[1][:0]
+    loading = api.matches("name", words.MODULE_CALL)
+    real = ~api.matches("name", words.QUERY_CALL) & among(
+        api["thread_id"], lane.host.launch_threads
+    )
+    rows = np.append(np.flatnonzero(real), len(api))
+    following = rows[np.searchsorted(api["start_ns"][rows[:-1]], quiet[1])]
+    hits = np.append(loading, False)[following]
+    return quiet[0][hits], quiet[1][hits]
+
+
+def _before_new_kernels(lane: Lane, quiet: Intervals, second_step_ns: int) -> Intervals:
+    """Silences after which the first operation is a compiled kernel that was not seen before."""
+    ops = lane.ops
+    enqueued = lane.enqueue_begin_ns
+    order = np.argsort(enqueued, kind="stable")
+    first_of_name = np.zeros(len(ops), bool)
+    first_of_name[order[with_first(ops["name"][order])[1]]] = True
+    new = first_of_name & lane.is_kernel & ops.matches("name", words.COMPILED_KERNEL)
+    new &= enqueued >= second_step_ns
+    is_new: IntArray = np.append(new[order], False)
+    hits = is_new[np.searchsorted(enqueued[order], quiet[1])].astype(bool)
+    return quiet[0][hits], quiet[1][hits]
+
+
+def _planning(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
+    """Silences inside an operator whose library plans for each new shape."""
+    rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    if not len(rows):
+        return quiet[0][:0], quiet[1][:0]
+    mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == lane.process_id)
+    mine &= among(rows["thread_id"], lane.host.launch_threads)
+    held = union(rows["start_ns"][mine], rows["end_ns"][mine])
+    hits = overlap_per_window(held, quiet[0], quiet[1]) >= _MOST * (quiet[1] - quiet[0])
+    return quiet[0][hits], quiet[1][hits]
+
+
+def _captures(lane: Lane) -> Intervals:
+    """From the begin of each capture of a CUDA graph to its end or its instantiation."""
+    api = lane.host.api
+    none = np.empty(0, np.int64)
+    if not len(api):
+        return none, none
+    begin = api["start_ns"][api.matches("name", _BEGIN_CAPTURE)]
+    ends = np.sort(api["end_ns"][api.matches("name", _END_CAPTURE)])
+    index = np.searchsorted(ends, begin, side="right")
+    closed = index < len(ends)
+    # The instantiation that follows is a part of it; the next capture is not.
+    until = np.searchsorted(ends, np.append(begin[1:], np.iinfo(np.int64).max), side="left") - 1
+    last = np.maximum(np.minimum(index + 1, until), index)[closed]
+    return begin[closed], ends[last] if len(ends) else none

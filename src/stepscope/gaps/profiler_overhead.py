@@ -1,0 +1,247 @@
+"""What recording costs the program: estimated from recorded events and calls, or measured.
+
+torch.profiler does not say what it costs, but the cost is paid per event, on the thread that
+produces it. The unit costs were measured with ``benchmarks/captures/profiler_cost.py`` on an H200
+machine (torch 2.11; medians, and the spread between runs of the same loop is up to a factor of
+two for CUDA calls): an estimate, which is why results that rest on it say so. A slower host pays
+more for each event; how slow it is shows in the operators that only make views, which take the
+same instructions everywhere. Nsight Systems adds some 2 % to host-bound runs, below what matters
+here, and records its own larger costs as events.
+
+Nsight Systems and Stepscope's collector do not say what they cost, and unlike with torch.profiler
+one figure does not fit all machines. Programs whose host sets the pace were run with and without
+Nsight Systems 2025.3 (docs/guides/run.md, and the captures of ``benchmarks/captures``): divided by
+the CUDA calls of a step, the difference was 0.25 us on one machine, and 3.5 to 9 us on four
+others. The geometric middle is 1.5 us, which is also what is usually said of it. The collector
+added two thirds of that in the same minutes, for half as many recorded calls. Such an estimate is
+no ground to move time from one cause to another. It says how much of the late launches the tool may
+have made.
+
+The cost is measured where ``stepscope run --steps`` timed some whole steps after the recording, by
+the program's clock and with no work on the GPU at either end. The difference of the means
+is what recording adds to a step, whatever the tool, the machine and the program are. The first
+recorded steps are no part of it where they were set aside: beginning to record costs once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity.device import Lane, Reader
+from stepscope.intervals.distinct import among, distinct_values
+from stepscope.trace.frame import IntArray
+
+OPERATOR_NS: Final = 800
+OPERATOR_SHAPES_NS: Final = 500
+ENQUEUE_NS: Final = 4_000
+PYTHON_FUNCTION_NS: Final = 400
+MEMORY_EVENT_NS: Final = 300
+
+VIEW_NS: Final = {
+    "aten::as_strided": 480,
+    "aten::t": 3_000,
+    "aten::transpose": 1_650,
+    "aten::view": 1_150,
+    "aten::detach": 1_200,
+}
+"""Recorded median lengths of operators that only make views, on the machine of the unit costs."""
+
+MIN_VIEWS = 30
+"""So many calls of an operator give its median length."""
+
+SLOWEST_PACE = 3.0
+"""A host this many times slower than that machine is the most that the estimate is scaled by; it
+is never scaled down, because the time of an event does not only depend on the processor."""
+
+
+@dataclass(frozen=True)
+class RecordedCost:
+    """Estimated cost of recording, as a step function of time.
+
+    Attributes:
+        at_ns: times of the recorded events on launching threads, ascending.
+        total_ns: cost of all events up to and including each.
+    """
+
+    at_ns: IntArray
+    total_ns: IntArray
+
+    def between(self, begin_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Cost inside each window, ns."""
+        upto = np.concatenate(([0], self.total_ns))
+        high = np.searchsorted(self.at_ns, end_ns, side="left")
+        low = np.searchsorted(self.at_ns, begin_ns, side="left")
+        return np.asarray(upto[high] - upto[low], np.int64)
+
+
+NO_COST: Final = RecordedCost(np.empty(0, np.int64), np.empty(0, np.int64))
+"""For tools whose recording costs nothing worth charging."""
+
+
+def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]) -> RecordedCost:
+    """Estimate the recording cost on the lane's launching threads.
+
+    Args:
+        lane: the device.
+        read: gives tables as frames.
+        source: the trace's source; only ``kineto`` is charged.
+        options: capture options (``record_shapes`` raises the cost of an operator).
+    """
+    if source != "kineto":
+        return NO_COST
+    shapes = options.get("record_shapes", "") not in ("", "0", "false")
+    operator_ns = OPERATOR_NS + (OPERATOR_SHAPES_NS if shapes else 0)
+    times, costs = [], []
+    for table, time, unit in (
+        ("operator", "start_ns", operator_ns),
+        ("python_function", "start_ns", PYTHON_FUNCTION_NS),
+        ("memory_event", "time_ns", MEMORY_EVENT_NS),
+    ):
+        rows = read(table, "process_id", "thread_id", time)
+        mine = among(rows["thread_id"], lane.host.launch_threads)
+        times.append(rows[time][mine])
+        costs.append(np.full(int(mine.sum()), unit, np.int64))
+    enqueues = lane.calls_of(lane.call >= 0)
+    times.append(lane.host.api["start_ns"][enqueues])
+    costs.append(np.full(int(enqueues.sum()), ENQUEUE_NS, np.int64))
+    at = np.concatenate(times)
+    order = np.argsort(at, kind="stable")
+    total = np.cumsum(np.concatenate(costs)[order]) * host_pace(lane, read)
+    return RecordedCost(at[order], total.astype(np.int64))
+
+
+def host_pace(lane: Lane, read: Reader) -> float:
+    """How many times slower this host is than the machine of the unit costs, from 1 on.
+
+    Args:
+        lane: the device whose launching threads are looked at.
+        read: gives tables as frames.
+    """
+    rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    mine = rows.equals("name", *VIEW_NS) & among(rows["thread_id"], lane.host.launch_threads)
+    mine &= rows["process_id"] == lane.process_id
+    length, name = (rows["end_ns"] - rows["start_ns"])[mine], rows["name"][mine]
+    ratios = [
+        float(np.median(length[name == code])) / VIEW_NS[rows.texts["name"][code]]
+        for code in distinct_values(name).tolist()
+        if (name == code).sum() >= MIN_VIEWS
+    ]
+    return min(max(float(np.median(ratios)), 1.0), SLOWEST_PACE) if ratios else 1.0
+
+
+@dataclass(frozen=True)
+class UnitCost:
+    """What a tool adds to one recorded CUDA call.
+
+    Attributes:
+        tool: its name.
+        least_ns: the least that was measured.
+        typical_ns: the geometric middle.
+        most_ns: the most that was measured.
+    """
+
+    tool: str
+    least_ns: int
+    typical_ns: int
+    most_ns: int
+
+
+UNIT_COSTS: Final = {
+    "nsys": UnitCost("Nsight Systems", 250, 1_500, 9_000),
+    "stepscope": UnitCost("the collector", 300, 2_000, 12_000),
+}
+"""By the trace's source. torch.profiler is not here: :func:`recorded_cost` charges it."""
+
+LARGEST_PART: Final = 0.55
+"""The tool makes no more than this part of a step: of the programs that were measured, the one that
+suffered most took 2.2 times as long under Nsight Systems as without."""
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """What a tool may have added to the CUDA calls of one process, ns a steady step.
+
+    Attributes:
+        unit: what it adds to a call.
+        calls: recorded CUDA calls a step.
+        least_ns: by the least that was measured.
+        typical_ns: by the middle.
+        most_ns: by the most that was measured.
+    """
+
+    unit: UnitCost
+    calls: float
+    least_ns: float
+    typical_ns: float
+    most_ns: float
+
+
+def call_cost(lane: Lane, source: str, begin_ns: int, end_ns: int, n_steps: int) -> CallCost | None:
+    """What the capturing tool may have added; None for tools that are accounted for otherwise.
+
+    Args:
+        lane: the device whose process is looked at.
+        source: the trace's source.
+        begin_ns: begin of the steady window.
+        end_ns: end of the steady window.
+        n_steps: steps in it.
+    """
+    unit = UNIT_COSTS.get(source)
+    api = lane.host.api
+    if unit is None or not len(api):
+        return None
+    low, high = np.searchsorted(api["start_ns"], (begin_ns, end_ns))
+    calls = float(high - low) / n_steps
+    limit = LARGEST_PART * (end_ns - begin_ns) / n_steps
+    least, typical, most = (
+        min(calls * ns, limit) for ns in (unit.least_ns, unit.typical_ns, unit.most_ns)
+    )
+    return CallCost(unit, calls, least, typical, most)
+
+
+TABLE: Final = "timed_stretch"
+DEVIATIONS: Final = 2.0
+"""The bounds lie so many standard errors beside the middle."""
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """What recording adds to a step of one process, ns.
+
+    Attributes:
+        cost_ns: the difference of the mean steps; negative where recorded steps were the faster.
+        low_ns: its lower bound.
+        high_ns: its upper bound.
+        unrecorded_steps: steps that were timed and not recorded.
+        unrecorded_ns: their mean.
+    """
+
+    cost_ns: float
+    low_ns: float
+    high_ns: float
+    unrecorded_steps: int
+    unrecorded_ns: float
+
+
+def measured_cost(read: Reader, process_id: int, steady_ns: IntArray) -> MeasuredCost | None:
+    """What recording adds to a step; None where nothing was timed without it.
+
+    Args:
+        read: gives tables as frames.
+        process_id: the process.
+        steady_ns: lengths of the steady steps, whose variation says how far means can be trusted.
+    """
+    rows = read(TABLE, "process_id", "start_ns", "end_ns", "steps", "recorded")
+    if len(rows):
+        rows = rows.take((rows["process_id"] == process_id) & ~rows["recorded"].astype(bool))
+    if not len(rows) or not len(steady_ns):
+        return None
+    steps = int(rows["steps"].sum())
+    mean = float((rows["end_ns"] - rows["start_ns"]).sum()) / steps
+    spread = float(np.std(steady_ns, ddof=1)) if len(steady_ns) > 1 else 0.0
+    error = DEVIATIONS * spread * (1 / len(steady_ns) + 1 / steps) ** 0.5
+    cost = float(steady_ns.mean()) - mean
+    return MeasuredCost(cost, cost - error, cost + error, steps, mean)

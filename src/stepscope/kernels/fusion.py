@@ -1,0 +1,451 @@
+"""What fused kernels would save: attention written out, chains of small operations, optimizers.
+
+Attention is written out where product, scale, mask, softmax, dropout and product are kernels of
+their own; chains wait for memory; an optimizer may launch several kernels for every parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.gaps.idle import CAUSES, Gaps
+from stepscope.intervals.distinct import among, with_counts, with_first
+from stepscope.kernels.view import FAMILY_NAMES, UPDATE_RUN, Kernels, Repair, scaled
+from stepscope.trace.frame import BoolArray, IntArray
+
+BETWEEN = 16
+"""Elementwise kernels that may lie between the softmax and a product of its attention: scale, mask
+(building it too), dropout and casts need some ten."""
+
+FUSED_SHARE = 0.6
+FUSED_LEAST = 0.25
+FUSED_MOST = 1.0
+"""What fused attention takes, as a share of the products that it replaces. It does the same
+arithmetic, half of it under a causal mask. The separate products write and read the T x T scores:
+with heads 64 to 128 wide that is 64 to 128 FLOP a byte, below the 150 to 300 that GPUs need to be
+bound by arithmetic. So the products wait for memory, which the fused kernel does not touch."""
+
+_LAYOUT_COPIES = 3  # of queries, keys and values
+_LOG_SOFTMAX = re.compile(r"LogSoftMax|log_softmax")
+_WARP_LOG = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?\d+,\s*"
+                       r"(?:\(bool\))?(true|1|false|0)")  # fmt: skip
+_BACKWARD = re.compile(r"backward|bwd|grad", re.IGNORECASE)
+_LIGHT = ("elementwise", "copy", "dropout", "random", "index")
+
+
+@dataclass(frozen=True)
+class UnfusedAttention:
+    """Written-out attention in the steady window.
+
+    Attributes:
+        repair: its kernels, and fused attention instead.
+        softmaxes: number of softmax kernels in it, forward and backward.
+        products_ns: time of its matrix products.
+        rest_ns: time of everything between them.
+    """
+
+    repair: Repair
+    softmaxes: int
+    products_ns: int
+    rest_ns: int
+
+
+def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
+    """Find softmax kernels between matrix products with nothing but light kernels between.
+
+    A classifier's softmax is not followed by a product; a router's is followed by top-k and
+    indexing; the loss's is a log-softmax.
+    """
+    ops = kernels.lane.ops
+    on_device = ops.equals("kind", "memset") | ops.equals("copy_kind", "DtoD")
+    takes_part = (kernels.lane.is_compute | on_device) & kernels.steady
+    order = kernels.order[takes_part[kernels.order]]
+    family = kernels.family[order]
+    is_softmax = _is_softmax(kernels)[order]
+    product = family == FAMILY_NAMES.index("matmul")
+    light = among(family, [FAMILY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
+    backward = ops.matches("name", _BACKWARD)[order]
+    at = np.flatnonzero(is_softmax)
+    if not len(at):
+        return None
+    # position of the next kernel, in each direction, that is not light
+    heavy = np.append(np.flatnonzero(~light), len(order))
+    place = np.searchsorted(heavy, at)
+    before, after = heavy[np.maximum(place - 1, 0)], heavy[np.minimum(place + 1, len(heavy) - 1)]
+    ok = (place > 0) & (after < len(order)) & (at - before <= BETWEEN) & (after - at <= BETWEEN)
+    ok &= product[np.minimum(before, len(order) - 1)] & product[np.minimum(after, len(order) - 1)]
+    at, place = at[ok], place[ok]
+    before, after = before[ok], after[ok]
+    if len(at) < kernels.n_steady:
+        return None
+    chain = np.zeros(len(order) + 1, np.int64)
+    first, last = before.copy(), after.copy()
+    # the gradient has two products on either side
+    second_before = heavy[np.maximum(place - 2, 0)]
+    second_after = heavy[np.minimum(place + 2, len(heavy) - 1)]
+    wide = backward[at]
+    pair = wide & (place > 1) & product[second_before] & (before - second_before <= BETWEEN)
+    first[pair] = second_before[pair]
+    within = second_after < len(order)
+    pair = wide & within & product[np.minimum(second_after, len(order) - 1)]
+    pair &= second_after - after <= BETWEEN
+    last[pair] = second_after[pair]
+    first = _with_layout_copies(kernels, order, first)
+    np.add.at(chain, first, 1)
+    np.add.at(chain, last + 1, -1)
+    inside = np.cumsum(chain[:-1]) > 0
+    return _repair(kernels, np.sort(order[inside]), len(at))
+
+
+def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttention:
+    duration = kernels.duration_ns
+    product = kernels.in_family("matmul")[rows]
+    products = int(duration[rows[product]].sum())
+    old = duration[rows]
+    return UnfusedAttention(
+        repair=Repair(
+            rows=rows,
+            old_ns=old,
+            new_ns=np.where(product, scaled(old, FUSED_SHARE), 0),
+            merged=~product,
+            idle_ns=np.zeros(len(rows), np.int64),
+            low_ns=int(FUSED_LEAST * products),
+            high_ns=int(FUSED_MOST * products),
+        ),
+        softmaxes=softmaxes,
+        products_ns=products,
+        rest_ns=int(duration[rows[~product]].sum()),
+    )
+
+
+def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> IntArray:
+    """Begin of each chain with the copies just before it that lay out its operands.
+
+    Products in batches need contiguous operands, fused attention takes them as they are. Casts
+    (of the weights of the next layer) and sets are not counted.
+    """
+    operation = np.array([c.operation == "direct_copy" for c in kernels.classes] + [False])
+    ops = kernels.lane.ops
+    lays_out = operation[ops["name"][order]] & kernels.in_family("copy")[order]
+    cleared = ops.equals("kind", "memset")[order]
+    begin = first
+    for _ in range(_LAYOUT_COPIES):
+        before = np.maximum(begin - 1, 0)
+        before = np.where(cleared[before], np.maximum(before - 1, 0), before)
+        begin = np.where(lays_out[before], before, begin)
+    return begin
+
+
+def _is_softmax(kernels: Kernels) -> BoolArray:
+    """Softmax kernels that are no log-softmax."""
+    return kernels.in_family("softmax") & ~kernels.lane.ops.that("name", _is_log)
+
+
+def _is_log(name: str) -> bool:
+    warp = _WARP_LOG.search(name)
+    if warp:
+        return warp.group(1) in ("true", "1")
+    return bool(_LOG_SOFTMAX.search(name))
+
+
+CHAIN = 4
+"""Elementwise operations or reductions in a row that a layer of a framework does not leave behind:
+activation, residual and scale make three. More are a function spelled out in primitives."""
+
+DOMINATED = 0.7
+"""Share of the compute time from which on memory-bound kernels dominate a step. Transformers spend
+20 to 40 % in them, convolutional networks with batch normalisation some 50 %."""
+
+NEAR_BANDWIDTH = 0.5
+"""Share of the peak memory bandwidth from which on a kernel counts as waiting for memory."""
+
+_MERGEABLE = ("elementwise", "dropout", "reduction")
+_AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
+WAITING = (*_AROUND, "pooling")
+"""Families that do next to no arithmetic for each byte."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Chains in the steady window.
+
+    Attributes:
+        repair: their kernels, each chain as long as its longest kernel.
+        chains: number of them.
+    """
+
+    repair: Repair
+    chains: int
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """A step that is made of memory-bound kernels.
+
+    Attributes:
+        repair: the kernels, with half the traffic.
+        share: their part of the compute time.
+        attained: bytes/s that those attain whose traffic is known.
+    """
+
+    repair: Repair
+    share: float
+    attained: float
+
+
+def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
+    """Runs of memory-bound kernels with at least ``CHAIN`` mergeable ones.
+
+    Args:
+        kernels: the device's kernels.
+        taken: operations that belong to another finding already.
+    """
+    order = kernels.order[(kernels.lane.is_compute & kernels.steady)[kernels.order]]
+    family = kernels.family[order]
+    free = ~taken[order] & ~kernels.in_phase("optimizer")[order]
+    around = among(family, [FAMILY_NAMES.index(f) for f in _AROUND]) & free
+    mergeable = among(family, [FAMILY_NAMES.index(f) for f in _MERGEABLE]) & around
+    # a run ends where something else stands, and where the thread that launches changes
+    thread = kernels.attribution.thread[order]
+    new_run = np.ones(len(order), bool)
+    new_run[1:] = ~(around[1:] & around[:-1] & (thread[1:] == thread[:-1]))
+    run = np.cumsum(new_run) - 1
+    rows, run = order[mergeable], run[mergeable]
+    if not len(rows):
+        return None
+    counts = np.bincount(run)
+    long_ = counts[run] >= CHAIN
+    rows, run = rows[long_], run[long_]
+    if not len(rows):
+        return None
+    duration = kernels.duration_ns
+    longest = np.zeros(int(run.max()) + 1, np.int64)
+    np.maximum.at(longest, run, duration[rows])
+    is_longest = np.flatnonzero(duration[rows] == longest[run])
+    stays = np.zeros(len(rows), bool)
+    stays[is_longest[with_first(run[is_longest])[1]]] = True
+    by_row = np.argsort(rows, kind="stable")
+    rows, stays = rows[by_row], stays[by_row]
+    old = duration[rows]
+    new = np.where(stays, old, 0)
+    before, after = int(old.sum()), int(new.sum())
+    repair = Repair(
+        rows=rows,
+        old_ns=old,
+        new_ns=new,
+        merged=~stays,
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=after,
+        high_ns=(before + after) // 2,
+    )
+    return Chains(repair, int(stays.sum()))
+
+
+def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
+    """Memory-bound kernels where they dominate the step and run near the memory's speed.
+
+    Args:
+        kernels: the device's kernels.
+        taken: operations that belong to another finding already.
+    """
+    duration = kernels.duration_ns
+    compute = int(duration[kernels.lane.is_compute & kernels.steady].sum())
+    waiting = kernels.in_family(*WAITING) & kernels.steady & ~taken
+    waiting &= ~kernels.in_phase("optimizer")
+    rows = np.flatnonzero(waiting)
+    total = int(duration[rows].sum())
+    if not kernels.bandwidth or not compute or total < DOMINATED * compute:
+        return None
+    known = rows[kernels.moved_bytes[rows] > 0]
+    known_ns = int(duration[known].sum())
+    if not known_ns:
+        return None
+    attained = float(kernels.moved_bytes[known].sum()) / known_ns * 1e9
+    if attained < NEAR_BANDWIDTH * kernels.bandwidth:
+        return None
+    repair = Repair(
+        rows=rows,
+        old_ns=duration[rows],
+        new_ns=scaled(duration[rows], 0.5),
+        merged=np.zeros(len(rows), bool),
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=total // 4,
+        high_ns=total * 3 // 4,
+    )
+    return MemoryBound(repair, total / compute, attained)
+
+
+def taken_rows(kernels: Kernels, repairs: list[IntArray]) -> BoolArray:
+    """Mask of the operations that any of some repairs changes."""
+    taken = np.zeros(len(kernels.lane.ops), bool)
+    for rows in repairs:
+        taken[rows] = True
+    return taken
+
+
+LAUNCH_FLOOR_NS = 1_000
+"""A kernel that does next to nothing takes about this long on the device."""
+
+WHOLLY_LATE = 2 / 3
+"""Share of the time outside the loop that the device waits for launches, from which on the step is
+launch-bound as a whole, and the loop only a part of it."""
+
+ADAM_PASSES = 7  # reads parameter, gradient and two states; writes all but the gradient
+_OTHER_PASSES = 5  # the same with one state
+
+
+@dataclass(frozen=True)
+class UnfusedOptimizer:
+    """The loop over the parameters in the steady window.
+
+    Attributes:
+        repair: the kernels of the loop, and the fused update instead.
+        kernels: number of them.
+        parameters: estimated number of parameter tensors.
+        behind_launch_bound: whether the loop is what makes the step launch-bound.
+    """
+
+    repair: Repair
+    kernels: int
+    parameters: int
+    behind_launch_bound: bool
+
+
+def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
+    """Find the loop; None where the updates are fused or few.
+
+    Args:
+        kernels: the device's kernels.
+        gaps: its idle time in the steady window.
+    """
+    ops = kernels.lane.ops
+    looped = kernels.in_phase("optimizer") & kernels.in_family("elementwise", "copy")
+    rows = kernels.order[(looped & kernels.steady)[kernels.order]]
+    if len(rows) < UPDATE_RUN * kernels.n_steady:
+        return None
+    operation = np.array([c.operation for c in kernels.classes] + [""])[ops["name"][rows]]
+    names, counts = with_counts(operation)
+    # every operation of the update is launched once or a few times for every parameter
+    regular = counts[counts >= counts.max() / 8]
+    parameters = max(int(regular.min()) // kernels.n_steady, 1)
+    if parameters < UPDATE_RUN // 8:
+        return None
+    duration = kernels.duration_ns
+    moving = np.maximum(duration[rows] - LAUNCH_FLOOR_NS, 0)
+    tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
+    passes = float(tensors.sum()) / (parameters * kernels.n_steady)
+    adam = bool(among(["addcdiv", "sqrt"], names).all())
+    needed = ADAM_PASSES if adam else _OTHER_PASSES
+    share = min(needed / passes, 1.0) if passes else 1.0
+    fused = moving.sum() * share
+    known = (kernels.moved_bytes[rows] > 0) & (tensors > 0)
+    if kernels.bandwidth and known.any():
+        # caches let short chains of kernels run faster than the memory; a fused update cannot
+        one_tensor = (kernels.moved_bytes[rows[known]] / tensors[known]).sum()  # bytes
+        each = parameters * kernels.n_steady / known.sum()
+        at_best = kernels.attainable_bandwidth
+        fused = max(fused, needed * one_tensor * each / at_best * 1e9)
+    fused = min(float(fused), float(duration[rows].sum()))
+    loop = _loops(kernels, rows)
+    first = np.concatenate(([True], loop[1:] != loop[:-1]))
+    new = np.zeros(len(rows), np.int64)
+    new[first] = int(fused) // int(first.sum())
+    idle = _idle_of(kernels, rows, loop, gaps)
+    # at most what multi-tensor kernels (foreach) take: the same traffic without the launches
+    most = max(float(moving.sum()), fused)
+    by_row = np.argsort(rows)
+    repair = Repair(
+        rows=rows[by_row],
+        old_ns=duration[rows[by_row]],
+        new_ns=new[by_row],
+        merged=~first[by_row],
+        idle_ns=(idle.inside_ns + idle.behind_ns)[by_row],
+        low_ns=int(fused),
+        high_ns=int(most) + int(idle.behind_ns.sum()),
+        replaced=True,
+    )
+    rest = kernels.end_ns - kernels.begin_ns - int(duration[rows].sum()) - idle.in_loops_ns
+    whole = idle.late_outside_ns >= WHOLLY_LATE * max(rest, 1)
+    charged = idle.launch_inside_ns + int(idle.behind_ns.sum())
+    left = _launch_bound_ns(gaps) - charged
+    behind = not whole and repair.saved_ns > left
+    return UnfusedOptimizer(repair, len(rows), parameters, behind)
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """Idle time around the loops, ns; arrays have one value a kernel of them.
+
+    Attributes:
+        inside_ns: late launches before each, without what the profiler is charged with.
+        launch_inside_ns: of it, what is charged to ``launch_bound``.
+        in_loops_ns: all idle time inside the loops.
+        behind_ns: late launches after a loop that its time on the host explains, at its last.
+        late_outside_ns: other late launches outside the loops, the profiler's share included.
+    """
+
+    inside_ns: IntArray
+    launch_inside_ns: int
+    in_loops_ns: int
+    behind_ns: IntArray
+    late_outside_ns: int
+
+
+def _launch_bound_ns(gaps: Gaps) -> int:
+    """All idle time that is charged to ``launch_bound``."""
+    return gaps.by_cause().get("launch_bound", 0)
+
+
+def _loops(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Number of the loop that each kernel belongs to, for rows in the order of enqueueing."""
+    place = np.empty(len(kernels.lane.ops), np.int64)
+    place[kernels.order] = np.arange(len(place))
+    return np.cumsum(np.diff(place[rows], prepend=place[rows[0]]) > UPDATE_RUN)
+
+
+def _idle_of(kernels: Kernels, rows: IntArray, loop: IntArray, gaps: Gaps) -> _Idle:
+    """Idle time of the loops: between their kernels, and after them.
+
+    The gap before the first kernel of a loop is not the loop's. While the host goes through the
+    parameters it cannot get ahead of the device: the time that this takes, less what the device
+    was already idle meanwhile, is lead that the launches after the loop lack.
+    """
+    lane, segments = kernels.lane, gaps.segments
+    of_loop = np.full(len(lane.ops) + 1, -1, np.int64)
+    of_loop[rows] = loop
+    of_loop[rows[np.concatenate(([True], loop[1:] != loop[:-1]))]] = -1
+    which = of_loop[segments["op"]]
+    length = segments["end_ns"] - segments["start_ns"]
+    cause = segments["cause"]
+    inside = which >= 0
+    launch = cause == CAUSES.index("launch_bound")
+    charged = inside & (launch | (cause == CAUSES.index("small_kernels")))
+    n = int(loop[-1]) + 1
+    begin = np.full(n, np.iinfo(np.int64).max)
+    end = np.zeros(n, np.int64)
+    np.minimum.at(begin, loop, lane.enqueue_begin_ns[rows])
+    np.maximum.at(end, loop, lane.enqueue_end_ns[rows])
+    idle_in = np.bincount(which[inside], weights=length[inside], minlength=n)
+    lead = np.maximum(end - begin - idle_in, 0)
+    last = np.zeros(n, np.int64)
+    np.maximum.at(last, loop, lane.ops["end_ns"][rows])
+    after = np.searchsorted(last, segments["start_ns"], side="right") - 1
+    later = launch & ~inside & (after >= 0)
+    lacking = np.bincount(after[later], weights=length[later], minlength=n)
+    explained = np.minimum(lead, lacking).astype(np.int64)
+    behind = np.zeros(len(rows), np.int64)
+    behind[np.append(np.flatnonzero(loop[1:] != loop[:-1]), len(rows) - 1)] = explained
+    before = np.zeros(len(lane.ops) + 1, np.int64)
+    np.add.at(before, segments["op"][charged], length[charged])
+    overhead = cause == CAUSES.index("profiler_overhead")
+    outside = int(length[(launch | overhead) & ~inside].sum()) - int(explained.sum())
+    return _Idle(
+        inside_ns=before[rows],
+        launch_inside_ns=int(length[inside & launch].sum()),
+        in_loops_ns=int(length[inside].sum()),
+        behind_ns=behind,
+        late_outside_ns=outside,
+    )

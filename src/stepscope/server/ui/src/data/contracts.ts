@@ -1,0 +1,243 @@
+/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */
+
+export interface Diagnosis {
+  schema: string;
+  trace: TraceSummary;
+  step_ns: StepTime;
+  accounting: LaneAccounting[];
+  verdict: string;
+  findings: Finding[];
+  warnings: string[];
+  problems: Problem[];
+  evidence: Evidence[];
+  profiler_overhead: ProfilerOverhead | null;
+}
+
+export interface TraceSummary {
+  paths: string[];
+  source: string;
+  ranks: number;
+  devices: number;
+  steps: number;
+  steady_steps: [number, number];
+  step: StepSummary;
+}
+
+export interface StepSummary {
+  kind: string;
+  from: string;
+  inner: InnerSteps[];
+  coverage_gpu: number;
+  coverage_time: number;
+  options: StepOptions;
+}
+
+export interface InnerSteps {
+  kind: string;
+  count: number;
+  median_ns: number;
+}
+
+export interface StepOptions {
+  step: string;
+  step_kernel: string;
+}
+
+export interface StepTime {
+  median: number;
+  mean: number;
+  p95: number;
+  coefficient_of_variation: number;
+}
+
+export interface LaneAccounting {
+  rank: number;
+  device: number;
+  wall_ns: number;
+  compute_ns: number;
+  exposed_communication_ns: number;
+  exposed_copy_ns: number;
+  memset_ns: number;
+  idle_ns: number;
+  idle_by_cause_ns: Record<string, number>;
+}
+
+export interface Finding {
+  cause: string;
+  severity: "high" | "low" | "medium";
+  share_of_step: number;
+  time_ns_per_step: number;
+  predicted_step_ns: number;
+  prediction_low_ns: number;
+  prediction_high_ns: number;
+  ranks: number[];
+  where: Location;
+  message: string;
+  recommendations: string[];
+  next_capture: string | null;
+  root_cause: string | null;
+  replay_error: number | null;
+  names: string[];
+  evidence: Evidence[];
+  inside: InsideKernel[];
+}
+
+export interface Location {
+  range: string | null;
+  operator: string | null;
+  source: string | null;
+  function: string | null;
+}
+
+export interface Evidence {
+  figure: string;
+  value: number;
+  unit: string;
+  sql: string;
+  rows: number;
+}
+
+export interface InsideKernel {
+  kernel: string;
+  report: string;
+  launch: number;
+  same_grid: boolean;
+  share: number;
+  limiter: string;
+  message: string;
+  recommendations: string[];
+}
+
+export interface Problem {
+  id: string;
+  severity: "data_loss" | "error" | "info" | "notice";
+  count: number;
+  scope: string[];
+  says: string;
+  do: string;
+  detail: string;
+}
+
+export interface ProfilerOverhead {
+  measured_ns: number;
+  low_ns: number;
+  high_ns: number;
+  how: "estimated" | "unrecorded steps";
+}
+
+export interface Comparison {
+  schema: string;
+  verdict: "faster" | "no_difference" | "not_comparable" | "slower";
+  says: string;
+  before: string[][];
+  after: string[][];
+  step: StepDifference;
+  causes: CauseMoved[];
+  parts: PartDifference[];
+  kernels: KernelDifference[];
+  kernel_floor: number;
+  kernel_shift: number;
+  ranges: PlaceDifference[];
+  operators: PlaceDifference[];
+  collectives: CollectiveDifference[];
+  findings: FindingDifference[];
+  predictions: PredictionCheck[];
+  setup: SetupDifference[];
+  remarks: string[];
+}
+
+export interface StepDifference {
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  low_ns: number;
+  high_ns: number;
+  ratio: number;
+  ratio_low: number;
+  ratio_high: number;
+  p_value: number;
+  run_noise: number;
+  run_noise_measured: boolean;
+  before_steps: number[];
+  after_steps: number[];
+}
+
+export interface CauseMoved {
+  name: string;
+  difference_ns: number;
+}
+
+export interface PartDifference {
+  part: string;
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  error_ns: number;
+}
+
+export interface KernelDifference {
+  relation: string;
+  before: string[];
+  after: string[];
+  family: string;
+  range: string | null;
+  operator: string | null;
+  calls_before: number;
+  calls_after: number;
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  each_ratio: number | null;
+  changed: boolean;
+}
+
+export interface PlaceDifference {
+  name: string;
+  host_before_ns: number;
+  host_after_ns: number;
+  device_before_ns: number;
+  device_after_ns: number;
+}
+
+export interface CollectiveDifference {
+  kind: string;
+  group_size: number;
+  count_before: number;
+  count_after: number;
+  bytes_before: number | null;
+  bytes_after: number | null;
+  waiting_before_ns: number;
+  waiting_after_ns: number;
+  transfer_before_ns: number;
+  transfer_after_ns: number;
+  exposed_before_ns: number;
+  exposed_after_ns: number;
+}
+
+export interface FindingDifference {
+  cause: string;
+  fate: "gone" | "larger" | "new" | "smaller" | "unchanged";
+  before_ns: number | null;
+  after_ns: number | null;
+  says: string;
+  idle_before_ns: number | null;
+  idle_after_ns: number | null;
+}
+
+export interface PredictionCheck {
+  cause: string;
+  predicted_ns: number;
+  low_ns: number;
+  high_ns: number;
+  measured_ns: number;
+  came_true: boolean | null;
+  says: string;
+}
+
+export interface SetupDifference {
+  name: string;
+  before: string;
+  after: string;
+  weight: "confounds" | "note";
+  says: string;
+}

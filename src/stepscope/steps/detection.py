@@ -1,0 +1,382 @@
+"""Find the steps of a process: what the user says, what the program marks, what repeats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity import names as words
+from stepscope.activity.device import Lane
+from stepscope.intervals.distinct import with_counts, with_inverse
+from stepscope.steps.kinds import Workload, inner_of, kind_of
+from stepscope.steps.model import (
+    AUTOMATIC,
+    INNER_PLURAL,
+    MIN_STEPS,
+    Source,
+    StepChoice,
+    Steps,
+    step_windows,
+)
+from stepscope.steps.repetition import (
+    Launches,
+    find_repetition,
+    from_graphs,
+    from_kernels,
+    from_optimizer_ranges,
+    is_iteration,
+    late_repetition,
+    launches,
+    optimizer_runs,
+    outer_repetition,
+)
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.regex import regex
+from stepscope.trace.units import milliseconds
+
+_NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*(\d+)[\])]?(?:/\d+)?$")
+_LONGEST_STEP: Final = 256  # the pattern takes time by the square of the length
+_COVERS_A_STEP: Final = 0.5
+_COVERS_A_CYCLE: Final = 0.8
+_PHASE = re.compile(
+    r"(?<![a-z])(forward|fwd|backward|bwd|optim\w*|zero_?grad|loss|update|train\w*|grad\w*|data\w*"
+    r"|h2d|input|batch|sample|rollout|generate|env\w*|policy)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of the phases that one training step consists of."""
+_PLURAL = re.compile(r"(?<![a-z])(iters|iterations)(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Ranges of one thread and stem that follow one another without overlap.
+
+    Attributes:
+        begin: their begins, ascending, ns.
+        end: their ends, ns.
+        label: the stem.
+        first: the whole name of the first.
+        numbered: whether the names are the stem and a number.
+        coverage: share of the operations that are enqueued inside.
+        domain: NVTX domain of the ranges; empty for the default one.
+        lost: rows after which the numbers leave one out although the host enqueued work.
+    """
+
+    begin: IntArray
+    end: IntArray
+    label: str
+    first: str
+    numbered: bool
+    coverage: float
+    domain: str
+    lost: IntArray
+
+    @property
+    def named_step(self) -> bool:
+        """Whether the name says that it is an iteration."""
+        return words.is_step_range(self.first)
+
+
+def from_marks(lane: Lane, optimizer_runs: int) -> Steps | None:
+    """Steps that annotations hold; None where none does.
+
+    In this order: ``ProfilerStep#`` annotations, also a single one; ranges that repeat and hold
+    the work, those named as an iteration first; one or two ranges that are named as an iteration;
+    phases that repeat together.
+
+    Args:
+        lane: the device whose operations the steps must hold.
+        optimizer_runs: how often the optimizer ran, as far as is known; 0 where it is not seen.
+    """
+    enqueued = np.sort(lane.enqueue_begin_ns)
+    candidates = find_candidates(lane.host.ranges, enqueued)
+    profiler = [c for c in candidates if c.label == "ProfilerStep" and c.coverage > 0]
+    if profiler:
+        best = max(profiler, key=lambda c: (len(c.begin), c.coverage))
+        return _steps(best, "profiler_step", "steps are torch.profiler's ProfilerStep annotations")
+    candidates = [c for c in candidates if c.label != "ProfilerStep"]
+    usable = [c for c in candidates if len(c.begin) >= MIN_STEPS and _holds_steps(c)]
+    if usable:
+        # A range that calls itself a step, then the outermost (fewest) of those that cover most.
+        best = min(
+            usable,
+            key=lambda c: (
+                not c.named_step,
+                -round(c.coverage, 1),
+                # the recorder begins and ends at a step, the program's own ranges may be cut there
+                c.domain != words.OWN_DOMAIN,
+                len(c.begin),
+            ),
+        )
+        if best.domain == words.OWN_DOMAIN and best.label == "step":
+            return _steps(best, "numbered_range", "steps are those that stepscope marked")
+        if best.numbered:
+            return _steps(
+                best, "numbered_range", f"steps are the ranges {best.label!r} with a number"
+            )
+        return _steps(best, "repeating_range", f"steps are the {best.label!r} ranges")
+    few = [
+        c
+        for c in candidates
+        if c.named_step
+        and c.coverage >= _COVERS_A_STEP
+        and not words.EPOCH_RANGE.search(c.label)
+        and not _PLURAL.search(c.label)
+        # a range around the whole loop may call itself a step, too
+        and optimizer_runs < MIN_STEPS * len(c.begin)
+    ]
+    if few:
+        best = min(few, key=lambda c: (-round(c.coverage, 1), len(c.begin)))
+        which = "the range" if len(best.begin) == 1 else "the two ranges"
+        verb = "the step is" if len(best.begin) == 1 else "steps are"
+        return _steps(best, "single_range", f"{verb} {which} {best.first!r}")
+    return _from_phases(candidates)
+
+
+def _holds_steps(candidate: Candidate) -> bool:
+    if words.EPOCH_RANGE.search(candidate.label) or words.NEVER_A_STEP.search(candidate.first):
+        return candidate.named_step and candidate.coverage >= _COVERS_A_STEP
+    likely = candidate.named_step or candidate.numbered
+    return candidate.coverage >= (_COVERS_A_STEP if likely else _COVERS_A_CYCLE)
+
+
+def _steps(candidate: Candidate, source: Source, message: str) -> Steps:
+    begin = np.insert(candidate.begin, candidate.lost + 1, candidate.end[candidate.lost])
+    if len(candidate.lost):
+        message += "; where a number is missing, its step begins at the end of the one before"
+    return Steps(begin, int(candidate.end[-1]), source, message, candidate.label)
+
+
+def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
+    """Groups of ranges of one thread, domain and stem that follow one another without overlap.
+
+    Args:
+        ranges: the process's annotations, sorted by start.
+        enqueued_ns: when the operations were enqueued, ascending.
+    """
+    if not len(ranges):
+        return []
+    names = ranges.texts["name"]
+    stem_of: dict[tuple[str, str], int] = {}
+    stems: list[str] = []
+    numbered: list[bool] = []
+    code_of = np.empty(len(names), np.int64)
+    number_of = np.full(len(names), -1, np.int64)
+    for code, name in enumerate(names):
+        family = words.engine_family(name)
+        match = None if family or len(name) > _LONGEST_STEP else _NUMBERED.match(name)
+        stem, number = match.groups() if match else (family, "")
+        key = ("family" if family else "stem" if stem else "name", stem or name)
+        known = stem_of.get(key)
+        if known is None:
+            known = stem_of[key] = len(stems)
+            stems.append(key[1])
+            numbered.append(key[0] == "stem")
+        code_of[code] = known
+        if number:
+            number_of[code] = int(number[-15:])
+    threads, thread_of = with_inverse(ranges["thread_id"])
+    domains, domain_of = with_inverse(ranges["domain"])
+    group = code_of[ranges["name"]] * len(threads) + thread_of
+    group = group * len(domains) + domain_of
+    order = np.argsort(group, kind="stable")
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    may_be_single = words.judged(names, words.holds_a_step)
+    found = []
+    for rows in np.split(order, bounds):
+        name_codes = ranges["name"][rows]
+        if len(rows) < MIN_STEPS and not may_be_single[name_codes[0]]:
+            continue
+        begin, end = ranges["start_ns"][rows], ranges["end_ns"][rows]
+        if (begin[1:] < end[:-1]).any():
+            continue  # nested or concurrent: not one step after another
+        stem = int(code_of[name_codes[0]])
+        inside = np.searchsorted(enqueued_ns, end) - np.searchsorted(enqueued_ns, begin)
+        coverage = float(inside.sum()) / max(len(enqueued_ns), 1)
+        left_out = np.diff(number_of[name_codes]) == 2
+        left_out &= np.searchsorted(enqueued_ns, begin[1:]) > np.searchsorted(enqueued_ns, end[:-1])
+        lost = np.flatnonzero(left_out & numbered[stem])
+        first = names[int(name_codes[0])]
+        domain = ranges.text("domain", int(rows[0]))
+        found.append(
+            Candidate(begin, end, stems[stem], first, numbered[stem], coverage, domain, lost)
+        )
+    return found
+
+
+def _from_phases(candidates: list[Candidate]) -> Steps | None:
+    """Steps from phases that repeat together (forward, backward, optimizer)."""
+    phases = [
+        c
+        for c in candidates
+        if len(c.begin) >= MIN_STEPS
+        and c.coverage > 0.02
+        and not words.NEVER_A_STEP.search(c.first)
+    ]
+    if not phases:
+        return None
+    counts = np.array([len(c.begin) for c in phases])
+    # Micro-batches repeat forward and backward within a step: the rarest big phase sets the pace.
+    weight = {n: sum(c.coverage for c in phases if len(c.begin) == n) for n in set(counts.tolist())}
+    pace = min((n for n, w in weight.items() if w > 0.05), default=0)
+    chosen = [c for c in phases if len(c.begin) == pace]
+    together = sum(c.coverage for c in phases)
+    if not chosen or together < _COVERS_A_STEP:
+        return None
+    if not any(_PHASE.search(c.label) for c in chosen):
+        return None  # parts of a model repeat as well, layer by layer
+    first = min(chosen, key=lambda c: int(c.begin[0]))
+    end = max(int(c.end[-1]) for c in phases)
+    message = f"no range holds a whole step; steps begin at each {first.label!r} range"
+    return Steps(first.begin, end, "repeating_range", message, first.label)
+
+
+_NAMED = 6
+"""So many names are offered where a choice of steps finds nothing."""
+
+
+def find_steps(
+    lane: Lane,
+    does: Workload,
+    window_start_ns: int,
+    choice: StepChoice = AUTOMATIC,
+) -> tuple[Steps, IntArray]:
+    """The steps of the program's loop, and their boundaries on the device's timeline.
+
+    In this order: what the user says; ``ProfilerStep#`` annotations; ranges that hold an
+    iteration; phases that repeat together; repeating operations, where what repeats is an
+    iteration; the runs of PyTorch's optimizer; a graph that is replayed; what repeats after the
+    program's start; else the whole capture as one step.
+
+    Args:
+        lane: the device whose operations the steps must hold.
+        does: whether the program trains.
+        window_start_ns: begin of the capture, ns.
+        choice: what the user says a step is.
+
+    Returns:
+        The steps with their kind, and their boundaries, ns; one more than there are steps.
+
+    Raises:
+        UsageError: the user's choice finds nothing, or is no regular expression.
+    """
+    enqueued = launches(lane)
+    if choice:
+        steps = _chosen(lane, enqueued, choice)
+    else:
+        steps = _found(lane, enqueued, does, window_start_ns) or _whole(lane)
+    steps = replace(steps, kind=kind_of(steps, lane, does))
+    bounds = step_windows(lane, steps)
+    inner = inner_of(steps, enqueued, bounds, does)
+    if inner:
+        holds = "it holds" if len(steps) == 1 else "each holds"
+        parts = ", ".join(
+            f"{part.count} {INNER_PLURAL[part.kind]} of {milliseconds(part.median_ns)}"
+            for part in inner
+        )
+        steps = replace(steps, inner=inner, message=f"{steps.message}; {holds} {parts}")
+    return steps, bounds
+
+
+def _found(lane: Lane, enqueued: Launches, does: Workload, window_start_ns: int) -> Steps | None:
+    runs = optimizer_runs(lane, enqueued)
+    marked = from_marks(lane, runs)
+    if marked is not None:
+        return marked
+    repeated = find_repetition(enqueued)
+    if repeated is not None and not runs:
+        repeated = outer_repetition(enqueued, repeated) or repeated
+    if repeated is not None and is_iteration(enqueued, repeated, runs, does.passes):
+        return from_kernels(enqueued, repeated, window_start_ns)
+    found = from_optimizer_ranges(lane, window_start_ns) or from_graphs(enqueued, window_start_ns)
+    if found is not None:
+        return found
+    late = late_repetition(enqueued, runs)
+    return None if late is None else from_kernels(enqueued, late, window_start_ns)
+
+
+def _whole(lane: Lane, why: str = "") -> Steps:
+    """The whole capture as one step."""
+    begin = int(min(lane.enqueue_begin_ns.min(), lane.ops["start_ns"].min()))
+    return Steps(
+        np.array([begin], np.int64),
+        int(lane.ops["end_ns"].max()),
+        "whole_capture",
+        why or "no repeating step was found, so the whole capture counts as one",
+    )
+
+
+def _chosen(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
+    if choice.mark and choice.kernel:
+        raise UsageError("--step and --step-kernel both say what a step is; give one of them")
+    if choice.mark.lower() == "none":
+        return _whole(lane, "the whole capture counts as one step (--step none)")
+    if choice.kernel:
+        return _chosen_kernel(lane, enqueued, choice)
+    return _chosen_range(lane, choice)
+
+
+def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
+    """Steps that begin at each of the ranges that the user names, the outermost of nested ones."""
+    ranges = lane.host.ranges
+    names = ranges.texts.get("name", [])
+    wanted = {name for name in names if name == choice.mark}
+    if not wanted:
+        found = regex(choice.mark, "--step").search(names)
+        wanted = {names[code] for code in np.flatnonzero(found)}
+    if not wanted:
+        raise UsageError(
+            f"--step {choice.mark!r} names no range of process {lane.process_id}; "
+            + _offered("ranges", _step_like(names))
+        )
+    rows = np.flatnonzero(ranges.that("name", wanted.__contains__))
+    begin, end = ranges["start_ns"][rows], ranges["end_ns"][rows]
+    earlier_end = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], end[:-1])))
+    outer = begin >= earlier_end
+    begin = begin[outer]
+    message = f"steps are the {len(begin)} ranges that --step {choice.mark!r} names"
+    label = next(iter(wanted)) if len(wanted) == 1 else ""
+    return Steps(begin, int(end.max()), "user", message, label)
+
+
+def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
+    """Steps that begin where a kernel is enqueued; of several in a row, at the first."""
+    pattern = regex(choice.kernel, "--step-kernel")
+    hit = (lane.ops.found("name", pattern) & lane.is_kernel)[enqueued.op]
+    first = hit & ~np.concatenate(([False], hit[:-1]))
+    if not first.any():
+        names = lane.ops.texts["name"]
+        codes, counts = with_counts(lane.ops["name"][lane.is_kernel])
+        often = [names[int(code)] for code in codes[np.argsort(counts)]]
+        raise UsageError(
+            f"--step-kernel {choice.kernel!r} finds no kernel of device {lane.device}; "
+            + _offered("kernels", often)
+        )
+    begin = lane.enqueue_begin_ns[enqueued.op[first]]
+    message = (
+        f"each of {len(begin)} steps begins at a kernel that --step-kernel {choice.kernel!r} finds"
+    )
+    return Steps(begin, int(lane.enqueue_begin_ns.max()), "user", message)
+
+
+def _step_like(names: Sequence[str]) -> list[str]:
+    """Names of ranges, those that may hold a step first, without what only differs in a number."""
+    never = words.judged(names, lambda name: bool(words.NEVER_A_STEP.search(name)))
+    likely = words.judged(names, words.is_step_range)
+    seen: dict[str, str] = {}
+    for code in np.argsort(~likely, kind="stable"):
+        if not never[code]:
+            seen.setdefault(re.sub(r"\d+", "0", names[code]), names[code])
+    return list(seen.values())
+
+
+def _offered(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"the capture has no {what} that could"
+    some = ", ".join(repr(name[:60]) for name in names[:_NAMED])
+    return f"{what} of the capture: {some}" + (", ..." if len(names) > _NAMED else "")

@@ -1,0 +1,67 @@
+"""The types that the page's TypeScript has of the results: written from the structs themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from stepscope.compare.result import Comparison
+from stepscope.diagnosis.result import Diagnosis
+
+PATH: Final = "src/stepscope/server/ui/src/data/contracts.ts"
+_HEAD: Final = (
+    "/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */"
+)
+_NAMES: Final = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
+_NOT_SENT: Final = {"Comparison": {"runs"}}
+
+
+def page_types() -> str:
+    """One interface for each struct that a diagnosis or a comparison consists of."""
+    _, structs = msgspec.json.schema_components((Diagnosis, Comparison))
+    made: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if name in made:
+            return
+        properties = {
+            key: part
+            for key, part in structs[name]["properties"].items()
+            if key not in _NOT_SENT.get(name, ())
+        }
+        lines = [f"  {key}: {_type(part)};" for key, part in properties.items()]
+        made[name] = "\n".join((f"export interface {name} {{", *lines, "}"))
+        for inner in _references(properties):
+            visit(inner)
+
+    for struct in (Diagnosis, Comparison):
+        visit(struct.__name__)
+    return "\n\n".join((_HEAD, *made.values())) + "\n"
+
+
+def _type(part: dict[str, Any]) -> str:
+    """A part of a JSON Schema in TypeScript."""
+    if "$ref" in part:
+        return str(part["$ref"]).rpartition("/")[2]
+    if alternatives := [json.dumps(value) for value in part.get("enum", ())]:
+        return " | ".join(alternatives)
+    if alternatives := [_type(other) for other in part.get("anyOf", ())]:
+        return " | ".join(dict.fromkeys(alternatives))
+    if "prefixItems" in part:
+        return f"[{', '.join(map(_type, part['prefixItems']))}]"
+    kind, inner = part["type"], part.get("items") or part.get("additionalProperties")
+    held = _type(inner) if inner else ""
+    return {"array": f"({held})[]" if "|" in held else f"{held}[]"}.get(
+        kind, f"Record<string, {held}>" if kind == "object" else _NAMES.get(kind, kind)
+    )
+
+
+def _references(part: Any) -> list[str]:
+    """Names of the structs that a schema refers to, in their order."""
+    if isinstance(part, dict):
+        if "$ref" in part:
+            return [str(part["$ref"]).rpartition("/")[2]]
+        return [name for value in part.values() for name in _references(value)]
+    return [name for value in part for name in _references(value)] if isinstance(part, list) else []
