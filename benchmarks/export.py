@@ -34,10 +34,10 @@ def main() -> None:
             begin = time.perf_counter()
             code = (
                 "import resource, sys; from pathlib import Path; "
-                "from stepscope.session import Session; "
-                "session = Session([sys.argv[1]]); file = Path(sys.argv[3]).open('wb'); "
-                "[file.write(part) for part in session.exported(sys.argv[2])]; "
-                "print(sum(len(t.content) for t in session.timeline.tracks), "
+                "from stepscope.api import Job; "
+                "job = Job([sys.argv[1]]); file = Path(sys.argv[3]).open('wb'); "
+                "[file.write(part) for part in job.views.exported(sys.argv[2])]; "
+                "print(sum(len(t.content) for t in job.timeline.tracks), "
                 "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
             )
             command = [sys.executable, "-c", code, str(trace), kind, str(target)]

@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.simulation import Change, Free, RankLike
 
 REPAIRS: dict[str, tuple[tuple[Change, ...], str]] = {
@@ -66,7 +66,7 @@ def main() -> None:
     print(f"{head} {'off':>7} {'s':>5}")
     for key, files in known.items():
         folder, kind, name = key
-        simulation = Session(files).simulation
+        simulation = Job(files).simulation
         begin = time.perf_counter()
         error = simulation.replay_error
         seconds = time.perf_counter() - begin

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.support.captures import unpack, without_annotations
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 DEFAULT = Path(__file__).parents[1] / "tests/data/captures"
 
@@ -36,7 +36,7 @@ def main() -> None:
                 capture = unpack(folder / label["file"], Path(scratch))
                 variants = {"": capture, "bare": without_annotations(capture, Path(scratch))}
                 for variant, path in variants.items():
-                    result = Session([path]).diagnose()
+                    result = Job([path]).diagnose()
                     hit = result.verdict == label["cause"]
                     right, total = right + hit, total + 1
                     others = ", ".join(f"{f.cause} {f.share_of_step:.0%}" for f in result.findings)

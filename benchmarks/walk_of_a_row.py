@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     asked_for_json = parser.parse_args().json
-    find = "from stepscope.session import bundled_capture; print(bundled_capture())"
+    find = "from stepscope.api.inputs import bundled_capture; print(bundled_capture())"
     capture = subprocess.run(
         [sys.executable, "-c", find], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -17,6 +17,7 @@ import click
 import msgspec
 import pytest
 
+from stepscope.api import Job
 from stepscope.cli.main import COMMANDS, cli
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions as prediction_module
@@ -25,13 +26,12 @@ from stepscope.diagnosis.result import Diagnosis
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as silence
 from stepscope.importers.registry import importers
-from stepscope.session import Session
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
 from tools.docs.__main__ import main, pages_by_hand, stale_files
 from tools.docs.markdown import attributes, prose, table
 from tools.docs.reference import PAGES
-from tools.docs.snippets import demo_session, filled
+from tools.docs.snippets import demo_job, filled
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -180,8 +180,8 @@ def test_every_cause_says_all_that_it_should() -> None:
 
 def test_the_schema_fits_what_is_printed() -> None:
     schema = json.loads(text_of("diagnosis.schema.json"))
-    with demo_session() as session:
-        printed = json.loads(msgspec.json.encode(session.diagnose()))
+    with demo_job() as job:
+        printed = json.loads(msgspec.json.encode(job.diagnose()))
     fits(printed, schema, schema["$defs"])
     assert schema["$ref"] == f"#/$defs/{Diagnosis.__name__}"
 
@@ -339,14 +339,14 @@ def test_commands_of_the_developer_exist(page: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Session]:
-    with demo_session() as session:
-        yield session
+def demo() -> Iterator[Job]:
+    with demo_job() as job:
+        yield job
 
 
 @pytest.fixture(scope="module")
-def with_stack() -> Session:
-    return Session([KINETO])
+def with_stack() -> Job:
+    return Job([KINETO])
 
 
 SQL = [block for block in BLOCKS if block.language.startswith("sql")]
@@ -357,9 +357,9 @@ def test_the_query_guide_has_recipes_for_both_sources() -> None:
 
 
 @pytest.mark.parametrize("block", SQL, ids=lambda block: " ".join(block.text.split()[:6]))
-def test_recipes_run_and_give_rows(block: Block, demo: Session, with_stack: Session) -> None:
-    session = with_stack if block.language == "sql pytorch" else demo
-    answer = session.query(block.text)
+def test_recipes_run_and_give_rows(block: Block, demo: Job, with_stack: Job) -> None:
+    job = with_stack if block.language == "sql pytorch" else demo
+    answer = job.query(block.text)
     assert answer.num_rows > 0
     assert all(
         answer.num_rows > answer.column(name).null_count or name == "evidence"
@@ -367,7 +367,7 @@ def test_recipes_run_and_give_rows(block: Block, demo: Session, with_stack: Sess
     ), "a column is empty"
 
 
-def test_queries_in_commands_run(demo: Session) -> None:
+def test_queries_in_commands_run(demo: Job) -> None:
     queries = [shlex.split(line, comments=True) for _, line in OURS if " query " in line]
     statements = {word for words in queries for word in words if re.match("SELECT|DESCRIBE", word)}
     assert len(statements) > 5
@@ -375,7 +375,7 @@ def test_queries_in_commands_run(demo: Session) -> None:
         assert demo.query(statement).num_rows > 0
 
 
-def test_the_accounting_recipe_shows_the_identity(demo: Session) -> None:
+def test_the_accounting_recipe_shows_the_identity(demo: Job) -> None:
     (recipe,) = (block.text for block in SQL if "off_by_ns" in block.text)
     assert demo.query(recipe).column("off_by_ns").to_pylist() == [0]
 
@@ -396,7 +396,7 @@ def milliseconds(text: str) -> list[float]:
 @pytest.mark.parametrize("row", predictions(), ids=lambda row: row[0])
 def test_the_table_of_predictions_is_true(row: list[str], unpacked: Callable[[str], Path]) -> None:
     capture, _, step, verdict, predicted, bounds = row
-    diagnosis = Session([unpacked(capture)]).diagnose()
+    diagnosis = Job([unpacked(capture)]).diagnose()
     lane = diagnosis.accounting[0]
     first, last = diagnosis.trace.steady_steps
     assert diagnosis.verdict == verdict

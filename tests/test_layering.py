@@ -32,44 +32,34 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 ]
 
 PARTS: dict[str, dict[str, set[str]]] = {
-    "session": {
-        "captures": {"importers", "trace", "data"},
-        "ceilings": {"kernels", "trace.errors", "trace.text"},
-        "opening": {"importers", "trace", "steps", ".answers", ".captures", ".ceilings"},
+    "api": {
+        "inputs": {"importers", "trace", "data", "kernels"},
         # What took long to find, kept; it is found behind every question.
         "answers": {"trace"},
-        "explaining": {"breakdown", "jobs", "kernels", "trace", ".opening", ".without_gpu"},
-        "without_gpu": {"activity", "breakdown", "trace.units"},
-        "simulating": {"simulation", "trace.errors", ".explaining"},
-        "ranking": {"diagnosis", ".simulating"},
-        "querying": {
-            *("sql", "collectives", "derived", "diagnosis", "kernels", "operators"),
-            *("trace.errors", ".ranking"),
-        },
-        "kernel_reports": {"ncu"},
-        "inside_kernels": {"ncu", "jobs", "operators", "diagnosis"},
-        "diagnosing": {
-            *("operators", "diagnosis", "compare", "trace"),
-            *(".querying", ".opening", ".kernel_reports", ".inside_kernels"),
-        },
-        "reporting": {"reports", "rules", "tabular", "compare", "trace", ".querying"},
         # What is kept of a timeline beside the cached traces.
         "shelves": {"timeline", "trace", ".answers"},
-        "timeline": {"breakdown", "timeline", "trace", ".explaining", ".shelves"},
-        "viewing": {"tabular", "timeline", "export", "trace.notes", ".timeline"},
-        "__init__": {
-            *("tabular", "trace.cache", ".captures", ".ceilings", ".kernel_reports"),
-            ".opening",
-            *(".simulating", ".diagnosing", ".reporting", ".timeline", ".viewing"),
+        "explained": {
+            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
+            "trace",
         },
-    },
-    "runs": {
-        "comparing": {"session", "compare", "trace"},
-        "pair": {"session", "compare", "trace"},
-        "gating": {"session", "compare", "trace", ".comparing"},
-        "recorded": {"compare", "trace.errors", "trace.given", ".comparing"},
-        "bisecting": {"compare", "render"},
-        "__init__": {"compare", ".bisecting", ".comparing", ".gating", ".pair", ".recorded"},
+        "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
+        "reports": {"reports", "rules", "tabular", "compare", "trace", ".tables"},
+        "views": {
+            *("breakdown", "jobs", "tabular", "timeline", "export", "trace"),
+            *(".explained", ".shelves"),
+        },
+        "ncu": {"ncu", "jobs", "operators", "diagnosis"},
+        "job": {
+            *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
+            *("diagnosis", "compare", "timeline"),
+            *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
+            ".ncu",
+        },
+        "runs": {"compare", "trace", ".job"},
+        "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
+        # It records programs, and needs nothing of what opens traces.
+        "recording": {"capture", "importers", "trace.errors"},
+        "__init__": {".job"},
     },
 }
 """Facade -> its modules -> the rooms each may import; with a dot before it, a module beside it.
@@ -126,20 +116,20 @@ ARROWS: dict[str, set[str]] = {
         *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
-    "session": needed_by_parts("session"),
-    # The facade for what looks at several runs.
-    "runs": needed_by_parts("runs"),
-    # ... and for what is stored of tables and steps of large captures.
-    "prepared": {"trace", "timeline", "jobs", "session"},
-    # The facade of captures, as session is that of traces.
-    "recording": {"capture", "importers", "trace.errors"},
-    # ... and the command that starts the server: `stepscope ui`
-    "cli": {"session", "runs", "recording", "render", "trace.errors", "trace.progress", "server"},
-    "server": {"session", "prepared", "runs", "render", "trace.errors", "trace.text"},
+    "api": needed_by_parts("api"),
+    # Front doors ask the facade and know the types of results; one command starts the server.
+    "cli": {
+        *("api", "render", "server", "compare.result", "compare.trend"),
+        *("tabular.report", "trace.cache", "trace.errors", "trace.progress"),
+    },
+    "server": {
+        *("api", "render", "timeline.panels", "timeline.stepview.steps"),
+        *("trace.errors", "trace.text"),
+    },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
-    # What a training script uses, lazily; every room may read the version.
-    "__init__": {"annotate"},
+    # The package itself may offer the facade, lazily; every room may read its version.
+    "__init__": {"api", "annotate"},
     "__main__": {"cli"},
 }
 """Room -> the rooms it may import. A dotted name allows that module of the room only."""
@@ -151,7 +141,7 @@ OWNERS: dict[str, set[str]] = {
         # Reads row groups of stored tables piece by piece.
         "tabular.columns",
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
-        *("compare.history.folder", "runs.recorded"),
+        *("compare.history.folder", "api.history"),
     },
     "sqlite3": {"importers", "compare.history.sqlite"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
@@ -303,7 +293,7 @@ def test_the_table_names_rooms_and_has_no_circle() -> None:
     graph = {name: {arrow.split(".")[0] for arrow in arrows} for name, arrows in ARROWS.items()}
     assert set().union(*graph.values()) <= graph.keys()
     order = list(TopologicalSorter(graph).static_order())
-    assert order.index("trace") < order.index("session") < order.index("cli")
+    assert order.index("trace") < order.index("api") < order.index("cli")
 
 
 def test_imports_follow_the_arrows() -> None:

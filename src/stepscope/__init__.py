@@ -15,18 +15,23 @@ if TYPE_CHECKING:
         step,
         step_time,
     )
+    from stepscope.api import Job, open
 
 _ANNOTATE = {
     *("huggingface_callback", "lightning_callback", "profile", "range", "schedule", "step"),
     *("step_time", "kernel_count"),
 }
 """What a training script uses as ``stepscope.NAME``; loaded on first use."""
+_API = {"Job", "open"}
+"""What a script or a notebook that looks at captures uses; loaded on first use, too."""
 
 __all__ = [
+    "Job",
     "__version__",
     "huggingface_callback",
     "kernel_count",
     "lightning_callback",
+    "open",
     "profile",
     "range",
     "schedule",
@@ -37,8 +42,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _ANNOTATE:
-        from stepscope import annotate
-
-        found = globals()[name] = getattr(annotate, name)
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from stepscope import annotate as room
+    elif name in _API:
+        from stepscope import api as room  # type: ignore[no-redef]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(room, name)
+    return found

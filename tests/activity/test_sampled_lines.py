@@ -11,7 +11,7 @@ from tests.support.build import MAIN, PID, Build
 
 from stepscope.activity.device import lanes
 from stepscope.activity.locations import Places, SampledLines
-from stepscope.session import Session
+from stepscope.api import Job
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"
 TORCH = "/usr/lib/python3/dist-packages/torch/_tensor.py"
@@ -117,7 +117,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_host_sync_names_the_line_that_waits(capture: Path) -> None:
-    first = Session([str(capture)]).diagnose().findings[0]
+    first = Job([str(capture)]).diagnose().findings[0]
     assert first.cause == "host_sync"
     # the list of .item() over all parameters after the backward pass
     assert first.where.source == "train.py:118"

@@ -11,8 +11,8 @@ from tests.diagnosis.test_offload_and_input import shared
 from tests.support.build import MAIN, PID, US, Build
 
 from stepscope.activity.locations import Where, function_at, is_framework_function
+from stepscope.api import Job
 from stepscope.breakdown.explain import explain
-from stepscope.session import Session
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,14 @@ def test_sampled_lines_of_a_real_run(tmp_path: Path) -> None:
     packed = shared("h200-2/run_steps10.own.tar.xz", tmp_path)
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path / "own", filter="data")
-    session = Session([tmp_path / "own" / "B"])
-    rows = session.query(
-        "SELECT source, count(*) AS n FROM kernel_family GROUP BY source"
-    ).to_pylist()
+    job = Job([tmp_path / "own" / "B"])
+    rows = job.query("SELECT source, count(*) AS n FROM kernel_family GROUP BY source").to_pylist()
     named = {row["source"]: row["n"] for row in rows if row["source"]}
     assert named
     assert all(source.startswith("train.py:") for source in named)
     assert sum(named.values()) > 0.75 * sum(row["n"] for row in rows)
     # a line belongs to one phase: no sample speaks for kernels of another range
-    phases = session.query(
+    phases = job.query(
         "SELECT source, count(DISTINCT phase) AS n FROM kernel_family WHERE source IS NOT NULL "
         "GROUP BY source"
     ).to_pylist()

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.build import US, Build
 
+from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.breakdown.outliers import MIN_STEPS, PARTS, odd_steps
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.session import Session
 
 STEPS = 12
 PERIOD = 10_000.0  # us
@@ -23,12 +23,12 @@ PERIOD = 10_000.0  # us
 def made(build: Build, folder: Path) -> tuple[Explanation, Diagnosis]:
     trace = build.trace(folder)
     (only,) = explain(trace.frame, trace.meta)
-    session = Session([trace.folder])
-    diagnosis = session.diagnose()
+    job = Job([trace.folder])
+    diagnosis = job.diagnose()
     for finding in diagnosis.findings:
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
         for evidence in finding.evidence:
-            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return only, diagnosis
 
 

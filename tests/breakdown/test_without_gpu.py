@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tests.support.build import PID, Build
 
-from stepscope.session import Session
-from stepscope.session.without_gpu import why_without_gpu
+from stepscope.api import Job
+from stepscope.api.explained import why_without_gpu
 from stepscope.trace.errors import InputError
 
 
 def why(build: Build, folder: Path, source: str = "nsys") -> str:
     trace = build.trace(folder)
     with pytest.raises(InputError, match="holds no GPU work"):
-        Session([trace.folder]).diagnose()
+        Job([trace.folder]).diagnose()
     return why_without_gpu("x", trace.frame, source)
 
 

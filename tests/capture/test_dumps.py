@@ -15,11 +15,11 @@ from tests.capture.test_hook import torch as torch  # noqa: PLC0414 - a fixture
 from tests.capture.test_lifecycle import record_without_signals, wait_for
 from tests.cli.command import Stepscope
 
+from stepscope.api.recording import dump_capture
 from stepscope.capture.collector.build import find
 from stepscope.capture.dumps import _copy_blocks
 from stepscope.capture.launcher import Outcome
 from stepscope.capture.lines import KeptLines, whole
-from stepscope.recording import dump_capture
 from stepscope.trace.trace import Trace
 
 MARKED = """
@@ -91,7 +91,7 @@ def test_a_slow_step_dumps_the_ring_once(program: Program, torch: Path) -> None:
     (dump,) = outcome.dumps
     (line,) = [line for line in program.said if line.startswith("dumped into")]
     assert "dump1: step 30 of process" in line
-    from stepscope.recording import finalise_capture
+    from stepscope.api.recording import finalise_capture
 
     (trace,) = map(Trace, finalise_capture(dump, print)[0])
     assert {"loop 30", "loop 10"} <= set(texts(trace, "range", "name"))

@@ -13,9 +13,9 @@ import pytest
 from tests.capture.conftest import PRELUDE, Program
 from tests.cli.command import Stepscope, is_one_line, python
 
-from stepscope import recording
+from stepscope.api import recording
+from stepscope.api.recording import capture_options, capture_program
 from stepscope.capture import libraries
-from stepscope.recording import capture_options, capture_program
 
 RUN = ("run", "--no-counters", "--backend", "collector")
 
@@ -54,8 +54,8 @@ def test_a_diagnosis_that_fails(program: Program, stepscope: Stepscope) -> None:
     """Its exit code is not the program's; --strict makes it one."""
     script = program.script('push("step_1"); launch(3); pop()')
     code = (
-        "import sys; from stepscope.cli.main import main; from stepscope.recording import Captured;"
-        "Captured.diagnose = lambda *_: 3; main()"
+        "import sys; from stepscope.cli.main import main; "
+        "from stepscope.api.recording import Captured; Captured.diagnose = lambda *_: 3; main()"
     )
     for strict, expected in ((), 0), (("--strict",), 2):
         folder = program.folder / f"run{expected}"

@@ -13,11 +13,11 @@ import pytest
 from tests.capture.conftest import Program, read, texts
 from tests.cli.command import Stepscope
 
+from stepscope.api.recording import finalise_capture
 from stepscope.capture import control
 from stepscope.capture.backends.collector import CONFIGURATION
 from stepscope.capture.launcher import order, record
 from stepscope.capture.process_tree import members
-from stepscope.recording import finalise_capture
 from stepscope.trace.trace import Trace
 
 BUSY = '[(push(f"r{i % 7}"), launch(), pop()) for i in range(10_000)]\n'

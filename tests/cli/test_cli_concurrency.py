@@ -273,15 +273,15 @@ def test_rows_that_are_missing_are_noticed(
 
 REMOVED_WHILE_READ = """
 import shutil, sys
-import stepscope.session as session
+import stepscope.api.job as job
 from pathlib import Path
 cache = Path(sys.argv.pop(1))
-real = session.Session.__init__
+real = job.Job.__init__
 def opened(self, *a, **k):
     real(self, *a, **k)
     for entry in cache.glob("*.stepscope"):
         shutil.rmtree(entry)
-session.Session.__init__ = opened
+job.Job.__init__ = opened
 from stepscope.cli.main import main
 main()
 """

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.command import Stepscope
 from tests.support.captures import BUNDLED, DATA, unpack, without_annotations
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 PARTS = ("compute", "exposed_communication", "exposed_copy", "memset", "idle")
 UNEXPLAINED = 0.05
@@ -62,7 +62,7 @@ def diagnose() -> Callable[..., dict[str, Any]]:
 
     @cache
     def run(*paths: Path) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Session(paths).diagnose()))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Job(paths).diagnose()))
         return found
 
     return run

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys, time
 from stepscope.cli import main, progress
 progress.PATIENCE_S = {patience}
-import stepscope.session.opening as opening
+import stepscope.api.job as opening
 load = opening.load
 def slow(*given, **more):
     time.sleep(0.4)

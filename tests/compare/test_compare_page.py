@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.captures import DATA, unpack
 
+from stepscope.api.runs import Pair
 from stepscope.compare.stored import read_baseline, write_baseline
 from stepscope.gaps.idle import CAUSES as IDS
 from stepscope.render.compare_html import compare_html
-from stepscope.runs import Pair
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def pair() -> Pair:
 
 
 def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> None:
-    device = pair.sessions["before"].aligned.of(0)
+    device = pair.jobs["before"].views.aligned.of(0)
     e, step = device.explanation, device.median
     begin, end = int(e.bounds_ns[step]), int(e.bounds_ns[step + 1])
     told = {

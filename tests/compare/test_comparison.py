@@ -13,13 +13,13 @@ import pytest
 from tests.compare.profiles import finding, kernel, profile
 from tests.support.captures import DATA, edited, unpack
 
+from stepscope.api import Job
 from stepscope.compare.collect import profile_of
 from stepscope.compare.comparison import compare, merged
 from stepscope.compare.profile import Profile
 from stepscope.compare.trend import trend
 from stepscope.render.compare import compare_markdown, compare_text, trend_markdown, trend_text
 from stepscope.render.compare_html import compare_html
-from stepscope.session import Session
 
 PROFILES: dict[Path, Profile] = {}
 FOLDER: list[Path] = []
@@ -33,7 +33,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def of(path: Path) -> Profile:
     if path not in PROFILES:
-        PROFILES[path] = Session([path]).profile()
+        PROFILES[path] = Job([path]).profile()
     return PROFILES[path]
 
 
@@ -237,8 +237,8 @@ def test_there_are_captures_to_halve() -> None:
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_halves_of_one_capture_are_never_a_change(name: str) -> None:
-    session = Session([bundled(name)])
-    diagnosis, view = session.diagnose(), session._view
+    job = Job([bundled(name)])
+    diagnosis, view = job.diagnose(), job.explained.view
     half = len(profile_of(view, diagnosis).wall_ns) // 2
     halves = [profile_of(view, diagnosis, p) for p in (slice(half), slice(half, None))]
     found = compare([halves[0]], [halves[1]])
@@ -269,7 +269,7 @@ def test_the_same_code_under_two_tools_is_not_compared(
 def test_the_parts_of_every_step_sum_to_its_length() -> None:
     ranks = [unpack(f) for f in sorted((DATA.parent / "ranks").glob("*.xz"))]
     assert len(ranks) == 2
-    runs = [of(bundled("cnn_small")), of(bundled("gpt_graph")), Session(ranks).profile()]
+    runs = [of(bundled("cnn_small")), of(bundled("gpt_graph")), Job(ranks).profile()]
     for run in runs:
         table = np.array(list(run.parts_ns.values()))
         assert (table.sum(axis=0) == np.array(run.wall_ns)).all()
@@ -281,7 +281,7 @@ def test_the_parts_of_every_step_sum_to_its_length() -> None:
 
 def test_ranks_of_a_job(unpacked: Callable[[str], Path]) -> None:
     healthy, late = (
-        Session([unpacked(f"{name}.rank{rank}") for rank in range(4)]).profile()
+        Job([unpacked(f"{name}.rank{rank}") for rank in range(4)]).profile()
         for name in ("ddp_healthy", "ddp_straggler")
     )
     found = compare([healthy], [late])

@@ -14,13 +14,13 @@ import pytest
 from tests.compare.profiles import kernel, profile
 from tests.support.captures import DATA, unpack
 
+from stepscope.api.runs import gate_runs
 from stepscope.compare import stored
 from stepscope.compare.budgets import BUDGETS, Rules, read_rules, with_limits
 from stepscope.compare.gate import GateResult, gate
 from stepscope.compare.profile import Profile
 from stepscope.compare.stored import read_baseline, write_baseline
 from stepscope.render import gate as render
-from stepscope.runs import gate_runs
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 GOLDEN = DATA.parent / "baseline-1.json"

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.compare.profiles import profile
 
+from stepscope.api.history import history_bisect, history_entries, history_parquet, history_plot
 from stepscope.compare.changepoints import change_points
 from stepscope.compare.history import Entry, History, Mark, Plot, suspects
 from stepscope.compare.history import sqlite as module
 from stepscope.render import history as render
-from stepscope.runs import history_bisect, history_entries, history_parquet, history_plot
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.compare.profiles import profile
 
+from stepscope.api.history import history_bisect, history_plot
 from stepscope.compare.history import History, git
-from stepscope.runs import history_bisect, history_plot
 
 SLOW = 13  # the commit from which on the step takes 10 % longer
 

@@ -20,6 +20,7 @@ import pytest
 from tests.compare.profiles import profile
 from tests.support.captures import DATA, unpack
 
+from stepscope.api.history import UNSENT, history_add, history_copy, history_entries, history_plot
 from stepscope.compare.history import History, record_of
 from stepscope.compare.history import sqlite as sqlite_module
 from stepscope.compare.history.folder import ABANDONED_S, FolderStore
@@ -27,7 +28,6 @@ from stepscope.compare.history.remote import shown
 from stepscope.compare.history.sqlite import SqliteStore
 from stepscope.compare.history.store import opened
 from stepscope.compare.profile import Profile
-from stepscope.runs import UNSENT, history_add, history_copy, history_entries, history_plot
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 GOLDEN = DATA.parent / "history-1.sqlite.gz"

@@ -11,10 +11,10 @@ import pytest
 from tests.compare.profiles import profile
 from tests.support.postgres import Server
 
+from stepscope.api.history import history_entries
 from stepscope.compare.history import History, postgres
 from stepscope.compare.history.postgres import PostgresStore
 from stepscope.compare.profile import Profile
-from stepscope.runs import history_entries
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 psycopg = pytest.importorskip("psycopg", reason="needs psycopg, which the development lock holds")

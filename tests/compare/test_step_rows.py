@@ -11,9 +11,9 @@ import pytest
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.api.runs import SIDES, Pair, compare_runs
 from stepscope.compare.kernels import rows_of_kernels
 from stepscope.compare.step_rows import NO_ROW
-from stepscope.runs import SIDES, Pair, compare_runs
 from stepscope.timeline.classes import CLASSES
 from stepscope.trace.errors import InputError, UsageError
 
@@ -105,7 +105,7 @@ def test_every_kernel_is_in_the_row_that_names_it(pair: Pair) -> None:
 
 
 def test_the_comparison_is_that_of_the_command(pair: Pair) -> None:
-    paths = [pair.sessions[side].paths for side in SIDES]
+    paths = [pair.jobs[side].paths for side in SIDES]
     assert compare_runs([paths[0]], [paths[1]]) == pair.comparison
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.ranking import INSUFFICIENT
 from stepscope.diagnosis.result import Diagnosis, Evidence
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
-from stepscope.session import Session
 
 PERIOD = 10_000.0  # us
 STEPS = 8
 
 
-def diagnosed(build: Build, folder: Path, **meta: object) -> tuple[Diagnosis, Session]:
-    session = Session([build.trace(folder, **meta).folder])
-    return session.diagnose(), session
+def diagnosed(build: Build, folder: Path, **meta: object) -> tuple[Diagnosis, Job]:
+    job = Job([build.trace(folder, **meta).folder])
+    return job.diagnose(), job
 
 
 def starved(build: Build, loading: float, work: float) -> None:
@@ -77,11 +77,11 @@ def test_two_causes_are_ordered_by_gain(tmp_path: Path) -> None:
 def test_every_figure_is_what_its_statement_gives(tmp_path: Path) -> None:
     build = Build()
     starved(build, 4_000, 6_000)
-    diagnosis, session = diagnosed(build, tmp_path)
+    diagnosis, job = diagnosed(build, tmp_path)
     checked = 0
     for finding in diagnosis.findings:
         for evidence in finding.evidence:
-            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
             checked += 1
     assert checked >= 3
 
@@ -141,13 +141,13 @@ def test_several_processes_of_one_capture_become_ranks(tmp_path: Path) -> None:
             else {**row, "process_id": 200}
             for row in build.rows[table]
         ]  # fmt: skip
-    diagnosis, session = diagnosed(build, tmp_path)
+    diagnosis, job = diagnosed(build, tmp_path)
     assert diagnosis.trace.ranks == 2
     assert [lane.rank for lane in diagnosis.accounting] == [0, 1]
     assert diagnosis.findings[0].ranks == [0, 1]
     assert any("2 processes" in remark for remark in diagnosis.warnings)
     for evidence in diagnosis.findings[0].evidence:
-        assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+        assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
 
 
 def test_every_cause_is_complete() -> None:

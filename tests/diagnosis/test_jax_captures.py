@@ -8,9 +8,9 @@ import pytest
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.api import Job
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.frameworks import is_jax
-from stepscope.session import Session
 
 CAPTURES = DATA / "jax"
 
@@ -22,15 +22,15 @@ CAPTURES = DATA / "jax"
 def test_the_planted_cause_comes_first(
     tmp_path: Path, name: str, verdict: str, step_ms: float
 ) -> None:
-    diagnosis = Session([unpack(CAPTURES / f"{name}.sqlite.xz")]).diagnose()
+    diagnosis = Job([unpack(CAPTURES / f"{name}.sqlite.xz")]).diagnose()
     assert diagnosis.verdict == verdict
     assert diagnosis.step_ns.median / 1e6 == pytest.approx(step_ms, rel=0.01)
     assert diagnosis.trace.steps == 10
 
 
 def test_advice_is_in_words_of_the_framework(tmp_path: Path) -> None:
-    jax = Session([unpack(CAPTURES / "jax_host_compute.sqlite.xz")]).diagnose()
-    torch = Session([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz")]).diagnose()
+    jax = Job([unpack(CAPTURES / "jax_host_compute.sqlite.xz")]).diagnose()
+    torch = Job([unpack(DATA / "nsys" / "gpt1024_host_compute.sqlite.xz")]).diagnose()
     assert jax.findings[0].cause == torch.findings[0].cause == "host_compute"
     assert "jax" in " ".join(jax.findings[0].recommendations)
     assert "torch" not in " ".join(jax.findings[0].recommendations)
@@ -48,5 +48,5 @@ def test_ranges_of_xla_mean_jax(tmp_path: Path, name: str) -> None:
             build.range(0, 300, text)
         folder = tmp_path / str(expected)
         folder.mkdir()
-        (_, explanation), *_ = Session([build.trace(folder).folder]).explanations
+        (_, explanation), *_ = Job([build.trace(folder).folder]).explained.explanations
         assert is_jax(explanation.lane) == expected

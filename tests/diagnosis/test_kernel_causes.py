@@ -9,10 +9,10 @@ import pytest
 from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.ncu import bundled, written
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.kernels.fusion import FUSED_SHARE
 from stepscope.render.markdown import diagnosis_markdown
-from stepscope.session import Session
 
 STEPS = 6
 CAST = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>"
@@ -69,9 +69,9 @@ class Steps:
         self.host += every
         self.device += length
 
-    def diagnose(self, folder: Path) -> tuple[Diagnosis, Session]:
-        session = Session([self.build.trace(folder).folder])
-        return session.diagnose(), session
+    def diagnose(self, folder: Path) -> tuple[Diagnosis, Job]:
+        job = Job([self.build.trace(folder).folder])
+        return job.diagnose(), job
 
 
 def only(diagnosis: Diagnosis, cause: str) -> Finding:
@@ -90,10 +90,10 @@ def layers(n: int = 4) -> Work:
     ] * n
 
 
-def check_evidence(diagnosis: Diagnosis, session: Session) -> None:
+def check_evidence(diagnosis: Diagnosis, job: Job) -> None:
     for finding in diagnosis.findings:
         for evidence in finding.evidence:
-            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
 
 
 def test_an_ordinary_mix_is_healthy(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
         update = [(kernel, 9.0) for _ in range(20) for kernel in ADAM]
         steps.step(i, ("forward" if annotated else "", layers()),
                    ("optimizer" if annotated else "", update))  # fmt: skip
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "unfused_optimizer")
     assert diagnosis.verdict == "unfused_optimizer"
     # 21 passes over 20 parameters at 8 us of traffic a kernel; a fused Adam needs 7
@@ -120,7 +120,7 @@ def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
     assert finding.predicted_step_ns < finding.prediction_high_ns
     assert finding.where.range == ("optimizer" if annotated else None)
     assert {e.figure: e.value for e in finding.evidence}["kernels_per_step"] == 160
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_a_step_inside_the_optimizers_closure_is_no_loop(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_late_launches_inside_the_loop_are_the_loops(tmp_path: Path) -> None:
             steps.launch(kernel, 2.0, every=15.0)
         steps.build.range(part, steps.host, "optimizer")
         steps.host = max(steps.host, begin + 4_000)
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "unfused_optimizer")
     assert diagnosis.verdict == "unfused_optimizer"
     assert "launch_bound" not in [f.cause for f in diagnosis.findings]
     assert finding.time_ns_per_step == pytest.approx(159 * 15_000, rel=0.05)
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_where_all_launches_are_late_the_loop_is_only_a_part(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_attention_written_out(tmp_path: Path) -> None:
     steps = Steps()
     for i in range(STEPS):
         steps.step(i, ("forward", [*layers(2), *attention(), *layers(1)]))
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "unfused_attention")
     expected = 60 + 60 + 90 + 40 + (1 - FUSED_SHARE) * 100
     assert finding.time_ns_per_step == pytest.approx(expected * 1000)
     assert {e.figure: e.value for e in finding.evidence}["softmax_kernels"] == STEPS
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_its_gradient_has_two_products_on_either_side(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
     steps = Steps()
     for i in range(STEPS):
         steps.step(i, ("forward", [(FP32, 500.0), (NORM, 50.0)] * 4))
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "low_precision_unused")
     # data sheet of the H200: 67 TFLOP/s against 494, of which 0.8 and 0.55 are attained
     ratio = 494 / 67 * 0.55 / 0.8
@@ -230,7 +230,7 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
     assert "set_float32_matmul_precision" in finding.recommendations[0]
     shares = {e.figure: e.value for e in finding.evidence}
     assert shares["single_precision_share"] == pytest.approx(2_000 / 2_200)
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 @pytest.mark.parametrize(
@@ -260,10 +260,10 @@ def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
     for i in range(STEPS):
         chain = [(kernel, 30.0 + k) for k, kernel in enumerate(spelled)]
         steps.step(i, ("forward", [(BF16, 100.0), *chain] * 4))
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "fusion_opportunity")
     assert finding.time_ns_per_step == pytest.approx(4 * (30 + 31 + 32 + 33 + 34) * 1000)
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_memory_bound_kernels_dominate(tmp_path: Path) -> None:
@@ -275,13 +275,13 @@ def test_memory_bound_kernels_dominate(tmp_path: Path) -> None:
         for kernel, length in work:
             steps.launch(kernel, length, every=1.2)
         steps.build.range(begin, steps.host, f"step_{i}")
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "memory_bound_kernels")
     figures = {e.figure: e.value for e in finding.evidence}
     assert figures["memory_bound_share"] == pytest.approx(150 / 170)
     assert figures["known_bytes_per_s"] == pytest.approx(1000 * 128 * 8 * 8 / 2.5e-6, rel=1e-3)
     assert finding.time_ns_per_step == pytest.approx(75_000, rel=0.02)
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_slow_small_kernels_are_not_memory_bound(tmp_path: Path) -> None:
@@ -301,14 +301,14 @@ def test_a_long_kernel_with_few_blocks(tmp_path: Path) -> None:
             steps.launch(kernel, length)
         steps.launch(SUM, 900.0, blocks=4)
         steps.build.range(begin, steps.host, f"step_{i}")
-    diagnosis, session = steps.diagnose(tmp_path)
+    diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "inefficient_kernel")
     assert finding.time_ns_per_step == pytest.approx(900_000 * (1 - 2 * 4 / 132), rel=1e-3)
     assert finding.next_capture is not None
     assert "ncu" in finding.next_capture
     assert "reduce_kernel" in finding.next_capture
     assert {e.figure: e.value for e in finding.evidence}["median_blocks"] == 4
-    check_evidence(diagnosis, session)
+    check_evidence(diagnosis, job)
 
 
 def test_a_product_far_below_what_its_shape_allows(tmp_path: Path) -> None:
@@ -355,15 +355,15 @@ def test_a_report_goes_on_to_the_cause_inside_the_kernel(tmp_path: Path) -> None
     rows[9].update({"Kernel Name": SUM.replace("> >", ">>"), "Grid Size": "(4, 1, 1)"})
     rows[4]["Kernel Name"] = SUM  # the same name with another grid
     report = written(tmp_path / "report.csv", units, rows)
-    finding = only(Session([folder]).diagnose([report]), "inefficient_kernel")
+    finding = only(Job([folder]).diagnose([report]), "inefficient_kernel")
     (inside,) = finding.inside
     assert (inside.limiter, inside.launch, inside.same_grid) == ("small_grid", 9, True)
     assert inside.share == 1
     assert "1 of 132 multiprocessors" in inside.message
-    assert only(Session([folder]).diagnose(), "inefficient_kernel").inside == []
-    nothing = Session([folder]).diagnose([written(tmp_path / "other.csv", units, rows[:2])])
+    assert only(Job([folder]).diagnose(), "inefficient_kernel").inside == []
+    nothing = Job([folder]).diagnose([written(tmp_path / "other.csv", units, rows[:2])])
     assert only(nothing, "inefficient_kernel").inside == []
     assert any("hold none of the kernels" in remark for remark in nothing.warnings)
-    text = diagnosis_markdown(Session([folder]).diagnose([report]))
+    text = diagnosis_markdown(Job([folder]).diagnose([report]))
     assert "inside" in text
     assert "grid too small" in text

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.diagnosis import captures, frameworks
-from stepscope.session import Session
 
 
-def reading_back(tmp_path: Path, kernel: str) -> Session:
+def reading_back(tmp_path: Path, kernel: str) -> Job:
     """A loop that reads a value back in each step, and then thinks."""
     b = Build()
     for step in range(10):
@@ -19,7 +19,7 @@ def reading_back(tmp_path: Path, kernel: str) -> Session:
         b.copy(at + 5, at + 50, call=(at, at + 4))
         b.kernel(at + 60, at + 800, call=(at + 10, at + 14), name=kernel)
         b.copy(at + 801, at + 803, kind="DtoH", size=4, dst="pageable", call=(at + 20, at + 1_000))
-    return Session([b.trace(tmp_path).folder])
+    return Job([b.trace(tmp_path).folder])
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def reading_back(tmp_path: Path, kernel: str) -> Session:
 def test_steps_of_an_optimizer_are_asked_for_where_there_is_one(
     kernel: str, stacks: str, tmp_path: Path
 ) -> None:
-    session = reading_back(tmp_path, kernel)
-    case = session._cases[0]
+    job = reading_back(tmp_path, kernel)
+    case = job.explained.cases[0]
     assert frameworks.for_program(captures.STACKS, case) == stacks
-    asked = [f.next_capture for f in session.diagnose().findings if f.next_capture]
+    asked = [f.next_capture for f in job.diagnose().findings if f.next_capture]
     assert asked
     assert (captures.STACKS in asked) == (stacks == captures.STACKS)
     examine = "stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py"

@@ -9,7 +9,7 @@ import pytest
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import MAIN, PID, Build
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 STEPS = 10
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -211,7 +211,7 @@ def test_python_functions_say_what_the_host_did(tmp_path: Path, function: str, c
 
 def test_the_offload_of_a_real_run(tmp_path: Path) -> None:
     capture = shared("h200-2/cpu_offload.sqlite.xz", tmp_path)
-    found = Session([capture]).diagnose()
+    found = Job([capture]).diagnose()
     assert found.verdict == "cpu_offload"
     first = found.findings[0]
     known = figures(first)

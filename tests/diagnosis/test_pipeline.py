@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.build import Build
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 STEPS = 6
@@ -45,7 +45,7 @@ def played(
     folder: Path,
     programs: list[list[Op]],
     pieces: Callable[[int], int] = lambda stage: 3 + stage,
-) -> Session:
+) -> Job:
     """The captures of all stages over some steps, launched ahead of the device."""
     builds = [Build() for _ in programs]
     now = [100.0] * len(programs)
@@ -94,14 +94,14 @@ def played(
         place.mkdir()
         build.trace(place, rank=stage, rank_source="test", origin_epoch_ns=10**18,
                     world_size=len(programs))  # fmt: skip
-    return Session([folder / f"rank{s}" / "built.stepscope" for s in range(len(programs))])
+    return Job([folder / f"rank{s}" / "built.stepscope" for s in range(len(programs))])
 
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     micro_batches = 4
-    session = played(tmp_path, gpipe(stages, micro_batches, lambda stage: 1_000.0))
-    diagnosis = session.diagnose()
+    job = played(tmp_path, gpipe(stages, micro_batches, lambda stage: 1_000.0))
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert finding.cause == "pipeline_bubble"
     evidence = {e.figure: e.value for e in finding.evidence}
@@ -110,12 +110,12 @@ def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     assert evidence["micro_batches"] == micro_batches
     assert evidence["micro_batches_to_halve"] == 2 * micro_batches
     assert "load_imbalance" not in {f.cause for f in diagnosis.findings}
-    assert session.verify(msgspec.json.encode(diagnosis)).verified
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
 def test_a_slow_stage_is_named(tmp_path: Path) -> None:
-    session = played(tmp_path, gpipe(4, 8, lambda stage: 1_600.0 if stage == 2 else 1_000.0))
-    diagnosis = session.diagnose()
+    job = played(tmp_path, gpipe(4, 8, lambda stage: 1_600.0 if stage == 2 else 1_000.0))
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert finding.cause == "pipeline_bubble"
     assert "rank 2" in finding.message
@@ -166,18 +166,18 @@ def test_an_exchange_among_all_is_no_pipeline(
         place = tmp_path / f"rank{rank}"
         place.mkdir()
         build.trace(place, rank=rank, rank_source="test", origin_epoch_ns=10**18, world_size=2)
-    session = Session([tmp_path / f"rank{rank}" / "built.stepscope" for rank in range(2)])
-    found = session.communication()
+    job = Job([tmp_path / f"rank{rank}" / "built.stepscope" for rank in range(2)])
+    found = job.communication
     assert {o.kind for o in found.operations} == {kind}
     assert [guess.likely for guess in found.groups] == [likely]
-    diagnosis = session.diagnose()
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
     # rank 1 computes 4 ms a step and rank 0 2 ms: 3 ms on each where experts are shared out
     gain = 1_000_000 if likely == "expert_parallel" else 2_000_000
     assert finding.time_ns_per_step == pytest.approx(gain, rel=0.02)
     assert "pipeline_bubble" not in {f.cause for f in diagnosis.findings}
-    assert session.verify(msgspec.json.encode(diagnosis)).verified
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
 @pytest.mark.parametrize(
@@ -193,12 +193,12 @@ def test_a_range_around_the_launch_decides(tmp_path: Path, around: str) -> None:
         build.kernel(at + 600, at + 700, call=(at - 42, at - 40), name=SEND_RECV, stream=20)
         build.range(at - 60, at + 939, f"step {step}")
     build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=2)
-    found = Session([tmp_path / "built.stepscope"]).communication()
+    found = Job([tmp_path / "built.stepscope"]).communication
     assert [o.kind for o in found.operations] == ["all_to_all"]
 
 
 def test_stages_with_as_many_kernels_are_a_pipeline(tmp_path: Path) -> None:
     """Without embedding and loss, two stages differ at the begin and the end of a step only."""
-    session = played(tmp_path, gpipe(2, 16, lambda stage: 1_000.0), pieces=lambda stage: 3)
-    assert {o.kind for o in session.communication().operations} == {"send_recv"}
-    assert session.diagnose().findings[0].cause == "pipeline_bubble"
+    job = played(tmp_path, gpipe(2, 16, lambda stage: 1_000.0), pieces=lambda stage: 3)
+    assert {o.kind for o in job.communication.operations} == {"send_recv"}
+    assert job.diagnose().findings[0].cause == "pipeline_bubble"

@@ -10,9 +10,9 @@ import pytest
 from tests.support.build import Build
 from tests.support.ranks import ALL_REDUCE
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.uncovered import uncovered_communication
-from stepscope.session import Session
 from stepscope.trace.store import read_meta, write_meta
 
 STEPS = 10
@@ -28,7 +28,7 @@ Times = Callable[[int, int], float]
 """(rank, step) -> us."""
 
 
-def job(
+def job_of(
     folder: Path,
     ranks: Sequence[int],
     *,
@@ -39,7 +39,7 @@ def job(
     transfer: float = 200.0,
     buckets: int = 1,
     name: str = ALL_REDUCE,
-) -> Session:
+) -> Job:
     """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
 
     Args:
@@ -95,7 +95,7 @@ def job(
         place.mkdir()
         build.trace(place, rank=rank, rank_source="test", origin_epoch_ns=10**18,
                     world_size=len(everyone))  # fmt: skip
-    return Session([folder / f"rank{rank}" / "built.stepscope" for rank in ranks])
+    return Job([folder / f"rank{rank}" / "built.stepscope" for rank in ranks])
 
 
 def only(diagnosis: Diagnosis) -> Finding:
@@ -104,22 +104,22 @@ def only(diagnosis: Diagnosis) -> Finding:
     return finding
 
 
-def agrees(session: Session, diagnosis: Diagnosis) -> None:
+def agrees(job: Job, diagnosis: Diagnosis) -> None:
     """Every figure is what its statement gives."""
-    verification = session.verify(msgspec.json.encode(diagnosis))
+    verification = job.verify(msgspec.json.encode(diagnosis))
     assert verification.verified, verification.differences
     assert verification.checked > 10
 
 
 def test_a_balanced_job_has_no_finding(tmp_path: Path) -> None:
-    session = job(tmp_path, range(4))
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, range(4))
+    diagnosis = job.diagnose()
     assert diagnosis.verdict == "gpu_bound_healthy"
 
 
 def test_a_late_loader_is_a_straggler(tmp_path: Path) -> None:
-    session = job(tmp_path, range(4), load=lambda r, i: 5_100 if r == 2 else 100)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, range(4), load=lambda r, i: 5_100 if r == 2 else 100)
+    diagnosis = job.diagnose()
     finding = only(diagnosis)
     assert (finding.cause, finding.root_cause, finding.ranks) == (
         "straggler",
@@ -130,63 +130,63 @@ def test_a_late_loader_is_a_straggler(tmp_path: Path) -> None:
     assert finding.time_ns_per_step == pytest.approx(5 * MS, rel=0.01)
     assert finding.predicted_step_ns == pytest.approx(8.765 * MS, rel=0.02)
     assert "rank 2" in finding.message
-    agrees(session, diagnosis)
+    agrees(job, diagnosis)
 
 
 def test_what_all_ranks_suffer_from_is_no_straggler(tmp_path: Path) -> None:
-    session = job(tmp_path, range(4), load=lambda r, i: 5_300 if r == 2 else 5_100)
-    finding = only(session.diagnose())
+    job = job_of(tmp_path, range(4), load=lambda r, i: 5_300 if r == 2 else 5_100)
+    finding = only(job.diagnose())
     assert finding.cause == "input_starvation"
     assert finding.ranks == [0, 1, 2, 3]
 
 
 def test_two_late_ranks_of_four_are_both_named(tmp_path: Path) -> None:
-    session = job(tmp_path, range(4), load=lambda r, i: 4_100 if r in (1, 3) else 100)
-    finding = only(session.diagnose())
+    job = job_of(tmp_path, range(4), load=lambda r, i: 4_100 if r in (1, 3) else 100)
+    finding = only(job.diagnose())
     assert (finding.cause, finding.ranks) == ("straggler", [1, 3])
 
 
 def test_more_work_is_an_imbalance(tmp_path: Path) -> None:
-    session = job(
+    job = job_of(
         tmp_path,
         range(4),
         work=lambda r, i: 14_000 if r == 1 else 8_000,
         grid=lambda r, i: 112 if r == 1 else 64,
     )
-    diagnosis = session.diagnose()
+    diagnosis = job.diagnose()
     finding = only(diagnosis)
     assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
     assert finding.time_ns_per_step == pytest.approx(6 * MS, rel=0.01)
     # eight kernels of 112 blocks and the optimizer of 64, against eight of 64 and the same
     assert "1.67 times the threads" in finding.message
-    agrees(session, diagnosis)
+    agrees(job, diagnosis)
 
 
 def test_the_same_work_on_a_slow_device_is_a_straggler(tmp_path: Path) -> None:
-    session = job(tmp_path, range(4), work=lambda r, i: 11_000 if r == 3 else 8_000)
-    finding = only(session.diagnose())
+    job = job_of(tmp_path, range(4), work=lambda r, i: 11_000 if r == 3 else 8_000)
+    finding = only(job.diagnose())
     assert (finding.cause, finding.root_cause, finding.ranks) == ("straggler", None, [3])
     assert "the same kernels take longer" in finding.message
     assert any("nvidia-smi" in advice for advice in finding.recommendations)
 
 
 def test_ranks_that_take_turns_with_more_work(tmp_path: Path) -> None:
-    session = job(
+    job = job_of(
         tmp_path,
         range(3),
         work=lambda r, i: 12_000 if i % 3 == r else 8_000,
         grid=lambda r, i: 96 if i % 3 == r else 64,
     )
-    diagnosis = session.diagnose()
+    diagnosis = job.diagnose()
     finding = only(diagnosis)
     assert (finding.cause, finding.ranks) == ("load_imbalance", [0, 1, 2])
     assert "from step to step" in finding.message
-    agrees(session, diagnosis)
+    agrees(job, diagnosis)
 
 
 def test_communication_behind_the_compute_is_exposed(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), transfer=2_000)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, range(2), transfer=2_000)
+    diagnosis = job.diagnose()
     finding = only(diagnosis)
     assert finding.cause == "exposed_communication"
     value = {e.figure: e.value for e in finding.evidence}
@@ -194,45 +194,45 @@ def test_communication_behind_the_compute_is_exposed(tmp_path: Path) -> None:
     # little may run beside it, and that is what it costs
     assert finding.time_ns_per_step == value["step_ns"] - finding.predicted_step_ns
     assert finding.time_ns_per_step < MS
-    agrees(session, diagnosis)
+    agrees(job, diagnosis)
 
 
 def test_communication_beside_the_compute_is_not(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), transfer=200, buckets=8)
-    assert session.diagnose().verdict == "gpu_bound_healthy"
+    job = job_of(tmp_path, range(2), transfer=200, buckets=8)
+    assert job.diagnose().verdict == "gpu_bound_healthy"
 
 
 def test_waiting_for_a_late_rank_is_not_exposed_communication(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), load=lambda r, i: 8_100 if r == 1 else 100)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, range(2), load=lambda r, i: 8_100 if r == 1 else 100)
+    diagnosis = job.diagnose()
     assert [finding.cause for finding in diagnosis.findings] == ["straggler"]
     assert any("busy only in appearance" in remark for remark in diagnosis.warnings)
 
 
 def test_the_late_rank_is_missing(tmp_path: Path) -> None:
-    session = job(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 9_100 if r == 2 and i % 2 else 100)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 9_100 if r == 2 and i % 2 else 100)
+    diagnosis = job.diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "rank that is not there" in diagnosis.findings[0].message
     assert any("rank 2 is not there" in remark for remark in diagnosis.warnings)
 
 
 def test_another_rank_is_missing(tmp_path: Path) -> None:
-    session = job(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 5_100 if r == 3 else 100)
-    finding = only(session.diagnose())
+    job = job_of(tmp_path, [0, 1, 3], of=4, load=lambda r, i: 5_100 if r == 3 else 100)
+    finding = only(job.diagnose())
     assert (finding.cause, finding.ranks) == ("straggler", [3])
 
 
 def test_one_rank_alone_cannot_tell(tmp_path: Path) -> None:
-    session = job(tmp_path, [0], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, [0], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
+    diagnosis = job.diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "one rank" in diagnosis.findings[0].message
 
 
 def test_one_rank_alone_with_a_cause_of_its_own(tmp_path: Path) -> None:
-    session = job(tmp_path, [2], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
-    assert session.diagnose().verdict == "input_starvation"
+    job = job_of(tmp_path, [2], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
+    assert job.diagnose().verdict == "input_starvation"
 
 
 def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) -> None:
@@ -244,23 +244,23 @@ def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) ->
         def late(rank: int, step: int, seed: int = seed) -> float:
             return 100 + (rank == 1) * (9_000 + 977 * ((step * (3 + seed) + seed) % 7))
 
-        job(folder, [seed], of=2, load=late if seed == 0 else lambda rank, step: 100.0 + 5_003 * (
-            rank == 0) * (step % 3), transfer=150 + 4_000 * seed)  # fmt: skip
+        load = late if seed == 0 else lambda rank, step: 100.0 + 5_003 * (rank == 0) * (step % 3)
+        job_of(folder, [seed], of=2, load=load, transfer=150 + 4_000 * seed)
     paths = [tmp_path / "a" / "rank0", tmp_path / "b" / "rank1"]
     for number, path in enumerate(paths):
         meta = read_meta(path / "built.stepscope")
         assert meta.origin_epoch_ns is not None
         meta.origin_epoch_ns += number * 3_600 * 10**9
         write_meta(path / "built.stepscope", meta)
-    diagnosis = Session([path / "built.stepscope" for path in paths]).diagnose()
+    diagnosis = Job([path / "built.stepscope" for path in paths]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "different runs" in diagnosis.findings[0].message
     assert any("no counterpart" in remark for remark in diagnosis.warnings)
 
 
 def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:
-    session = job(tmp_path, range(3), load=lambda r, i: 100 + 700 * ((r + i) % 3), buckets=3)
-    wrong = session.query(
+    job = job_of(tmp_path, range(3), load=lambda r, i: 100 + 700 * ((r + i) % 3), buckets=3)
+    wrong = job.query(
         "SELECT count(*) FROM (SELECT rank, step, sum(time_ns) AS total FROM rank_time "
         "WHERE part NOT IN ('alone', 'blocking', 'bubble') GROUP BY rank, step) "
         "JOIN (SELECT rank AS r, step AS s, min(start_ns) AS begin FROM rank_time GROUP BY ALL) "
@@ -268,12 +268,12 @@ def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:
         "FROM rank_time GROUP BY ALL) ON q = rank AND t = step WHERE total <> stop - begin"
     )
     assert wrong.column(0)[0].as_py() == 0
-    assert session.query("SELECT count(*) FROM rank_time").column(0)[0].as_py() > 0
+    assert job.query("SELECT count(*) FROM rank_time").column(0)[0].as_py() > 0
 
 
 def test_the_communication_view(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), load=lambda r, i: 1_100 if r == 1 else 100, transfer=300)
-    found = session.communication()
+    job = job_of(tmp_path, range(2), load=lambda r, i: 1_100 if r == 1 else 100, transfer=300)
+    found = job.communication
     (row,) = found.operations
     assert (row.kind, row.group, row.count, found.steps) == ("all_reduce", "0,1", STEPS, STEPS)
     assert row.message_bytes is None
@@ -314,24 +314,24 @@ def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path
         build.range(begin - 90, begin + 10_409, f"step {step}")
         begin += 10_500
     build.trace(tmp_path, rank=0, rank_source="test", origin_epoch_ns=10**18, world_size=1)
-    session = Session([tmp_path / "built.stepscope"])
-    diagnosis = session.diagnose()
+    job = Job([tmp_path / "built.stepscope"])
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert finding.cause == "load_imbalance"
     assert "GPU 1 of rank 0" in finding.message
     assert any("step by step" in remark for remark in diagnosis.warnings)
-    agrees(session, diagnosis)
-    rows = session.query(
+    agrees(job, diagnosis)
+    rows = job.query(
         "SELECT device, step, sum(time_ns) AS ns FROM rank_time "
         "WHERE part NOT IN ('alone', 'blocking', 'bubble') GROUP BY ALL"
     ).to_pylist()
-    lengths = session.query("SELECT device, step, end_ns - start_ns AS ns FROM step").to_pylist()
+    lengths = job.query("SELECT device, step, end_ns - start_ns AS ns FROM step").to_pylist()
     assert {row["ns"] for row in rows} <= {row["ns"] for row in lengths}
 
 
 def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), transfer=2_000)
-    cases = session._cases
+    job = job_of(tmp_path, range(2), transfer=2_000)
+    cases = job.explained.cases
     uncovered = uncovered_communication(cases, [])
     assert uncovered is not None
     # 2 ms of 100 us loading, 40 us launch, 8 ms, 2 ms, 5 us, 0.4 ms and 20 us
@@ -341,13 +341,13 @@ def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path)
 
 
 def test_covered_communication_is_healthy(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), transfer=200, buckets=8)
-    assert uncovered_communication(session._cases, []) is None
+    job = job_of(tmp_path, range(2), transfer=200, buckets=8)
+    assert uncovered_communication(job.explained.cases, []) is None
 
 
 def test_kernels_that_communicate_and_compute_are_said_to_be_both(tmp_path: Path) -> None:
-    session = job(tmp_path, range(2), transfer=2_000, name=FUSED)
-    diagnosis = session.diagnose()
+    job = job_of(tmp_path, range(2), transfer=2_000, name=FUSED)
+    diagnosis = job.diagnose()
     assert diagnosis.findings[0].cause == "exposed_communication"
     assert any(
         "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in remark

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.captures import unpack
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 RANKS = Path(__file__).parents[1] / "data" / "ranks"
 
@@ -35,21 +35,21 @@ def captured(
 
 
 def test_a_double_batch_is_an_imbalance(imbalance: list[Path]) -> None:
-    session = Session(imbalance)
-    diagnosis = session.diagnose()
+    job = Job(imbalance)
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert (diagnosis.verdict, finding.ranks) == ("load_imbalance", [1])
     # rank 1 computes 35 ms a step, rank 0 23.6 ms
     assert 9e6 < finding.time_ns_per_step < 13e6
-    assert session.verify(msgspec.json.encode(diagnosis)).verified
-    found = session.communication()
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
+    found = job.communication
     assert [guess.likely for guess in found.groups] == ["data_parallel"]
     assert found.arrivals[1].last > 0.9 * found.arrivals[1].operations
     assert not any(arrival.unmatched for arrival in found.arrivals)
 
 
 def test_one_rank_of_it_says_what_to_add(imbalance: list[Path]) -> None:
-    diagnosis = Session(imbalance[:1]).diagnose()
+    diagnosis = Job(imbalance[:1]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "ddp_imbalance.rank*.sqlite" in (diagnosis.findings[0].next_capture or "")
 
@@ -58,8 +58,8 @@ def test_one_rank_of_it_says_what_to_add(imbalance: list[Path]) -> None:
 def test_a_sleeping_loader_is_a_straggler(
     source: str, captured: Callable[[str, str], list[Path]]
 ) -> None:
-    session = Session(captured("ddp_straggler", source))
-    diagnosis = session.diagnose()
+    job = Job(captured("ddp_straggler", source))
+    diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert diagnosis.verdict == "straggler"
     assert (finding.root_cause, finding.ranks) == ("input_starvation", [2])
@@ -68,14 +68,14 @@ def test_a_sleeping_loader_is_a_straggler(
     assert 24e6 < finding.time_ns_per_step < 31e6
     assert "input_starvation" not in {f.cause for f in diagnosis.findings}
     assert "exposed_communication" not in {f.cause for f in diagnosis.findings}
-    assert session.verify(msgspec.json.encode(diagnosis)).verified
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
 @pytest.mark.parametrize("source", ["nsys", "kineto"])
 def test_a_healthy_job_is_not_blamed_on_the_network(
     source: str, captured: Callable[[str, str], list[Path]]
 ) -> None:
-    diagnosis = Session(captured("ddp_healthy", source)).diagnose()
+    diagnosis = Job(captured("ddp_healthy", source)).diagnose()
     causes = {finding.cause for finding in diagnosis.findings}
     assert not causes & {"exposed_communication", "load_imbalance"}
     if source == "kineto":  # rank 1 is last at every collective, because recording slows its host
@@ -94,7 +94,7 @@ def test_a_rank_is_missing(
     left: tuple[int, ...], verdict: str, captured: Callable[[str, str], list[Path]]
 ) -> None:
     paths = captured("ddp_straggler", "nsys")
-    diagnosis = Session([paths[rank] for rank in left]).diagnose()
+    diagnosis = Job([paths[rank] for rank in left]).diagnose()
     assert diagnosis.verdict == verdict
     assert any("is not there" in remark for remark in diagnosis.warnings)
 
@@ -102,7 +102,7 @@ def test_a_rank_is_missing(
 def test_both_sources_agree_on_the_bandwidth_and_the_lateness(
     captured: Callable[[str, str], list[Path]],
 ) -> None:
-    found = {s: Session(captured("ddp_straggler", s)).communication() for s in ("nsys", "kineto")}
+    found = {s: Job(captured("ddp_straggler", s)).communication for s in ("nsys", "kineto")}
     (row,) = found["kineto"].operations
     assert row.message_bytes is not None
     # 4 H200 with NVLink: NCCL's ring all-reduce of 34 MB

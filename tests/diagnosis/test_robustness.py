@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.captures import DATA, unpack, with_lost_records
 
-from stepscope.session import Session
+from stepscope.api import Job
 
 LABELLED = [
     entry for entry in json.loads((DATA / "truth.json").read_text()) if entry["cause"] is not None
@@ -19,7 +19,7 @@ LABELLED = [
 @pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry["file"])
 def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Path) -> None:
     damaged = with_lost_records(unpack(DATA / entry["file"]), tmp_path, 0.02)
-    diagnosis = Session([damaged]).diagnose()
+    diagnosis = Job([damaged]).diagnose()
     assert diagnosis.verdict == entry["cause"]
     for lane in diagnosis.accounting:
         busy = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
@@ -32,7 +32,7 @@ def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:
     path = unpack(DATA / "nsys" / "cnn_small.sqlite.xz", tmp_path)
     with sqlite3.connect(path) as database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
-    diagnosis = Session([path]).diagnose()
+    diagnosis = Job([path]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "no kernel" in diagnosis.findings[0].message
     assert diagnosis.findings[0].next_capture

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from tests.diagnosis.test_offload_and_input import shared
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis
-from stepscope.session import Session
 
 HEALTHY = "gpu_bound_healthy"
 CLOSE = 0.05
@@ -58,19 +58,19 @@ KNOWN = [
 ]  # fmt: skip
 
 
-def diagnosed(file: str, folder: Path) -> tuple[Session, Diagnosis]:
+def diagnosed(file: str, folder: Path) -> tuple[Job, Diagnosis]:
     path = shared(file, folder)
     if path.name.endswith(".tar"):
         with tarfile.open(path) as archive:
             archive.extractall(folder / "own", filter="data")
         (path,) = (folder / "own").iterdir()
-    session = Session([path])
-    return session, session.diagnose()
+    job = Job([path])
+    return job, job.diagnose()
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.file)
 def test_what_is_known_of_a_capture(known: Known, tmp_path: Path) -> None:
-    session, found = diagnosed(known.file, tmp_path)
+    job, found = diagnosed(known.file, tmp_path)
     assert found.trace.steps == known.steps
     assert found.step_ns.mean == pytest.approx(known.step_ms * 1e6, rel=CLOSE)
     if known.kind is not None:
@@ -86,7 +86,7 @@ def test_what_is_known_of_a_capture(known: Known, tmp_path: Path) -> None:
             step = next(e.value for e in finding.evidence if e.figure == "step_ns")
             gain = step - finding.predicted_step_ns
             assert gain >= 0.49 * finding.time_ns_per_step
-    assert session.verify(msgspec.json.encode(found)).verified
+    assert job.verify(msgspec.json.encode(found)).verified
 
 
 def test_one_step_cut_out_of_a_capture_says_the_same(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_one_step_cut_out_of_a_capture_says_the_same(tmp_path: Path) -> None:
     document["traceEvents"] = [event for event in events if inside(event)]
     cut = tmp_path / "one_step.json"
     cut.write_text(json.dumps(document))
-    found = Session([cut]).diagnose()
+    found = Job([cut]).diagnose()
     assert (found.trace.steps, found.verdict) == (1, "input_starvation")
     assert found.step_ns.mean == pytest.approx((end - begin) * 1e3, rel=CLOSE)
     assert any("one sample" in warning for warning in found.warnings)

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.session import Session
 
 MS = 1_000_000
 
@@ -38,10 +38,10 @@ def captures(shared_data: Path, run_folder: Path) -> Callable[[str, str], list[P
     return found
 
 
-def first(session: Session) -> tuple[Diagnosis, Finding]:
-    diagnosis = session.diagnose()
+def first(job: Job) -> tuple[Diagnosis, Finding]:
+    diagnosis = job.diagnose()
     assert diagnosis.findings
-    assert session.verify(msgspec.json.encode(diagnosis)).verified
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
     return diagnosis, diagnosis.findings[0]
 
 
@@ -49,7 +49,7 @@ def first(session: Session) -> tuple[Diagnosis, Finding]:
 def test_a_gpu_that_another_process_uses(
     pattern: str, captures: Callable[[str, str], list[Path]]
 ) -> None:
-    diagnosis, finding = first(Session(captures("h200-2", pattern)))
+    diagnosis, finding = first(Job(captures("h200-2", pattern)))
     assert (finding.cause, finding.ranks, finding.root_cause) == ("straggler", [2], None)
     assert "the same kernels take longer on it" in finding.message
     # 43.4 ms a step, 19.7 ms untraced without the other process
@@ -59,54 +59,54 @@ def test_a_gpu_that_another_process_uses(
 
 
 def test_experts_that_get_most_tokens(captures: Callable[[str, str], list[Path]]) -> None:
-    session = Session(captures("h200-2", "moe_a2a.rank*.sqlite.xz"))
-    _, finding = first(session)
+    job = Job(captures("h200-2", "moe_a2a.rank*.sqlite.xz"))
+    _, finding = first(job)
     assert (finding.cause, finding.ranks) == ("load_imbalance", [0])
     # 21.1 ms with the tokens spread evenly
     assert finding.predicted_step_ns == pytest.approx(21.1 * MS, rel=0.1)
-    found = session.communication()
+    found = job.communication
     assert {o.kind for o in found.operations} == {"all_to_all", "all_reduce"}
     assert [g.likely for g in found.groups if "all-to-all" in g.says] == ["expert_parallel"]
     assert not any(arrival.unmatched for arrival in found.arrivals)
 
 
 def test_the_late_ranks_of_an_all_to_all(captures: Callable[[str, str], list[Path]]) -> None:
-    session = Session(captures("public", "param_dlrm.rank*.json.gz"))
-    diagnosis = session.diagnose()
+    job = Job(captures("public", "param_dlrm.rank*.json.gz"))
+    diagnosis = job.diagnose()
     causes = {finding.cause: finding for finding in diagnosis.findings}
     assert "pipeline_bubble" not in causes
     assert not {1, 3, 4, 5} & set(causes["straggler"].ranks if "straggler" in causes else [])
-    rows = session.query(
+    rows = job.query(
         "SELECT rank, waiting_ns FROM collective_wait WHERE instance = 0 ORDER BY lateness_ns DESC"
     ).to_pylist()
     assert [row["rank"] for row in rows[:3]] == [7, 6, 2]
     assert max(row["waiting_ns"] for row in rows) == pytest.approx(7.6 * MS, rel=0.01)
-    found = session.communication()
+    found = job.communication
     kinds = {o.kind: o.count for o in found.operations}
     assert kinds == {"all_to_all": 5, "all_reduce": 3}
 
 
 def test_all_to_alls_of_a_sequence(captures: Callable[[str, str], list[Path]]) -> None:
-    session = Session(captures("public", "mfu_2gpu_before.sqlite.xz"))
-    found = session.communication()
+    job = Job(captures("public", "mfu_2gpu_before.sqlite.xz"))
+    found = job.communication
     assert {o.kind for o in found.operations} == {"all_to_all"}
     assert [guess.likely for guess in found.groups] == ["sequence_parallel"]
-    assert "pipeline_bubble" not in {finding.cause for finding in session.diagnose().findings}
+    assert "pipeline_bubble" not in {finding.cause for finding in job.diagnose().findings}
 
 
 def test_expert_parallel_kernels_are_communication(
     captures: Callable[[str, str], list[Path]],
 ) -> None:
     """113 ms of dispatch and combine in 129 ms, only 4.2 ms of it with no compute beside it."""
-    session = Session(captures("public", "deepseek_train.json.gz"))
-    (row,) = session.query(
+    job = Job(captures("public", "deepseek_train.json.gz"))
+    (row,) = job.query(
         "SELECT sum(communication_ns)::BIGINT AS runs, sum(exposed_communication_ns)::BIGINT AS "
         "exposed, sum(wall_ns)::BIGINT AS wall FROM step"
     ).to_pylist()
     assert row["runs"] > 0.8 * row["wall"]
     assert row["exposed"] < 0.05 * row["wall"]
-    (whole,) = session.query(
+    (whole,) = job.query(
         "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM gpu_op WHERE name LIKE '%dpsk::ep::%'"
     ).to_pylist()
     assert whole["ns"] == pytest.approx(113 * MS, rel=0.03)
-    assert "combine" not in " ".join(f.message for f in session.diagnose().findings)
+    assert "combine" not in " ".join(f.message for f in job.diagnose().findings)

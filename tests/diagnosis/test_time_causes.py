@@ -8,20 +8,20 @@ import pytest
 from tests.simulation.test_events import STATE, contended, save, saving, silent, step
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.session import Session
 
 STEPS = 12
 
 
 def diagnosed(build: Build, folder: Path) -> Diagnosis:
-    session = Session([build.trace(folder).folder])
-    diagnosis = session.diagnose()
+    job = Job([build.trace(folder).folder])
+    diagnosis = job.diagnose()
     for finding in diagnosis.findings:
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
         for evidence in finding.evidence:
-            assert session.query(evidence.sql).column(0)[0].as_py() == evidence.value
+            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
     return diagnosis
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis
-from stepscope.session import Session
 
 
 def diagnosed(build: Build, folder: Path) -> Diagnosis:
-    session = Session([build.trace(folder).folder])
-    found = session.diagnose()
+    job = Job([build.trace(folder).folder])
+    found = job.diagnose()
     for evidence in [*found.evidence, *(e for f in found.findings for e in f.evidence)]:
-        assert (session.query(evidence.sql).column(0)[0].as_py() or 0) == evidence.value
+        assert (job.query(evidence.sql).column(0)[0].as_py() or 0) == evidence.value
     return found
 
 

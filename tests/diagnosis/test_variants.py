@@ -11,8 +11,8 @@ from tests.support import variants
 from tests.support.captures import DATA, unpack
 from tests.support.variants import Tables
 
+from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis
-from stepscope.session import Session
 
 CAUSE = {entry["file"]: entry["cause"] for entry in json.loads((DATA / "truth.json").read_text())}
 KINDS: dict[str, Callable[[Tables], Tables]] = {
@@ -49,12 +49,12 @@ SOME = ("no annotations", "lost links", "begun in mid-step", "the device's clock
     ],
 )
 def test_the_verdict_stays(file: str, kinds: tuple[str, ...], tmp_path: Path) -> None:
-    trace = Session([unpack(DATA / file)]).job.members[0].trace
+    trace = Job([unpack(DATA / file)]).ranks[0].trace
     tables = variants.tables_of(trace)
     for number, kind in enumerate(kinds):
         changed = KINDS[kind](dict(tables))
         path = variants.written(changed, trace, tmp_path / f"{number}.stepscope")
-        found = Session([path]).diagnose()
+        found = Job([path]).diagnose()
         assert found.verdict == CAUSE[file], kind
         whole(found)
 
@@ -71,8 +71,8 @@ def test_a_third_of_a_run_keeps_it_or_says_why_not(
     file: str, part: tuple[float, float], tmp_path: Path
 ) -> None:
     """Three steps are left: in so few, a pause that recurs cannot be told from noise."""
-    trace = Session([unpack(DATA / file)]).job.members[0].trace
+    trace = Job([unpack(DATA / file)]).ranks[0].trace
     tables = variants.part(variants.tables_of(trace), *part)
-    found = Session([variants.written(tables, trace, tmp_path / "part.stepscope")]).diagnose()
+    found = Job([variants.written(tables, trace, tmp_path / "part.stepscope")]).diagnose()
     assert found.verdict in (CAUSE[file], "insufficient_data", "host_compute")
     whole(found)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.diagnosis import captures, vendors
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.causes import profiler_overhead
 from stepscope.diagnosis.vendors import Vendor
-from stepscope.session import Session
 
 NCU = "ncu --set full -k regex:Cijk_Ailk -c 5 -o kernel python train.py"
 NSYS = "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py"
@@ -21,7 +21,7 @@ NSYS = "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py"
 
 def waiting(
     tmp_path: Path, device: str = "", kernel: str = "gemm", call: str = "cudaLaunchKernel"
-) -> Session:
+) -> Job:
     """A loop that waits 3 ms for input before each step, on some device."""
     b = Build()
     if device:
@@ -33,11 +33,11 @@ def waiting(
         for k in range(20):
             begin = at + 3_010 + 340 * k
             b.kernel(begin + 6, begin + 330, call=(begin, begin + 4), name=kernel, call_name=call)
-    return Session([b.trace(tmp_path).folder])
+    return Job([b.trace(tmp_path).folder])
 
 
-def case(session: Session) -> Case:
-    return session._cases[0]
+def case(job: Job) -> Case:
+    return job.explained.cases[0]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_captures_of_others(tmp_path: Path) -> None:
 
 
 def test_no_finding_on_an_amd_device_names_a_tool_of_nvidia(tmp_path: Path) -> None:
-    session = waiting(tmp_path, "AMD Instinct MI300X", "Cijk_Ailk", "hipLaunchKernel")
-    found = session.diagnose()
+    job = waiting(tmp_path, "AMD Instinct MI300X", "Cijk_Ailk", "hipLaunchKernel")
+    found = job.diagnose()
     assert found.findings
     for finding in found.findings:
         said = " ".join([finding.next_capture or "", *finding.recommendations])

@@ -12,29 +12,30 @@ import msgspec
 import pytest
 from tests.support.captures import DATA, unpack
 
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.diagnosis.sentence import literal_figures, unsupported
 from stepscope.diagnosis.verify import Verification
-from stepscope.session import Session, bundled_capture
 from stepscope.trace.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session([bundled_capture()])
+def job() -> Job:
+    return Job([bundled_capture()])
 
 
 @pytest.fixture(scope="module")
-def report(session: Session) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(msgspec.json.encode(session.diagnose()))
+def report(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(msgspec.json.encode(job.diagnose()))
     return found
 
 
-def verified(session: Session, report: Any) -> Verification:
-    return session.verify(json.dumps(report).encode())
+def verified(job: Job, report: Any) -> Verification:
+    return job.verify(json.dumps(report).encode())
 
 
-def test_a_report_agrees_with_its_capture(session: Session, report: dict[str, Any]) -> None:
-    result = verified(session, report)
+def test_a_report_agrees_with_its_capture(job: Job, report: dict[str, Any]) -> None:
+    result = verified(job, report)
     assert result.verified
     figures = sum(len(finding["evidence"]) for finding in report["findings"])
     assert result.checked > figures + len(report["evidence"])
@@ -67,18 +68,18 @@ def changes(report: dict[str, Any]) -> Iterator[tuple[str, Callable[[dict[str, A
     yield "message", lambda r: r["findings"][0].update(message="It costs 1,234.5 ms of each step")
 
 
-def test_any_changed_figure_is_found(session: Session, report: dict[str, Any]) -> None:
+def test_any_changed_figure_is_found(job: Job, report: dict[str, Any]) -> None:
     tried = 0
     for name, change in changes(report):
         changed = copy.deepcopy(report)
         change(changed)
-        assert not verified(session, changed).verified, name
+        assert not verified(job, changed).verified, name
         tried += 1
     assert tried > 40
 
 
 def test_a_report_of_the_first_version_can_still_be_verified(
-    session: Session, report: dict[str, Any]
+    job: Job, report: dict[str, Any]
 ) -> None:
     """Version 1 had other names for some fields, and did not say what a step is."""
     earlier = copy.deepcopy(report)
@@ -89,16 +90,16 @@ def test_a_report_of_the_first_version_can_still_be_verified(
         finding["says"] = finding.pop("message")
         finding["do"] = finding.pop("recommendations")
         finding["because"] = finding.pop("root_cause")
-    found = verified(session, earlier)
+    found = verified(job, earlier)
     assert found.verified, found.differences
     assert found.checked > 40
     earlier["findings"][0]["says"] = "It costs 1,234.5 ms of each step"
-    assert not verified(session, earlier).verified
+    assert not verified(job, earlier).verified
 
 
 def test_a_report_of_another_capture_differs(report: dict[str, Any]) -> None:
     other = next(path for path in sorted(DATA.rglob("gpt_pageable*")))
-    assert not verified(Session([unpack(other)]), report).verified
+    assert not verified(Job([unpack(other)]), report).verified
 
 
 @pytest.mark.parametrize(
@@ -107,28 +108,28 @@ def test_a_report_of_another_capture_differs(report: dict[str, Any]) -> None:
      (b'{"schema": "stepscope.diagnosis/1"}', "not whole"),
      (b'{"schema": "stepscope.diagnosis/2"}', "not whole"), (b"\xff", "JSON")],
 )  # fmt: skip
-def test_what_is_no_report_is_refused(session: Session, text: bytes, said: str) -> None:
+def test_what_is_no_report_is_refused(job: Job, text: bytes, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        session.verify(text)
+        job.verify(text)
 
 
-def test_a_statement_that_reads_files_is_not_run(session: Session, report: dict[str, Any]) -> None:
+def test_a_statement_that_reads_files_is_not_run(job: Job, report: dict[str, Any]) -> None:
     changed = copy.deepcopy(report)
     changed["findings"][0]["evidence"][0]["sql"] = "SELECT count(*) FROM read_text('/etc/passwd')"
-    result = verified(session, changed)
+    result = verified(job, changed)
     assert [d.recomputed for d in result.differences] == [None]
 
 
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.xz")) + sorted(DATA.rglob("*.gz")))
 def test_times_and_sentences_rest_on_evidence(path: Path) -> None:
-    session = Session([unpack(path)])
-    diagnosis = session.diagnose()
+    job = Job([unpack(path)])
+    diagnosis = job.diagnose()
     for finding in diagnosis.findings:
         taken = f"SELECT max(time_ns) FROM prediction WHERE cause = '{finding.cause}'"
         if finding.cause != "insufficient_data":  # the statement agrees with what the cause saw
             value = {e.figure: e.value for e in finding.evidence}
             time = value.get("observed_ns_per_step", finding.time_ns_per_step)
-            assert abs(session.figure(taken) - time) <= 1
+            assert abs(job.figure(taken) - time) <= 1
             gain = value["step_ns"] - finding.predicted_step_ns
             assert gain >= 0.49 * finding.time_ns_per_step, "cost and prediction contradict"
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message

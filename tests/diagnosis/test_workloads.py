@@ -10,9 +10,9 @@ from tests.diagnosis.test_offload_and_input import STEPS, shared, work
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.diagnosis.causes import launch_bound
-from stepscope.session import Session
 
 
 def built(folder: Path, build: Build) -> Explanation:
@@ -116,22 +116,22 @@ def test_advice_fits(tmp_path: Path, infers: bool) -> None:
     ],
 )
 def test_public_traces(tmp_path: Path, name: str, kind: str) -> None:
-    session = Session([shared(f"public/{name}", tmp_path)])
-    assert {e.workload.kind for _, e in session.explanations} == {kind}
+    job = Job([shared(f"public/{name}", tmp_path)])
+    assert {e.workload.kind for _, e in job.explained.explanations} == {kind}
 
 
 def test_compiled_code_that_runs_is_not_compiled() -> None:
     """Nothing is compiled in this trace, but frames of compiled code hold most of it."""
-    session = Session([shared("public/xdit_sd35.json.gz", Path())])
-    assert "compilation_or_warmup" not in {f.cause for f in session.diagnose().findings}
-    for _, e in session.explanations:
+    job = Job([shared("public/xdit_sd35.json.gz", Path())])
+    assert "compilation_or_warmup" not in {f.cause for f in job.diagnose().findings}
+    for _, e in job.explained.explanations:
         assert e.idle_by_cause_ns.get("compilation_or_warmup", 0) < 0.01 * (e.end_ns - e.begin_ns)
 
 
 def test_products_of_amd_are_products_and_lambdas_no_optimizer() -> None:
     """hipBLASLt takes 16.9 ms of 47 ms of kernels, counted from the trace itself."""
-    session = Session([shared("public/qwen.mi300.json.gz", Path())])
-    rows = session.query(
+    job = Job([shared("public/qwen.mi300.json.gz", Path())])
+    rows = job.query(
         "SELECT family, sum(end_ns - start_ns) / 1e6 AS ms FROM kernel_family GROUP BY family"
     ).to_pylist()
     taken = {row["family"]: row["ms"] for row in rows}
@@ -146,7 +146,7 @@ def test_a_loader_that_falls_behind_in_one_step(tmp_path: Path) -> None:
     with tarfile.open(folder) as archive:
         archive.extractall(tmp_path / "own", filter="data")
     (capture,) = (tmp_path / "own").iterdir()
-    found = Session([capture]).diagnose()
+    found = Job([capture]).diagnose()
     assert found.verdict == "input_starvation"
     first = found.findings[0]
     gained = first.time_ns_per_step + first.predicted_step_ns

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from tests.cli.command import Stepscope
 from tests.support.build import Build
 
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.export.perfetto import _packets, message, number, varint
 from stepscope.export.pieces import _crossing, begins_and_ends
-from stepscope.session import Session, bundled_capture
 from stepscope.timeline.classes import CODE
 from stepscope.timeline.track import slices
 
@@ -56,7 +57,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
             at += length
 
 
-def session(tmp_path: Path) -> Session:
+def job(tmp_path: Path) -> Job:
     b = Build()
     b.range(0, 100, "step")
     b.range(10, 40, "inner")
@@ -72,11 +73,11 @@ def session(tmp_path: Path) -> Session:
         bytes=10,
         total_allocated_bytes=4096,
     )
-    return Session([b.trace(tmp_path).folder])
+    return Job([b.trace(tmp_path).folder])
 
 
 def test_perfetto_by_its_field_numbers(tmp_path: Path) -> None:
-    data = b"".join(session(tmp_path).exported("perfetto"))
+    data = b"".join(job(tmp_path).views.exported("perfetto"))
     tracks: dict[int, dict[int, Any]] = {}
     names: dict[int, str] = {}
     events: list[tuple[int, dict[int, Any]]] = []
@@ -122,7 +123,7 @@ def test_numbers_of_any_size() -> None:
 
 
 def test_chrome_holds_every_slice_exactly(tmp_path: Path) -> None:
-    found = json.loads(b"".join(session(tmp_path).exported("chrome")))["traceEvents"]
+    found = json.loads(b"".join(job(tmp_path).views.exported("chrome")))["traceEvents"]
     kinds = Counter(event["ph"] for event in found)
     assert kinds["s"] == kinds["f"] == 3
     assert kinds["C"] == 1
@@ -159,7 +160,7 @@ def test_speedscope_nests_on_a_real_capture(tmp_path: Path, stepscope: Stepscope
         nests(profile["events"])
         assert all(0 <= e["frame"] < len(frames) for e in profile["events"])
         assert profile["startValue"] == profile["events"][0]["at"]
-    kernels = Session([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
+    kernels = Job([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
     (stream,) = [p for p in found["profiles"] if p["name"].endswith("Stream 7")]
     assert len(stream["events"]) == 2 * kernels["n"][0]
 
@@ -264,7 +265,7 @@ def test_files_are_not_overwritten(tmp_path: Path, stepscope: Stepscope) -> None
 def test_odd_characters_survive(tmp_path: Path, kind: str) -> None:
     b = Build()
     b.range(1, 2, 'quote " \\ \x00 \u2028 </script> 🔥')
-    data = b"".join(Session([b.trace(tmp_path).folder]).exported(kind))
+    data = b"".join(Job([b.trace(tmp_path).folder]).views.exported(kind))
     if kind == "perfetto":
         assert "</script> 🔥".encode() in data
     else:

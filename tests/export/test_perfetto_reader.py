@@ -12,7 +12,8 @@ from tests.export.trace_processor import ask, engine
 from tests.server.browser import launched
 from tests.support.build import Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +23,22 @@ def reader() -> Iterator[Any]:
         yield found
 
 
-def drawn(session: Session) -> Counter[tuple[str, int, int]]:
+def drawn(job: Job) -> Counter[tuple[str, int, int]]:
     """Name, begin and length of every slice."""
-    texts = session.timeline.names.texts
+    texts = job.timeline.names.texts
     found: Counter[tuple[str, int, int]] = Counter()
-    for track in session.timeline.tracks:
-        content = session.timeline.track(track.id).slices
+    for track in job.timeline.tracks:
+        content = job.timeline.track(track.id).slices
         rows = zip(content.name.tolist(), content.start.tolist(), content.end.tolist(), strict=True)
         found.update((texts[name], start, end - start) for name, start, end in rows)
     return found
 
 
 def test_the_trace_processor_reads_every_slice_of_a_real_capture(reader: Any) -> None:
-    session = Session([bundled_capture()])
+    job = Job([bundled_capture()])
     rows, errors, flows, tracks, threads = ask(
         reader,
-        b"".join(session.exported("perfetto")),
+        b"".join(job.views.exported("perfetto")),
         "SELECT name, ts, dur FROM slice",
         "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0",
         """SELECT o.name AS out_name, o.ts AS out_ts, i.name AS in_name, i.ts AS in_ts
@@ -47,9 +48,9 @@ def test_the_trace_processor_reads_every_slice_of_a_real_capture(reader: Any) ->
     )
     assert errors == []
     found = Counter((row["name"], row["ts"], row["dur"]) for row in rows)
-    assert found == drawn(session)
+    assert found == drawn(job)
     assert threads[0]["n"] == len(rows) > 10_000
-    launched_ops = session.query(
+    launched_ops = job.query(
         """SELECT count(DISTINCT correlation_id) AS n FROM gpu_op
         WHERE correlation_id IN (SELECT correlation_id FROM api_call WHERE api <> 'osrt')"""
     )
@@ -57,8 +58,8 @@ def test_the_trace_processor_reads_every_slice_of_a_real_capture(reader: Any) ->
     assert all("aunch" in f["out_name"] or "Mem" in f["out_name"] for f in flows)
     assert all(f["in_ts"] >= f["out_ts"] for f in flows)
     named = {row["id"]: row for row in tracks}
-    titles = {track.title for track in session.timeline.tracks}
-    groups = {session.timeline.group_of(track) for track in session.timeline.tracks}
+    titles = {track.title for track in job.timeline.tracks}
+    groups = {job.timeline.group_of(track) for track in job.timeline.tracks}
     for row in tracks:
         if row["parent_id"] is None:
             assert row["name"] in groups, row
@@ -79,36 +80,36 @@ def test_the_trace_processor_reads_what_is_odd(tmp_path: Path, reader: Any) -> N
     for at, value in ((1000, 4096), (2000, 0), (90_000, 1 << 50)):
         b._add("memory_event", process_id=100, time_ns=at, kind="cache", device=0, bytes=1,
                total_allocated_bytes=value)  # fmt: skip
-    session = Session([b.trace(tmp_path).folder])
+    job = Job([b.trace(tmp_path).folder])
     rows, errors, counters = ask(
         reader,
-        b"".join(session.exported("perfetto")),
+        b"".join(job.views.exported("perfetto")),
         "SELECT coalesce(name, '') AS name, ts, dur FROM slice",
         "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0",
         """SELECT counter.ts, value, counter_track.name FROM counter
         JOIN counter_track ON counter_track.id = track_id ORDER BY counter.ts""",
     )
     assert errors == []
-    assert Counter((r["name"], r["ts"], r["dur"]) for r in rows) == drawn(session)
+    assert Counter((r["name"], r["ts"], r["dur"]) for r in rows) == drawn(job)
     assert [(c["ts"], c["value"]) for c in counters] == [(1000, 4096), (2000, 0), (90_000, 1 << 50)]
     assert {c["name"] for c in counters} == {"Memory allocated"}
 
 
 def test_the_trace_processor_reads_the_chrome_format_too(reader: Any) -> None:
-    session = Session([bundled_capture()])
+    job = Job([bundled_capture()])
     rows, errors = ask(
         reader,
-        b"".join(session.exported("chrome")),
+        b"".join(job.views.exported("chrome")),
         "SELECT name, ts, dur FROM slice",
         "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0",
     )
     assert errors == []
-    assert Counter(row["name"] for row in rows) == _names(session)
+    assert Counter(row["name"] for row in rows) == _names(job)
 
 
-def _names(session: Session) -> Counter[str]:
+def _names(job: Job) -> Counter[str]:
     found: Counter[str] = Counter()
-    for (name, _, _), count in drawn(session).items():
+    for (name, _, _), count in drawn(job).items():
         found[name] += count
     return found
 
@@ -121,9 +122,9 @@ def test_the_schema_knows_every_field() -> None:
     )
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    session = Session([bundled_capture()])
+    job = Job([bundled_capture()])
     trace = schema.Trace()
-    trace.ParseFromString(b"".join(session.exported("perfetto")))
+    trace.ParseFromString(b"".join(job.views.exported("perfetto")))
 
     def known(message: Any) -> None:
         assert len(UnknownFieldSet(message)) == 0, message
@@ -137,4 +138,4 @@ def test_the_schema_knows_every_field() -> None:
         known(packet)
     begins = [p for p in packets if p.track_event.type == schema.TrackEvent.TYPE_SLICE_BEGIN]
     ends = [p for p in packets if p.track_event.type == schema.TrackEvent.TYPE_SLICE_END]
-    assert len(begins) == len(ends) == sum(drawn(session).values())
+    assert len(begins) == len(ends) == sum(drawn(job).values())

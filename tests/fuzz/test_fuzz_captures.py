@@ -22,7 +22,7 @@ import pytest
 import zstandard
 from tests.support.captures import DATA
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StepscopeError
 
@@ -48,8 +48,8 @@ def outcome(path: Path, cache: Path) -> str:
     before = path.read_bytes()
     begun = time.monotonic()
     try:
-        session = Session([path], cache=Cache(cache))
-        diagnosis = session.diagnose()
+        job = Job([path], cache=Cache(cache))
+        diagnosis = job.diagnose()
         for lane in diagnosis.accounting:
             parts = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
             assert lane.wall_ns == parts + lane.memset_ns + lane.idle_ns

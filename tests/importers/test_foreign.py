@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.trace.errors import InputError
 
 Make = Callable[[Path], None]
@@ -185,7 +185,7 @@ def test_a_foreign_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     make, pattern = FILES[name]
     make(tmp_path / name)
     with pytest.raises(InputError, match=pattern) as raised:
-        Session([tmp_path / name])
+        Job([tmp_path / name])
     said = str(raised.value)
     assert "\n" not in said
     assert said.startswith(str(tmp_path / name))
@@ -196,7 +196,7 @@ def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     (inner / "host.xplane.pb").write_bytes(XSPACE_GPU)
     with pytest.raises(InputError, match=r"no capture.*host\.xplane\.pb is a profile of JAX"):
-        Session([tmp_path])
+        Job([tmp_path])
 
 
 def test_a_folder_of_folders_says_where_the_captures_are(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_folder_of_folders_says_where_the_captures_are(tmp_path: Path) -> None
     kernel = {"cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7}}
     (inner / "rank0.json").write_bytes(chrome(OPERATOR, kernel, schemaVersion=1))
     with pytest.raises(InputError, match=r"no capture.*name \S+/run/traces$"):
-        Session([tmp_path])
+        Job([tmp_path])
 
 
 def test_a_foreign_file_beside_a_capture_does_not_hide_it(tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_a_foreign_file_beside_a_capture_does_not_hide_it(tmp_path: Path) -> Non
     make, _ = FILES["viz.json"]
     (tmp_path / "snapshot.json").write_bytes(b"[[-1, 0, 4096, 1]]")
     make(tmp_path / "unrelated.txt")
-    assert len(Session([tmp_path / "a.json"]).job.traces) == 1
+    assert len(Job([tmp_path / "a.json"]).traces) == 1
 
 
 def test_python_functions_of_viztracer_beside_kernels_do_not_hide_these(tmp_path: Path) -> None:
     kernel = {"cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7}}
     path = tmp_path / "both.json"
     path.write_bytes(chrome(kernel, OPERATOR, {"cat": "FEE", "name": "f"}, viztracer_metadata={}))
-    assert Session([path]).job.traces[0].meta.rows["gpu_op"] == 1
+    assert Job([path]).traces[0].meta.rows["gpu_op"] == 1
 
 
 SHARED_FILES = {
@@ -241,4 +241,4 @@ def test_real_foreign_files(name: str, shared_data: Path) -> None:
     if not path.exists():
         pytest.skip(f"{path} is not here")
     with pytest.raises(InputError, match=SHARED_FILES[name]):
-        Session([path])
+        Job([path])

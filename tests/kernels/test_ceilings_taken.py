@@ -10,8 +10,8 @@ import pytest
 from tests.cli.command import Stepscope
 from tests.support.captures import DATA, unpack
 
+from stepscope.api.inputs import ceilings_beside_data_sheet, read_ceilings
 from stepscope.kernels.ceilings import Ceilings, peaks_from, peaks_of
-from stepscope.session import ceilings_beside_data_sheet, read_ceilings
 from stepscope.trace.errors import InputError
 
 MEASURED: dict[str, Any] = {

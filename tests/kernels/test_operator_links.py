@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.build import AUTOGRAD, Build
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.timeline.links import forward_of
 from stepscope.trace.frame import Frame
 
@@ -65,15 +65,15 @@ def test_a_selection_names_both_ends(tmp_path: Path) -> None:
     b.operator(20, 30, "AddmmBackward0", thread=AUTOGRAD, sequence_number=7, forward_thread_id=1)
     b.operator(40, 45, "alone")
     b.kernel(5, 6, call=(3, 4))
-    session = Session([b.trace(tmp_path).folder])
-    tracks = {t.thread_id: t.id for t in session.timeline.tracks if t.title == "Operators"}
+    job = Job([b.trace(tmp_path).folder])
+    tracks = {t.thread_id: t.id for t in job.timeline.tracks if t.title == "Operators"}
     main, autograd = tracks[100], tracks[AUTOGRAD]
-    back = session.asker.row(autograd, 0)["links"]
+    back = job.views.asker.row(autograd, 0)["links"]
     assert [(link["says"], link["forward"]) for link in back] == [("Forward operator", False)]
     assert [end["name"] for end in back[0]["ends"]] == ["aten::addmm"]
-    ahead = session.asker.row(main, 1)["links"]
+    ahead = job.views.asker.row(main, 1)["links"]
     assert [(link["says"], link["forward"], link["more"]) for link in ahead] == [
         ("Backward operators", True, 0)
     ]
     assert [end["name"] for end in ahead[0]["ends"]] == ["AddmmBackward0"]
-    assert session.asker.row(main, 2)["links"] == []
+    assert job.views.asker.row(main, 2)["links"] == []

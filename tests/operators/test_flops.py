@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.build import Build
 
+from stepscope.api import Job
 from stepscope.operators.flops import OPERATORS, Work, work_of_call
 from stepscope.operators.roofline import OperatorRooflines, function_name
-from stepscope.session import Session
 
 SHAPE = st.lists(st.integers(-2, 9), max_size=5) | st.none() | st.text(max_size=3)
 BF16 = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -130,7 +130,7 @@ class Steps:
             self.build.range(begin, host, f"step_{i}")
 
     def rooflines(self, folder: Path) -> OperatorRooflines:
-        return Session([self.build.trace(folder).folder]).operator_rooflines()
+        return Job([self.build.trace(folder).folder]).operator_rooflines()
 
 
 def test_an_operator_near_its_roof(tmp_path: Path) -> None:

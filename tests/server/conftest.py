@@ -11,7 +11,7 @@ from tests.cli.command import Stepscope
 from tests.server.browser import launched
 from tests.server.served import Served, serving
 
-from stepscope.session import bundled_capture
+from stepscope.api.inputs import bundled_capture
 
 
 @pytest.fixture(scope="session")

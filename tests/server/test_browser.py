@@ -14,7 +14,8 @@ from tests.server.browser import HEIGHT, Shown, browsing
 from tests.server.served import Served, serving
 from tests.support.build import Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 
 HOSTILE = [
     "<img src=x onerror=document.title='owned'>",
@@ -43,7 +44,7 @@ def shown(served: Served, browser_page: Any) -> Shown:
 
 @pytest.fixture(scope="module")
 def worst() -> dict[str, Any]:
-    found: dict[str, Any] = Session([bundled_capture()]).instances("input_starvation", [])[0]
+    found: dict[str, Any] = Job([bundled_capture()]).views.instances("input_starvation", [])[0]
     return found
 
 
@@ -105,8 +106,8 @@ def test_dragging_moves_the_view(shown: Shown) -> None:
 
 def test_a_click_selects_and_shows_the_launch(shown: Shown) -> None:
     page = shown.page
-    session = Session([bundled_capture()])
-    row = session.query(
+    job = Job([bundled_capture()])
+    row = job.query(
         "SELECT start_ns, end_ns, registers, grid_x FROM gpu_op WHERE kind = 'kernel' "
         "ORDER BY end_ns - start_ns DESC LIMIT 1"
     ).to_pylist()[0]
@@ -137,7 +138,7 @@ def test_a_click_selects_and_shows_the_launch(shown: Shown) -> None:
 
 
 def test_a_click_on_what_is_too_short_to_see_selects_it(shown: Shown) -> None:
-    rows = Session([bundled_capture()]).query("SELECT start_ns FROM gpu_op WHERE id = 1000")
+    rows = Job([bundled_capture()]).query("SELECT start_ns FROM gpu_op WHERE id = 1000")
     at = shown.x(rows.column("start_ns")[0].as_py())
     shown.page.mouse.click(at, shown.lane("Stream 7") + 5)
     shown.settle()
@@ -182,7 +183,7 @@ def test_search_goes_through_the_hits(shown: Shown) -> None:
     page.keyboard.type("nvjet")
     shown.press("Enter")
     results = page.locator("section[aria-label='Search results']").inner_text()
-    expected = Session([bundled_capture()]).query(
+    expected = Job([bundled_capture()]).query(
         "SELECT count(*) AS n FROM gpu_op WHERE name LIKE '%nvjet%'"
     )
     assert f"{expected.column('n')[0].as_py():,} found" in results
@@ -244,7 +245,7 @@ def test_a_range_has_statistics_that_sql_confirms(shown: Shown) -> None:
     found = re.search(r"[#&]range=(\d+)-(\d+)", page.url)
     assert found
     begin, end = int(found[1]), int(found[2])
-    kernels = Session([bundled_capture()]).query(
+    kernels = Job([bundled_capture()]).query(
         f"""SELECT sum(least(end_ns, {end}) - greatest(start_ns, {begin}))::BIGINT AS ns
         FROM gpu_op WHERE kind = 'kernel' AND start_ns < {end} AND end_ns > {begin}"""
     )

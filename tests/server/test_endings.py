@@ -18,8 +18,8 @@ import pytest
 from starlette.requests import Request
 from tests.server.served import Served
 
+from stepscope.api.inputs import bundled_capture
 from stepscope.server.answering import answered
-from stepscope.session import bundled_capture
 from stepscope.trace.errors import GivenUpError, InputError
 
 LIMIT_S = 60

@@ -13,7 +13,8 @@ from tests.server.browser import Shown, browsing, settle
 from tests.server.served import Served, serving
 from tests.support.build import Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def shown(served: Served, page: Any) -> Shown:
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session([bundled_capture()])
+def job() -> Job:
+    return Job([bundled_capture()])
 
 
 def pasted(page: Any) -> str:
@@ -40,16 +41,16 @@ def pasted(page: Any) -> str:
     return text
 
 
-def answer(session: Session, line: str) -> Any:
+def answer(job: Job, line: str) -> Any:
     """What a copied command answers."""
     program, query, path, sql = shlex.split(line)
     assert (program, query, path) == ("stepscope", "query", str(bundled_capture()))
-    return session.query(sql)
+    return job.query(sql)
 
 
 @pytest.mark.parametrize("key", ["k", "o"])
 def test_a_table_is_copied_with_the_command_that_computes_it(
-    served: Served, page: Any, session: Session, key: str
+    served: Served, page: Any, job: Job, key: str
 ) -> None:
     for link in ("", "#range=50000000-130000000"):
         page.goto("about:blank")
@@ -62,7 +63,7 @@ def test_a_table_is_copied_with_the_command_that_computes_it(
         assert len(rows) > 5
         page.get_by_role("button", name="Copy the command").click()
         settle(page)
-        found = answer(session, pasted(page)).to_pylist()
+        found = answer(job, pasted(page)).to_pylist()
         assert len(found) == len(rows)
         names = header[: header.index("count")]
         told = {tuple(row[: len(names)]): row[len(names) :] for row in rows}
@@ -74,18 +75,18 @@ def test_a_table_is_copied_with_the_command_that_computes_it(
                 assert float(text) == pytest.approx(row[name], rel=1e-9)
 
 
-def test_evidence_is_copied_with_its_command(shown: Shown, session: Session) -> None:
+def test_evidence_is_copied_with_its_command(shown: Shown, job: Job) -> None:
     page = shown.page
     page.get_by_text("What to do, evidence").first.click()
     page.get_by_role("button", name="with the command that computes it").first.click()
     figure, line = pasted(page).splitlines()
     value = figure.split(" = ")[1].split()[0]
-    assert answer(session, line).column(0)[0].as_py() == pytest.approx(float(value))
+    assert answer(job, line).column(0)[0].as_py() == pytest.approx(float(value))
 
 
-def test_from_step_to_step(shown: Shown, session: Session) -> None:
+def test_from_step_to_step(shown: Shown, job: Job) -> None:
     page = shown.page
-    steps = session.query("SELECT start_ns, end_ns FROM step ORDER BY start_ns").to_pylist()
+    steps = job.query("SELECT start_ns, end_ns FROM step ORDER BY start_ns").to_pylist()
     page.locator("canvas.rows").focus()
     shown.press("h")
     begin, end = shown.window()

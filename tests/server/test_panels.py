@@ -16,7 +16,8 @@ from tests.server.served import Answer, Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import AUTOGRAD, Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def nanoseconds(text: str) -> float:
 
 def test_the_table_of_kernels_holds_the_figures_of_the_command(shown: Shown) -> None:
     opened(shown, "k")
-    expected = Session([bundled_capture()]).kernels().to_pylist()
+    expected = Job([bundled_capture()]).kernels.to_pylist()
     found = texts(shown.page)
     assert len(found) == len(expected)
     for cells, told in zip(found, expected, strict=True):
@@ -71,7 +72,7 @@ def test_a_range_narrows_the_table(shown: Shown) -> None:
     shown.page.goto(f"{shown.page.url.split('#')[0]}#range={begin}-{end}&p.panel=kernels")
     shown.settle()
     shown.settle()
-    expected = Session([bundled_capture()]).query(
+    expected = Job([bundled_capture()]).query(
         f"""SELECT count(*) AS n, sum(end_ns - start_ns)::BIGINT AS ns FROM gpu_op
         WHERE start_ns >= {begin} AND start_ns < {end}"""
     )
@@ -130,14 +131,14 @@ def test_a_row_leads_through_its_instances_by_keyboard(shown: Shown) -> None:
 
 def test_instances_are_highlighted_on_the_timeline(shown: Shown) -> None:
     page = shown.page
-    session = Session([bundled_capture()])
+    job = Job([bundled_capture()])
     opened(shown, "k")
     page.get_by_label("Filter kernels by regular expression").fill("nvjet")
     name = texts(page)[0][0]
     page.locator(".drawer tbody tr[data-key]").first.click()
     shown.settle()
     shown.settle()
-    at = session.query(
+    at = job.query(
         f"SELECT start_ns, end_ns FROM kernel_family WHERE kernel = '{name}' AND steady LIMIT 1"
     ).to_pylist()[0]
     middle = (at["start_ns"] + at["end_ns"]) // 2
@@ -156,7 +157,7 @@ def test_operators_are_grouped_as_asked(shown: Shown) -> None:
     for by in ("range", "family"):
         page.get_by_label("Group by").select_option(by)
         shown.settle()
-        expected = Session([bundled_capture()]).operators(by).to_pylist()
+        expected = Job([bundled_capture()]).operators(by).to_pylist()
         found = [(c[0], c[1], int(c[2].replace(",", ""))) for c in texts(page)]
         assert found == [(e[by], e["phase"] or "", e["kernels"]) for e in expected]
 
@@ -220,10 +221,8 @@ def test_the_flame_graph_weighs_searches_and_turns_over(shown: Shown) -> None:
     opened(shown, "p")
     page.get_by_label("What widths mean").select_option("gpu")
     shown.settle()
-    session = Session([bundled_capture()])
-    ns = session.query(
-        "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_family WHERE steady"
-    )
+    job = Job([bundled_capture()])
+    ns = job.query("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_family WHERE steady")
     total = ns["ns"][0].as_py()
     # the window goes from the first steady step to the last: all that begins in it
     tools = page.locator(".drawer .tools").inner_text()
@@ -232,7 +231,7 @@ def test_the_flame_graph_weighs_searches_and_turns_over(shown: Shown) -> None:
     assert nanoseconds(shown_total[1]) == pytest.approx(total, rel=1e-3)
     page.get_by_label("Search the flame graph").fill("^nvjet")
     found = re.search(r"nodes match, ([\d.]+ \w+)", says(shown))
-    nvjet = session.query(
+    nvjet = job.query(
         "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_family "
         "WHERE steady AND kernel LIKE 'nvjet%'"
     )
@@ -476,14 +475,14 @@ def test_the_single_file_holds_the_panels(
         assert post(served, {**NOTE, "begin": 70_000_000, "end": 71_000_000}).status == 200
     target = tmp_path / "out.html"
     stepscope("ui", capture, "--static", target, "--window", "40ms/120ms")
-    session = Session([capture])
+    job = Job([capture])
     begin, end = 40_000_000, 120_000_000
     with browsing(browser) as page:
         shown = Shown(page, target.as_uri())
         opened(shown, "k")
         page.get_by_label("Window of the table").select_option("all")
         shown.settle()
-        expected = session.panels.table("kernel", begin, end)["columns"]
+        expected = job.views.panels.table("kernel", begin, end)["columns"]
         inside = dict(zip((n[0] for n in expected["names"]), expected["count"], strict=True))
         found = {c[0]: int(c[3].replace(",", "")) for c in texts(page)}
         assert found == inside

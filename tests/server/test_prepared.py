@@ -8,47 +8,46 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
-from stepscope.prepared import STEPS, TABLES, Prepared, store
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
+from stepscope.api.shelves import STEPS, TABLES, Shelves
 from stepscope.server.background import DIAGNOSIS, Process
 from stepscope.server.panels import PanelDesk
 from stepscope.server.steps import StepDesk
-from stepscope.session import Session, bundled_capture, open_cache
-from stepscope.session.shelves import Shelves
 from stepscope.trace.arrays import ArrayFile
+from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 BYS = ("kernel", "operator", "inner", "range", "module", "source", "family")
 
 
 @pytest.fixture(scope="module")
-def here() -> Session:
-    return Session([bundled_capture()])
+def here() -> Job:
+    return Job([bundled_capture()])
 
 
-def elsewhere(*paths: Path) -> Session:
-    """A session that must not explain anything."""
-    session = Session(paths)
-    session.explains_elsewhere = True
-    return session
+def elsewhere(*paths: Path) -> Job:
+    """A job that must not explain anything."""
+    job = Job(paths)
+    job.views.explains_elsewhere = True
+    return job
 
 
 def stored(*paths: Path) -> list[str]:
-    """Store what the session of another process would, and give the names."""
+    """Store what the job of another process would, and give the names."""
     names: list[str] = []
-    store(Session(paths), names.append)
+    Job(paths).views.store_tables_and_steps(names.append)
     return names
 
 
-def file_of(session: Session, name: str) -> Path:
-    return Shelves(session.job.members, open_cache(), session.paths).place(name)
+def file_of(job: Job, name: str) -> Path:
+    return Shelves(job.ranks, Cache(), job.paths).place(name)
 
 
-def test_tables_and_steps_are_the_same(here: Session) -> None:
+def test_tables_and_steps_are_the_same(here: Job) -> None:
     assert set(stored(bundled_capture())) == {STEPS, TABLES}
     there, lock = elsewhere(bundled_capture()), threading.Lock()
-    desks = [
-        (PanelDesk(s, lock, Prepared(s)), StepDesk(s, lock, Prepared(s))) for s in (here, there)
-    ]
+    desks = [(PanelDesk(s, lock), StepDesk(s, lock)) for s in (here, there)]
     window = {"begin": "50000000", "end": "130000000"}
     for query in ({}, window):
         for by in BYS:
@@ -68,7 +67,7 @@ def test_tables_and_steps_are_the_same(here: Session) -> None:
     for wrong in ({"align": "range:99"}, {"align": "middle"}, {"device": "1"}):
         with pytest.raises(UsageError):
             desks[1][1].steps(wrong)
-    assert not there.is_explained
+    assert not there.explained.is_known
 
 
 def test_ranks_keep_their_clocks(tmp_path: Path) -> None:
@@ -82,27 +81,27 @@ def test_ranks_keep_their_clocks(tmp_path: Path) -> None:
         build.trace(tmp_path / f"rank{rank}", rank=rank, origin_epoch_ns=1_000_000 + 400 * rank)
     paths = sorted(tmp_path.glob("*/*.stepscope"))
     stored(*paths)
-    there, here, lock = elsewhere(*paths), Session(paths), threading.Lock()
-    there.store_timeline(lambda share: None)
+    there, here, lock = elsewhere(*paths), Job(paths), threading.Lock()
+    there.views.store_timeline(lambda share: None)
     assert there.timeline.offsets_ns == here.timeline.offsets_ns
     for device in ("0", "1"):
         asked = {"device": device}
-        one, other = (StepDesk(s, lock, Prepared(s)).steps(asked) for s in (here, there))
+        one, other = (StepDesk(s, lock).steps(asked) for s in (here, there))
         assert one == other
-    one, other = (PanelDesk(s, lock, Prepared(s)).table({}) for s in (here, there))
+    one, other = (PanelDesk(s, lock).table({}) for s in (here, there))
     assert one == other
 
 
 def test_what_is_damaged_or_of_another_version_is_made_again() -> None:
     path = bundled_capture()
     stored(path)
-    session = elsewhere(path)
+    job = elsewhere(path)
     for name in (STEPS, TABLES):
-        file = file_of(session, name)
+        file = file_of(job, name)
         good = file.read_bytes()
         file.write_bytes(good[:-9])
-        desk = PanelDesk(session, threading.Lock(), Prepared(session))
-        steps = StepDesk(session, threading.Lock(), Prepared(session))
+        desk = PanelDesk(job, threading.Lock())
+        steps = StepDesk(job, threading.Lock())
         with pytest.raises(StorageError, match="start stepscope ui again"):
             desk.table({}) if name == TABLES else steps.steps({})
         stored(path)
@@ -110,36 +109,36 @@ def test_what_is_damaged_or_of_another_version_is_made_again() -> None:
         assert file.read_bytes() == good
         middle = len(good) // 3
         file.write_bytes(good[:middle] + bytes([good[middle] ^ 255]) + good[middle + 1 :])
-        assert not session.timeline_is_whole()
+        assert not job.views.timeline_is_whole()
         assert not file.exists()
     stored(path)
 
 
 def test_a_question_waits_for_its_file_only() -> None:
     path = bundled_capture()
-    session = elsewhere(path)
+    job = elsewhere(path)
     for name in (STEPS, TABLES):
-        if _kept(session, name):
-            file_of(session, name).unlink()
-    process = Process(session, DIAGNOSIS)
+        if _kept(job, name):
+            file_of(job, name).unlink()
+    process = Process(job, DIAGNOSIS)
     try:
-        desk = StepDesk(session, threading.Lock(), Prepared(session), process)
+        desk = StepDesk(job, threading.Lock(), process)
         assert b'"found":' in desk.steps({})
-        assert ArrayFile(file_of(session, STEPS)).verify()
+        assert ArrayFile(file_of(job, STEPS)).verify()
         process.wait(TABLES)
-        assert ArrayFile(file_of(session, TABLES)).verify()
+        assert ArrayFile(file_of(job, TABLES)).verify()
         process.wait()
         assert process.doing == ""
-        assert session.diagnosed() is not None
+        assert job.views.diagnosed() is not None
     finally:
         process.stop()
 
 
-def _kept(session: Session, name: str) -> bool:
+def _kept(job: Job, name: str) -> bool:
     from stepscope.trace.arrays import NotWholeError
 
     try:
-        return file_of(session, name).exists()
+        return file_of(job, name).exists()
     except NotWholeError:
         return False
 
@@ -148,9 +147,9 @@ def test_a_job_that_cannot_be_explained_says_so(tmp_path: Path) -> None:
     build = Build()
     build.range(0, 900, "step_0")
     path = build.trace(tmp_path).folder
-    session = elsewhere(path)
-    process = Process(session, DIAGNOSIS)
-    desk = PanelDesk(session, threading.Lock(), Prepared(session), process)
+    job = elsewhere(path)
+    process = Process(job, DIAGNOSIS)
+    desk = PanelDesk(job, threading.Lock(), process)
     with pytest.raises(InputError, match="holds no GPU work"):
         desk.table({})
     process.stop()

@@ -18,8 +18,9 @@ from tests.cli.command import Stepscope, is_one_line
 from tests.server.served import Served, serving
 from tests.support.tiles import decode
 
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.server.app import asset
-from stepscope.session import Session, bundled_capture
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,7 +126,7 @@ def test_a_tile_travels_whole(served: Served) -> None:
     counted = sum(
         len(row["arrays"]["start"]) + int(row["arrays"]["count"].sum()) for row in tile["rows"]
     )
-    rows = Session([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
+    rows = Job([bundled_capture()]).query("SELECT count(*) AS n FROM gpu_op").to_pydict()
     assert counted == rows["n"][0] > 5000
     found = json.loads(served.get("api/diagnosis").body)
     assert found["diagnosis"]["verdict"] == "input_starvation"
@@ -291,18 +292,18 @@ def test_the_other_process_diagnoses_and_says_why_not(tmp_path: Path) -> None:
     from stepscope.trace.errors import InputError
 
     told: list[float] = []
-    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    Process(session, TRACKS, told.append).wait()
+    job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    Process(job, TRACKS, told.append).wait()
     assert told == sorted(told)
     assert told[-1] == 1.0
-    assert not session.stored_timeline_is_missing()
-    Process(session, DIAGNOSIS).wait()
-    answer = session.diagnosed()
+    assert not job.views.stored_timeline_is_missing()
+    Process(job, DIAGNOSIS).wait()
+    answer = job.views.diagnosed()
     assert answer is not None
     assert json.loads(answer)["diagnosis"]["verdict"] == "input_starvation"
     b = Build()
     b.range(1, 2, "no GPU work")
-    without = Session([b.trace(tmp_path).folder], cache=Cache(tmp_path / "cache"))
+    without = Job([b.trace(tmp_path).folder], cache=Cache(tmp_path / "cache"))
     with pytest.raises(InputError, match="holds no GPU work"):
         Process(without, DIAGNOSIS).wait()
 
@@ -316,13 +317,13 @@ def test_the_server_of_a_large_trace_lets_another_process_explain(
     from stepscope.trace.cache import Cache
 
     monkeypatch.setattr(serve, "HERE_EVENTS", 10)
-    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    serve.prepare(session, lambda _: None)
-    assert not session.stored_timeline_is_missing()
-    session.explains_elsewhere = True
-    desk = Desk(session, Process(session, DIAGNOSIS))
+    job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    serve.prepare(job, lambda _: None)
+    assert not job.views.stored_timeline_is_missing()
+    job.views.explains_elsewhere = True
+    desk = Desk(job, Process(job, DIAGNOSIS))
     found = json.loads(desk.diagnosis({}))
     assert found["diagnosis"]["findings"]
-    assert "_explained" not in session.__dict__  # nothing was explained here
-    steps = next(t.id for t in session.timeline.tracks if t.title == "Steps")
-    assert len(session.timeline.track(steps).slices) > 3
+    assert "_explained" not in job.__dict__  # nothing was explained here
+    steps = next(t.id for t in job.timeline.tracks if t.title == "Steps")
+    assert len(job.timeline.track(steps).slices) > 3

@@ -15,7 +15,8 @@ from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 
 STARVED = (0xD5, 0x5E, 0x00)
 COMPUTE = (0x00, 0x72, 0xB2)
@@ -80,7 +81,7 @@ def steps(served: Served, page: Any) -> Steps:
 
 @pytest.fixture(scope="module")
 def table() -> list[dict[str, Any]]:
-    return list(Session([bundled_capture()]).steps().to_pylist())
+    return list(Job([bundled_capture()]).steps.to_pylist())
 
 
 def milliseconds(ns: int) -> str:
@@ -391,10 +392,10 @@ def test_the_single_file_holds_the_steps(
 def test_the_single_file_says_why_it_has_no_steps(tmp_path: Path, browser: Any) -> None:
     from stepscope.server.page import page as written
 
-    session = Session([bundled_capture()])
-    session.packed_steps = lambda: None  # type: ignore[method-assign]
+    job = Job([bundled_capture()])
+    job.views.packed_steps = lambda: None  # type: ignore[method-assign]
     target = tmp_path / "out.html"
-    target.write_text(written(session, "", 3), encoding="utf-8")
+    target.write_text(written(job, "", 3), encoding="utf-8")
     with browsing(browser) as page:
         Steps(page, target.as_uri())
         assert "too many operations for one page" in page.locator(".steps").inner_text()

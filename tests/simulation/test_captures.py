@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.support.captures import BUNDLED, DATA, unpack, without_annotations
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.simulation import (
     Change,
     Free,
@@ -27,17 +27,17 @@ FILES = [label["file"] for label in json.loads((DATA / "truth.json").read_text()
 
 
 @pytest.fixture(scope="module")
-def session() -> Callable[[str], Session]:
+def job() -> Callable[[str], Job]:
     @cache
-    def opened(file: str) -> Session:
-        return Session([unpack(BUNDLED if file == BUNDLED.name else DATA / file)])
+    def opened(file: str) -> Job:
+        return Job([unpack(BUNDLED if file == BUNDLED.name else DATA / file)])
 
     return opened
 
 
 @pytest.mark.parametrize("file", [*FILES, BUNDLED.name])
-def test_the_replay_gives_the_measured_step(file: str, session: Callable[[str], Session]):
-    simulation = session(file).simulation
+def test_the_replay_gives_the_measured_step(file: str, job: Callable[[str], Job]):
+    simulation = job(file).simulation
     assert abs(simulation.replay_error) < MOST_OFF
     assert simulation.predict([]).step_ns == simulation.measured_step_ns
 
@@ -45,7 +45,7 @@ def test_the_replay_gives_the_measured_step(file: str, session: Callable[[str], 
 @pytest.mark.parametrize("file", ["nsys/gpt1024_sync_item.sqlite.xz", "kineto/lstm_tiny.json.gz"])
 def test_without_annotations_too(file: str, tmp_path: Path):
     bare = without_annotations(unpack(DATA / file))
-    assert abs(Session([bare]).simulation.replay_error) < MOST_OFF
+    assert abs(Job([bare]).simulation.replay_error) < MOST_OFF
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_without_annotations_too(file: str, tmp_path: Path):
     ],
 )
 def test_repairs_are_predicted(
-    file: str, repair: Change, repaired: str, within: float, session: Callable[[str], Session]
+    file: str, repair: Change, repaired: str, within: float, job: Callable[[str], Job]
 ):
-    predicted = session(f"nsys/{file}.sqlite.xz").simulation.predict([repair])
-    truth = session(f"nsys/{repaired}.sqlite.xz").simulation.measured_step_ns
+    predicted = job(f"nsys/{file}.sqlite.xz").simulation.predict([repair])
+    truth = job(f"nsys/{repaired}.sqlite.xz").simulation.measured_step_ns
     assert predicted.step_ns == pytest.approx(truth, rel=within)
     assert predicted.low_ns <= predicted.step_ns <= predicted.high_ns
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_it_finds_free_is_never_below_the_device(file: str, session: Callable[[str], Session]):
-    simulation = session(file).simulation
+def test_what_it_finds_free_is_never_below_the_device(file: str, job: Callable[[str], Job]):
+    simulation = job(file).simulation
     (_, e) = simulation.devices[0]
     compute = e.steady_total("compute_ns") / e.n_steady
     predicted = simulation.predict([LaunchesFree(), Free("input_starvation"), Free("host_sync")])
@@ -80,8 +80,8 @@ def test_what_it_finds_free_is_never_below_the_device(file: str, session: Callab
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_critical_paths_sum_to_the_steps(file: str, session: Callable[[str], Session]):
-    result = session(file).critical_path()
+def test_critical_paths_sum_to_the_steps(file: str, job: Callable[[str], Job]):
+    result = job(file).critical_path()
     assert sum(part.ns for part in result.parts) == result.total_ns
     for step in result.steps:
         assert sum(part.ns for part in step.parts) == step.replayed_ns
@@ -92,23 +92,23 @@ def test_critical_paths_sum_to_the_steps(file: str, session: Callable[[str], Ses
 
 @pytest.mark.parametrize("source", ["nsys", "kineto"])
 def test_a_straggler_of_four_ranks(source: str, shared_data: Path, unpacked: Callable[[str], Path]):
-    def job(name: str) -> Session:
+    def opened(name: str) -> Job:
         if source == "nsys":
-            return Session([unpacked(f"{name}.rank{rank}") for rank in range(4)])
-        return Session([shared_data / "kineto" / f"{name}.rank{r}.json.gz" for r in range(4)])
+            return Job([unpacked(f"{name}.rank{rank}") for rank in range(4)])
+        return Job([shared_data / "kineto" / f"{name}.rank{r}.json.gz" for r in range(4)])
 
     def simulation(name: str) -> Simulation:
-        session = job(name)
+        job = opened(name)
         ranks = []
-        for rank, e in session.explanations:
+        for rank, e in job.explained.explanations:
             rows = np.flatnonzero(e.lane.is_communication)
             called = e.lane.enqueue_begin_ns[rows]
             step = np.searchsorted(e.steps.begin_ns, called, side="right") - 1
             inside = np.arange(len(rows)) - np.searchsorted(step, step)
             ranks.append(MatchedOps(rank, e.lane.process_id, e.lane.device, rows,
                                     step * 1000 + inside))  # fmt: skip
-        readers = {member.rank: member.trace.frame for member in session.job.members}
-        return Simulation(session.explanations, readers, MatchedJob(ranks))
+        readers = {member.rank: member.trace.frame for member in job.ranks}
+        return Simulation(job.explained.explanations, readers, MatchedJob(ranks))
 
     straggler, healthy = simulation("ddp_straggler"), simulation("ddp_healthy")
     for one in (straggler, healthy):

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from tests.cli.command import Stepscope, is_one_line
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.sql import limits
 from stepscope.trace.errors import LimitError, UsageError
 
@@ -29,15 +30,15 @@ LARGE = (
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session([bundled_capture()])
+def job() -> Job:
+    return Job([bundled_capture()])
 
 
 @pytest.mark.parametrize("sql", ENDLESS)
-def test_an_endless_statement_ends(sql: str, session: Session) -> None:
+def test_an_endless_statement_ends(sql: str, job: Job) -> None:
     with pytest.raises(LimitError, match=r"^the statement was ended after 0\.2 s; "):
-        session.query(sql, timeout_s=0.2)
-    assert session.query("SELECT count(*) AS n FROM gpu_op").to_pydict()["n"][0] > 5000
+        job.query(sql, timeout_s=0.2)
+    assert job.query("SELECT count(*) AS n FROM gpu_op").to_pydict()["n"][0] > 5000
 
 
 @pytest.mark.parametrize("sql", LARGE)
@@ -46,11 +47,11 @@ def test_a_large_statement_ends_without_a_file(
 ) -> None:
     monkeypatch.setenv("STEPSCOPE_QUERY_MEMORY", "64MB")
     monkeypatch.chdir(tmp_path)
-    session = Session([bundled_capture()])
+    job = Job([bundled_capture()])
     with pytest.raises(LimitError, match="it needs more than 64 MB of memory; "):
-        session.query(sql)
+        job.query(sql)
     assert list(tmp_path.iterdir()) == []
-    assert session.query("SELECT count(*) AS n FROM gpu_op").to_pydict()["n"][0] > 5000
+    assert job.query("SELECT count(*) AS n FROM gpu_op").to_pydict()["n"][0] > 5000
 
 
 def test_the_command_ends_also_where_no_interrupt_is_heeded(reader: Stepscope) -> None:
@@ -62,9 +63,9 @@ def test_the_command_ends_also_where_no_interrupt_is_heeded(reader: Stepscope) -
     assert "after 0.1 s" in is_one_line(done.stderr)
 
 
-def hostile(session: Session, statements: list[str]) -> bytes:
+def hostile(job: Job, statements: list[str]) -> bytes:
     """A stored diagnosis with some statements."""
-    report = json.loads(msgspec.json.encode(session.diagnose()))
+    report = json.loads(msgspec.json.encode(job.diagnose()))
     report["evidence"] = [
         {"figure": f"f{n}", "value": 0, "unit": "ns", "sql": sql, "rows": 1}
         for n, sql in enumerate(statements)
@@ -72,26 +73,26 @@ def hostile(session: Session, statements: list[str]) -> bytes:
     return json.dumps(report).encode()
 
 
-def test_verifying_ends(session: Session, tmp_path: Path, reader: Stepscope) -> None:
+def test_verifying_ends(job: Job, tmp_path: Path, reader: Stepscope) -> None:
     report = tmp_path / "report.json"
-    report.write_bytes(hostile(session, [ENDLESS[0]]))
+    report.write_bytes(hostile(job, [ENDLESS[0]]))
     words = ["verify", report, bundled_capture(), "--timeout", "0.5"]
     done = reader(*words, expect=2)
     assert done.stdout == ""
     assert "the report's statements took more than 0.5 s" in is_one_line(done.stderr)
 
 
-def test_the_time_of_verifying_is_that_of_all_statements(session: Session) -> None:
+def test_the_time_of_verifying_is_that_of_all_statements(job: Job) -> None:
     """Many that each stay below the limit do not add up to for ever."""
     some = [f"SELECT count(*) FROM range({10_000_000 + n}), range(20)" for n in range(1000)]
     with pytest.raises(LimitError, match="took more than 1 s"):
-        session.verify(hostile(session, some), timeout_s=1)
+        job.verify(hostile(job, some), timeout_s=1)
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_no_such_time(value: float, session: Session) -> None:
+def test_no_such_time(value: float, job: Job) -> None:
     with pytest.raises(UsageError, match="give seconds above 0"):
-        session.query("SELECT 1", timeout_s=value)
+        job.query("SELECT 1", timeout_s=value)
 
 
 @pytest.mark.parametrize(

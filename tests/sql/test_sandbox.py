@@ -16,7 +16,7 @@ import pytest
 from tests.cli.command import snapshot
 from tests.support.build import Build
 
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.sql.engine import Engine
 from stepscope.trace.errors import UsageError
 
@@ -174,7 +174,7 @@ class Place:
         b.kernel(0, 10)
         (folder / "capture.stepscope").mkdir(parents=True)
         self.trace = b.trace(folder / "capture.stepscope")
-        self.session = Session([self.trace.folder])
+        self.job = Job([self.trace.folder])
         self.folder = folder
         secret = folder / "secret.csv"
         secret.write_text("word\nsecret\n")
@@ -207,10 +207,10 @@ def untouched(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_there_is_no_way_out(text: str, place: Place) -> None:
     for prefix in PREFIXES:
         with pytest.raises(UsageError) as refused:
-            place.session.query(prefix + place.sql(text))
+            place.job.query(prefix + place.sql(text))
         assert "\n" not in str(refused.value)
         assert "secret\n" not in str(refused.value)
-    count = place.session.query("SELECT count(*) AS n FROM gpu_op").to_pydict()
+    count = place.job.query("SELECT count(*) AS n FROM gpu_op").to_pydict()
     assert count == {"n": [1]}
 
 
@@ -260,32 +260,32 @@ def test_every_table_function_that_we_did_not_look_at_is_refused(place: Place) -
     assert len(others) > 50
     for name in others:
         with pytest.raises(UsageError, match="declared tables only"):
-            place.session.query(f'SELECT * FROM "{name}"()')
+            place.job.query(f'SELECT * FROM "{name}"()')
 
 
 @pytest.mark.usefixtures("untouched")
 def test_a_hostile_diagnosis_does_nothing_through_verify(
-    place: Place, bundled: tuple[Session, bytes]
+    place: Place, bundled: tuple[Job, bytes]
 ) -> None:
-    session, made = bundled
+    job, made = bundled
     report = json.loads(made)
     hostile = [prefix + place.sql(text) for text in WRITES + READS for prefix in PREFIXES[:3]]
     report["evidence"] = [
         {"figure": f"f{n}", "value": 0, "unit": "ns", "sql": sql, "rows": 1}
         for n, sql in enumerate(hostile)
     ]
-    result = session.verify(json.dumps(report).encode())
+    result = job.verify(json.dumps(report).encode())
     told = {item.figure: item for item in result.differences if item.where == "evidence"}
     assert set(told) == {f"f{n}" for n in range(len(hostile))}
     assert {item.recomputed for item in told.values()} == {None}
 
 
 @pytest.fixture(scope="module")
-def bundled() -> tuple[Session, bytes]:
-    from stepscope.session import bundled_capture
+def bundled() -> tuple[Job, bytes]:
+    from stepscope.api.inputs import bundled_capture
 
-    session = Session([bundled_capture()])
-    return session, msgspec.json.encode(session.diagnose())
+    job = Job([bundled_capture()])
+    return job, msgspec.json.encode(job.diagnose())
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def bundled() -> tuple[Session, bytes]:
     ],
 )
 def test_what_people_ask_is_answered(sql: str, place: Place) -> None:
-    assert place.session.query(sql.format()).num_columns
+    assert place.job.query(sql.format()).num_columns
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_what_people_ask_is_answered(sql: str, place: Place) -> None:
 )
 def test_what_is_wrong_is_said(sql: str, says: str, place: Place) -> None:
     with pytest.raises(UsageError) as refused:
-        place.session.query(sql)
+        place.job.query(sql)
     assert says in str(refused.value)
     offered = str(refused.value).partition(";")[2]
     assert not [word for word in ("pg_", "sqlite_", "duckdb_") if word in offered]

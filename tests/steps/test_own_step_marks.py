@@ -10,7 +10,7 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.activity.device import lanes
-from stepscope.session import Session
+from stepscope.api import Job
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
 
@@ -47,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_ten_recorded_steps_are_ten_steps(recorded: Path) -> None:
-    found = Session([str(recorded)]).diagnose()
+    found = Job([str(recorded)]).diagnose()
     assert found.trace.steps == 10
     # ten steps of some 30 ms, of a program that takes 26 to 30 ms where nothing records it
     assert 25e6 < found.step_ns.median < 32e6

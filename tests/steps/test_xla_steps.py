@@ -9,8 +9,8 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.activity import names as words
+from stepscope.api import Job
 from stepscope.breakdown.explain import explain
-from stepscope.session import Session
 from stepscope.trace.errors import InputError
 
 TRAIN = "XlaModule:#hlo_module=jit_train_step,program_id=11#"
@@ -58,7 +58,7 @@ def test_each_run_of_the_training_program_is_a_step(
 
 def test_a_wait_for_the_batch_is_found(tmp_path: Path) -> None:
     trace = jax(annotated=True, waits_us=4_000.0).trace(tmp_path)
-    found = Session([trace.folder]).diagnose()
+    found = Job([trace.folder]).diagnose()
     assert found.verdict == "input_starvation"
 
 
@@ -100,4 +100,4 @@ def test_a_trace_of_its_own_profiler_is_refused_in_a_sentence(tmp_path: Path) ->
     capture = tmp_path / "host.trace.json"
     capture.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": named + kernels}))
     with pytest.raises(InputError, match=r"JAX's or TensorFlow's own profiler.*nsys profile"):
-        Session([capture]).diagnose()
+        Job([capture]).diagnose()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.support.build import Build
 
 from stepscope.activity.names import marks_steps
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.timeline.flame import Tree, bottom_up, kept, merged, self_time
 from stepscope.trace.errors import UsageError
 
@@ -117,7 +118,7 @@ def test_own_time_is_never_negative() -> None:
 # --- of a job ------------------------------------------------------------------------------------
 
 
-def job(folder: Path) -> Session:
+def job_of(folder: Path) -> Job:
     """Two steps: a range that holds two operators, one of which launches; one kernel by nobody."""
     b = Build()
     for at in (0.0, 100.0):
@@ -127,7 +128,7 @@ def job(folder: Path) -> Session:
         b.kernel(at + 45, at + 75, call=(at + 22, at + 24), name="gemm")
         b.kernel(at + 75, at + 80, call=(at + 42, at + 43), name="add")
     b.kernel(300, 307, name="lost")
-    return Session([b.trace(folder).folder])
+    return Job([b.trace(folder).folder])
 
 
 def shown(found: dict[str, Any]) -> dict[tuple[str, ...], tuple[int, int, int]]:
@@ -141,7 +142,7 @@ def shown(found: dict[str, Any]) -> dict[tuple[str, ...], tuple[int, int, int]]:
 
 
 def test_time_on_the_thread_nests(tmp_path: Path) -> None:
-    found = shown(job(tmp_path).panels.flame("host", "cpu", 0, 400_000, reverse=False))
+    found = shown(job_of(tmp_path).views.panels.flame("host", "cpu", 0, 400_000, reverse=False))
     top = ("Thread 100 · main",)
     assert found[top] == (180_000, 0, 0)
     step = (*top, "step #")
@@ -152,7 +153,7 @@ def test_time_on_the_thread_nests(tmp_path: Path) -> None:
 
 
 def test_the_window_cuts(tmp_path: Path) -> None:
-    found = shown(job(tmp_path).panels.flame("host", "cpu", 30_000, 45_000, reverse=False))
+    found = shown(job_of(tmp_path).views.panels.flame("host", "cpu", 30_000, 45_000, reverse=False))
     step = ("Thread 100 · main", "step #")
     assert found[step] == (15_000, 0, 1)
     assert found[(*step, "aten::linear")] == (15_000, 5_000, 1)
@@ -160,8 +161,8 @@ def test_the_window_cuts(tmp_path: Path) -> None:
 
 
 def test_gpu_time_hangs_below_what_launched_it(tmp_path: Path) -> None:
-    session = job(tmp_path)
-    found = shown(session.panels.flame("host", "gpu", 0, 400_000, reverse=False))
+    job = job_of(tmp_path)
+    found = shown(job.views.panels.flame("host", "gpu", 0, 400_000, reverse=False))
     step = ("Thread 100 · main", "step #")
     mm = (*step, "aten::linear", "aten::mm", "gemm")
     assert found[mm] == (60_000, 60_000, 2)
@@ -169,7 +170,7 @@ def test_gpu_time_hangs_below_what_launched_it(tmp_path: Path) -> None:
     assert found[step][:2] == (70_000, 0)
     lost = "(launched outside of all that was recorded)"
     assert found[(lost, "lost")] == (7_000, 7_000, 1)
-    reverse = shown(session.panels.flame("host", "gpu", 0, 400_000, reverse=True))
+    reverse = shown(job.views.panels.flame("host", "gpu", 0, 400_000, reverse=True))
     assert reverse[("gemm",)][0] == 60_000
     assert reverse[("gemm", "aten::mm")][0] == 60_000
     assert reverse[("lost", lost)] == (7_000, 7_000, 1)
@@ -180,7 +181,7 @@ def test_functions_of_different_objects_are_one(tmp_path: Path) -> None:
     b.kernel(50, 60, call=(10, 20))
     for at, address in ((0, "0x7f2ba28715c0"), (10, "0x55aa")):
         b.python(at, at + 10, f"<built-in method acquire of _thread.lock object at {address}>")
-    found = shown(Session([b.trace(tmp_path).folder]).panels.flame("python", "cpu", 0, 20_000,
+    found = shown(Job([b.trace(tmp_path).folder]).views.panels.flame("python", "cpu", 0, 20_000,
                   reverse=False))  # fmt: skip
     assert found[("Thread 100 · main", "<built-in method acquire of _thread.lock object>")] == (
         *(20_000, 20_000, 2),
@@ -188,7 +189,7 @@ def test_functions_of_different_objects_are_one(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    panels = job(tmp_path).panels
+    panels = job_of(tmp_path).views.panels
     with pytest.raises(UsageError, match="with_stack=True"):
         panels.flame("python", "cpu", 0, 1000, reverse=False)
     with pytest.raises(UsageError, match="--sample"):
@@ -198,11 +199,11 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_the_bundled_capture_adds_up() -> None:
-    session = Session([bundled_capture()])
-    begin, end = session.timeline.begin_ns, session.timeline.end_ns
-    gpu = session.query("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM gpu_op")
+    job = Job([bundled_capture()])
+    begin, end = job.timeline.begin_ns, job.timeline.end_ns
+    gpu = job.query("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM gpu_op")
     for reverse in (False, True):
-        made = session.panels.flame("range", "gpu", begin, end, reverse=reverse)
+        made = job.views.panels.flame("range", "gpu", begin, end, reverse=reverse)
         assert made["total"] == gpu["ns"][0].as_py()
         nodes = made["nodes"]
         tops = [t for t, p in zip(nodes["total"], nodes["parent"], strict=True) if p < 0]
@@ -210,9 +211,9 @@ def test_the_bundled_capture_adds_up() -> None:
 
 
 def test_speedscope_has_the_same_stacks() -> None:
-    session = Session([bundled_capture()])
-    begin, end = session.timeline.begin_ns, session.timeline.end_ns
-    made = json.loads(b"".join(session.exported("speedscope")))
+    job = Job([bundled_capture()])
+    begin, end = job.timeline.begin_ns, job.timeline.end_ns
+    made = json.loads(b"".join(job.views.exported("speedscope")))
     names = [frame["name"] for frame in made["shared"]["frames"]]
     own: Counter[tuple[str, ...]] = Counter()
     for profile in made["profiles"]:
@@ -227,7 +228,7 @@ def test_speedscope_has_the_same_stacks() -> None:
                 stack.append(names[event["frame"]])
             else:
                 stack.pop()
-    found = shown(session.panels.flame("range", "cpu", begin, end, reverse=False))
+    found = shown(job.views.panels.flame("range", "cpu", begin, end, reverse=False))
     main = {path[1:]: f for path, f in found.items() if path[0].endswith("main") and len(path) > 1}
     # ranges that mark steps are one column in the page and one a number in the file
     merged_own: Counter[tuple[str, ...]] = Counter()

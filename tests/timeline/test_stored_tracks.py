@@ -15,10 +15,11 @@ from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 from tests.support.tiles import decode
 
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
+from stepscope.api.shelves import DIAGNOSIS, TRACKS
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns
-from stepscope.session import Session, bundled_capture
-from stepscope.session.shelves import DIAGNOSIS, TRACKS
 from stepscope.timeline import stored
 from stepscope.timeline.stored import StoredSlices
 from stepscope.timeline.track import Slices, slices
@@ -185,14 +186,14 @@ def test_a_window_of_a_large_track_touches_few_rows(tmp_path: Path) -> None:
         assert sum(touched) < n // 5
 
 
-# --- a whole session -----------------------------------------------------------------------------
+# --- a whole job -----------------------------------------------------------------------------
 
 
-def kept_session(cache: Path, capture: Path | None = None) -> Session:
+def kept_job(cache: Path, capture: Path | None = None) -> Job:
     path = capture or bundled_capture()
-    session = Session([path], cache=Cache(cache))
-    session.store_timeline(lambda _: None)
-    return Session([path], cache=Cache(cache))
+    job = Job([path], cache=Cache(cache))
+    job.views.store_timeline(lambda _: None)
+    return Job([path], cache=Cache(cache))
 
 
 @pytest.fixture
@@ -203,8 +204,8 @@ def small_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stored_and_built_timelines_give_the_same_answers(
     tmp_path: Path, small_levels: None
 ) -> None:
-    fresh = Session([bundled_capture()], cache=Cache(tmp_path / "other"))
-    kept = kept_session(tmp_path / "cache")
+    fresh = Job([bundled_capture()], cache=Cache(tmp_path / "other"))
+    kept = kept_job(tmp_path / "cache")
     assert kept.timeline.stored[0] is not None
     assert fresh.timeline.stored[0] is None
     assert kept.timeline.layout() == fresh.timeline.layout()
@@ -222,15 +223,21 @@ def test_stored_and_built_timelines_give_the_same_answers(
         content = fresh.timeline.track(number).slices
         assert kept.timeline.track(number).slices.id.tolist() == content.id.tolist()
         for row in random.integers(0, max(1, len(content)), min(5, len(content))).tolist():
-            assert kept.asker.row(number, row) == fresh.asker.row(number, row)
+            assert kept.views.asker.row(number, row) == fresh.views.asker.row(number, row)
             for step in (-1, 1):
                 for same in (True, False):
                     asked = (number, row, step)
-                    assert kept.asker.near(*asked, same=same) == fresh.asker.near(*asked, same=same)
+                    assert kept.views.asker.near(*asked, same=same) == fresh.views.asker.near(
+                        *asked, same=same
+                    )
     for text, regex in (("gemm", False), ("data", False), ("^cuda.*Launch", True), ("[", False)):
-        assert kept.asker.search(text, regex=regex) == fresh.asker.search(text, regex=regex)
+        assert kept.views.asker.search(text, regex=regex) == fresh.views.asker.search(
+            text, regex=regex
+        )
     half = begin + span // 3, begin + span // 2
-    assert kept.statistics(*half, explained=False) == fresh.statistics(*half, explained=False)
+    assert kept.views.statistics(*half, explained=False) == fresh.views.statistics(
+        *half, explained=False
+    )
 
 
 def named(tile: dict[str, Any]) -> list[Any]:
@@ -250,13 +257,13 @@ def named(tile: dict[str, Any]) -> list[Any]:
 def test_every_pixel_of_a_stored_level_says_what_sql_says(
     tmp_path: Path, small_levels: None, power: int
 ) -> None:
-    session = kept_session(tmp_path / "cache")
-    stream = next(t for t in session.timeline.tracks if t.title == "Stream 7")
+    job = kept_job(tmp_path / "cache")
+    stream = next(t for t in job.timeline.tracks if t.title == "Stream 7")
     content = stream.slices
     assert isinstance(content, StoredSlices)
     bucket, count = 1 << power, 300
     begin = (30_000_000 >> power) << power
-    answer = session.query(
+    answer = job.query(
         f"""
         WITH c AS (SELECT {begin} + i * {bucket} AS low, {begin} + (i + 1) * {bucket} AS high, i
                    FROM range({count}) t(i))
@@ -274,14 +281,14 @@ def test_every_pixel_of_a_stored_level_says_what_sql_says(
 def test_the_diagnosis_is_kept_with_what_it_shows(tmp_path: Path) -> None:
     from stepscope.server.background import diagnosis_of
 
-    first = kept_session(tmp_path / "cache")
-    assert first.diagnosed() is None
+    first = kept_job(tmp_path / "cache")
+    assert first.views.diagnosed() is None
     answer = diagnosis_of(first)
-    first.store_diagnosis(answer)
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    again.explains_elsewhere = True  # nothing is explained anew
-    assert again.diagnosed() == answer
-    fresh = Session([bundled_capture()], cache=Cache(tmp_path / "other"))
+    first.views.store_diagnosis(answer)
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    again.views.explains_elsewhere = True  # nothing is explained anew
+    assert again.views.diagnosed() == answer
+    fresh = Job([bundled_capture()], cache=Cache(tmp_path / "other"))
     for title in ("Steps", "Idle, by cause"):
         number = next(t.id for t in fresh.timeline.tracks if t.title == title)
         one, other = (s.timeline.track(number).slices for s in (fresh, again))
@@ -290,29 +297,29 @@ def test_the_diagnosis_is_kept_with_what_it_shows(tmp_path: Path) -> None:
             again.timeline.names.texts[n] for n in other.name
         ]
         for row in range(0, len(one), 17):
-            assert fresh.asker.row(number, row) == again.asker.row(number, row)
+            assert fresh.views.asker.row(number, row) == again.views.asker.row(number, row)
     # another path to the same capture has another diagnosis: it names the path
     link = tmp_path / "link.sqlite"
     link.symlink_to(bundled_capture())
-    assert Session([link], cache=Cache(tmp_path / "cache")).diagnosed() is None
+    assert Job([link], cache=Cache(tmp_path / "cache")).views.diagnosed() is None
 
 
 def test_without_a_diagnosis_a_large_job_is_not_explained_here(tmp_path: Path) -> None:
-    session = kept_session(tmp_path / "cache")
-    session.explains_elsewhere = True
-    idle = next(t.id for t in session.timeline.tracks if t.explained)
+    job = kept_job(tmp_path / "cache")
+    job.views.explains_elsewhere = True
+    idle = next(t.id for t in job.timeline.tracks if t.explained)
     with pytest.raises(Exception, match="not explained yet"):
-        session.timeline.track(idle)
+        job.timeline.track(idle)
 
 
 def test_ranks_keep_their_clock(tmp_path: Path) -> None:
     captures = [unpack(p, tmp_path) for p in sorted((DATA.parent / "ranks").glob("*.xz"))]
-    first = Session(captures, cache=Cache(tmp_path / "cache"))
+    first = Job(captures, cache=Cache(tmp_path / "cache"))
     offsets = list(first.timeline.offsets_ns)
-    assert first.stored_timeline_is_missing()
-    first.store_timeline(lambda _: None)
-    again = Session(captures, cache=Cache(tmp_path / "cache"))
-    assert not again.stored_timeline_is_missing()
+    assert first.views.stored_timeline_is_missing()
+    first.views.store_timeline(lambda _: None)
+    again = Job(captures, cache=Cache(tmp_path / "cache"))
+    assert not again.views.stored_timeline_is_missing()
     assert again.timeline.offsets_ns == offsets
     assert all(one is not None for one in again.timeline.stored)
     moved = next(i for i, offset in enumerate(offsets) if offset)
@@ -322,7 +329,9 @@ def test_ranks_keep_their_clock(tmp_path: Path) -> None:
             assert one.slices.start.tolist() == other.slices.start.tolist()
             wanted = [first.timeline.names.texts[n] for n in one.slices.name[:50]]
             assert [again.timeline.names.texts[n] for n in other.slices.name[:50]] == wanted
-    assert again.asker.search("nccl", regex=False) == first.asker.search("nccl", regex=False)
+    assert again.views.asker.search("nccl", regex=False) == first.views.asker.search(
+        "nccl", regex=False
+    )
 
 
 # --- files that cannot be used -------------------------------------------------------------------
@@ -330,10 +339,10 @@ def test_ranks_keep_their_clock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "index", "tail", "head", "text"])
 def test_a_damaged_file_is_not_read_and_made_anew(tmp_path: Path, harm: str) -> None:
-    session = kept_session(tmp_path / "cache")
-    assert session.timeline.stored[0] is not None
-    path = session.timeline.stored[0].file.path
-    del session
+    job = kept_job(tmp_path / "cache")
+    assert job.timeline.stored[0] is not None
+    path = job.timeline.stored[0].file.path
+    del job
     data = path.read_bytes()
     path.unlink()  # other processes map the old file: it is replaced, never changed
     path.write_bytes(
@@ -346,11 +355,11 @@ def test_a_damaged_file_is_not_read_and_made_anew(tmp_path: Path, harm: str) -> 
             "text": b"not a file of ours" * 100,
         }[harm]
     )
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert again.stored_timeline_is_missing()
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert again.views.stored_timeline_is_missing()
     assert again.timeline.stored[0] is None
     assert again.timeline.tile([2], 0, 1 << 20, 100)
-    again.store_timeline(lambda _: None)
+    again.views.store_timeline(lambda _: None)
     assert path.read_bytes() == data
 
 
@@ -362,19 +371,19 @@ def flipped(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def tracks_of(session: Session) -> Path:
-    assert session.timeline.stored[0] is not None
-    return session.timeline.stored[0].file.path
+def tracks_of(job: Job) -> Path:
+    assert job.timeline.stored[0] is not None
+    return job.timeline.stored[0].file.path
 
 
 def test_a_flipped_bit_in_a_small_file_makes_it_absent(tmp_path: Path) -> None:
-    session = kept_session(tmp_path / "cache")
-    path = tracks_of(session)
+    job = kept_job(tmp_path / "cache")
+    path = tracks_of(job)
     whole = path.read_bytes()
     flipped(path)
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert again.stored_timeline_is_missing()
-    again.store_timeline(lambda _: None)
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert again.views.stored_timeline_is_missing()
+    again.views.store_timeline(lambda _: None)
     assert path.read_bytes() == whole
 
 
@@ -382,12 +391,12 @@ def test_a_flipped_bit_in_a_large_file_is_told_to_who_meets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
-    session = kept_session(tmp_path / "cache")
-    path = tracks_of(session)
-    assert session.timeline_is_whole()
+    job = kept_job(tmp_path / "cache")
+    path = tracks_of(job)
+    assert job.views.timeline_is_whole()
     flipped(path)
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert not again.stored_timeline_is_missing()  # both ends are sound
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert not again.views.stored_timeline_is_missing()  # both ends are sound
     with pytest.raises(StorageError, match="damaged and has been removed"):
         list(map(again.timeline.track, [track.id for track in again.timeline.tracks]))
     assert not path.exists()
@@ -397,36 +406,36 @@ def test_a_flipped_bit_in_a_large_file_is_found_by_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
-    path = tracks_of(kept_session(tmp_path / "cache"))
+    path = tracks_of(kept_job(tmp_path / "cache"))
     flipped(path)
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert not again.timeline_is_whole()
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert not again.views.timeline_is_whole()
     assert not path.exists()
-    assert Session(
+    assert Job(
         [bundled_capture()], cache=Cache(tmp_path / "cache")
-    ).stored_timeline_is_missing()
+    ).views.stored_timeline_is_missing()
 
 
 def test_a_flipped_bit_in_a_stored_diagnosis_makes_it_absent(tmp_path: Path) -> None:
-    session = kept_session(tmp_path / "cache")
-    session.store_diagnosis(b"{}")
-    assert session.diagnosed() == b"{}"
-    path = session._shelves.place("diagnosis.arrays")
+    job = kept_job(tmp_path / "cache")
+    job.views.store_diagnosis(b"{}")
+    assert job.views.diagnosed() == b"{}"
+    path = job.views._shelves.place("diagnosis.arrays")
     data = path.read_bytes()
     at = data.index(b"{}")
     path.unlink()
     path.write_bytes(data[:at] + b"[}" + data[at + 2 :])
-    again = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert again.diagnosed() is None
+    again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert again.views.diagnosed() is None
 
 
 def test_files_of_another_version_or_trace_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept_session(tmp_path / "cache")
+    kept_job(tmp_path / "cache")
     monkeypatch.setattr(stored, "REVISION", stored.REVISION + 1)
-    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    assert session.stored_timeline_is_missing()
+    job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    assert job.views.stored_timeline_is_missing()
 
 
 def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
@@ -437,13 +446,13 @@ def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
         return b.trace(tmp_path / name).folder
 
     one = trace("one", 10)
-    session = kept_session(tmp_path / "cache", one)
-    assert not session.stored_timeline_is_missing()
+    job = kept_job(tmp_path / "cache", one)
+    assert not job.views.stored_timeline_is_missing()
     assert not list(one.glob("*.arrays"))  # never beside the input
     for file in trace("two", 30).iterdir():
         file.replace(one / file.name)
-    again = Session([one], cache=Cache(tmp_path / "cache"))
-    assert again.stored_timeline_is_missing()
+    again = Job([one], cache=Cache(tmp_path / "cache"))
+    assert again.views.stored_timeline_is_missing()
     stream = next(t for t in again.timeline.tracks if t.title == "Stream 7")
     assert stream.slices.start.tolist() == [30_000]
 
@@ -463,22 +472,22 @@ def test_half_written_files_are_never_read(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_store_leaves_nothing(tmp_path: Path) -> None:
-    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
 
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        session.store_timeline(stop)
-    assert session.stored_timeline_is_missing()
+        job.views.store_timeline(stop)
+    assert job.views.stored_timeline_is_missing()
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
 def test_the_cache_counts_and_removes_them(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
-    session = Session([bundled_capture()], cache=cache)
+    job = Job([bundled_capture()], cache=cache)
     before = cache.entries()[0].bytes
-    session.store_timeline(lambda _: None)
+    job.views.store_timeline(lambda _: None)
     path = next((tmp_path / "cache").rglob(TRACKS))
     assert cache.entries()[0].bytes == before + path.stat().st_size
     assert not list((tmp_path / "cache").rglob(DIAGNOSIS))
@@ -488,18 +497,18 @@ def test_the_cache_counts_and_removes_them(tmp_path: Path) -> None:
 
 
 def test_a_superseded_tile_stops_after_the_row_it_is_at(tmp_path: Path) -> None:
-    session = Session([bundled_capture()], cache=Cache(tmp_path / "cache"))
+    job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
     asked: list[int] = []
 
     def gone() -> bool:
         asked.append(1)
         return len(asked) > 3
 
-    plain = [t.id for t in session.timeline.tracks if not t.explained]
+    plain = [t.id for t in job.timeline.tracks if not t.explained]
     with pytest.raises(GivenUpError):
-        session.timeline.tile(plain, 0, 1 << 20, 100, gone)
+        job.timeline.tile(plain, 0, 1 << 20, 100, gone)
     assert len(asked) == 4
-    made = [t for t in session.timeline.tracks if t._content is not None]
+    made = [t for t in job.timeline.tracks if t._content is not None]
     assert len(made) < len(plain)  # the others were not even built
 
 
@@ -507,9 +516,9 @@ def test_looking_makes_no_entry_of_a_folder_elsewhere(tmp_path: Path) -> None:
     b = Build()
     b.kernel(10, 20, call=(1, 2), name="k")
     folder = b.trace(tmp_path).folder
-    session = Session([folder], cache=Cache(tmp_path / "cache"))
-    assert session.timeline.tile([2], 0, 1 << 10, 10)
-    assert session.diagnosed() is None
+    job = Job([folder], cache=Cache(tmp_path / "cache"))
+    assert job.timeline.tile([2], 0, 1 << 10, 10)
+    assert job.views.diagnosed() is None
     assert not (tmp_path / "cache").exists()
-    session.store_timeline(lambda _: None)
+    job.views.store_timeline(lambda _: None)
     assert len(Cache(tmp_path / "cache").entries()) == 1

@@ -13,12 +13,13 @@ from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 from tests.support.tiles import decode
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.timeline.extract import extract
 from stepscope.trace.errors import UsageError
 
 
-def built(tmp_path: Path) -> Session:
+def built(tmp_path: Path) -> Job:
     """Five steps of 100 us: input for 40, then two kernels launched by two threads."""
     b = Build()
     for step in range(5):
@@ -30,24 +31,24 @@ def built(tmp_path: Path) -> Session:
         b.kernel(at + 71, at + 95, call=(at + 50, at + 52), name="nccl_x", stream=9, thread=101)
         b.copy(at + 96, at + 97, call=(at + 90, at + 91))
     b.gpu("NVIDIA Test")
-    return Session([b.trace(tmp_path).folder])
+    return Job([b.trace(tmp_path).folder])
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def job(tmp_path: Path) -> Job:
     return built(tmp_path)
 
 
-def number(session: Session, title: str, thread: int = -1) -> int:
+def number(job: Job, title: str, thread: int = -1) -> int:
     return next(
         t.id
-        for t in session.timeline.tracks
+        for t in job.timeline.tracks
         if t.title == title and (thread < 0 or t.thread_id == thread)
     )
 
 
-def test_tracks_are_those_of_the_trace(session: Session) -> None:
-    layout = session.timeline.layout()
+def test_tracks_are_those_of_the_trace(job: Job) -> None:
+    layout = job.timeline.layout()
     assert [(t["group"], t["title"]) for t in layout["tracks"]] == [
         ("GPU 0 · NVIDIA Test", "Steps"),
         ("GPU 0 · NVIDIA Test", "Idle, by cause"),
@@ -62,9 +63,9 @@ def test_tracks_are_those_of_the_trace(session: Session) -> None:
     assert len({t["path"] for t in layout["tracks"]}) == len(layout["tracks"])
 
 
-def test_a_tile_holds_long_slices_and_columns_of_short_ones(session: Session) -> None:
-    stream = number(session, "Stream 7")
-    tile = decode(session.timeline.tile([stream], 0, 10_000, 10))
+def test_a_tile_holds_long_slices_and_columns_of_short_ones(job: Job) -> None:
+    stream = number(job, "Stream 7")
+    tile = decode(job.timeline.tile([stream], 0, 10_000, 10))
     (row,) = tile["rows"]
     arrays = row["arrays"]
     assert arrays["start"].tolist() == [45_000]  # the copy takes 1 us: less than a column
@@ -73,22 +74,22 @@ def test_a_tile_holds_long_slices_and_columns_of_short_ones(session: Session) ->
     assert arrays["column"].tolist() == [9]
     assert arrays["share"].tolist() == [pytest.approx(0.1)]
     assert arrays["count"].tolist() == [1]
-    layout = session.timeline.layout()
+    layout = job.timeline.layout()
     keys = [c["key"] for c in layout["classes"]]
     assert keys[arrays["code"][0]] == "kernel_matmul"
     assert keys[arrays["dominant"][0]] == "copy_htod"
 
 
-def test_ranges_nest_by_depth(session: Session) -> None:
-    tile = decode(session.timeline.tile([number(session, "Ranges")], 0, 1000, 500))
-    assert tile["depths"] == {str(number(session, "Ranges")): 2}
+def test_ranges_nest_by_depth(job: Job) -> None:
+    tile = decode(job.timeline.tile([number(job, "Ranges")], 0, 1000, 500))
+    assert tile["depths"] == {str(number(job, "Ranges")): 2}
     assert [row["arrays"]["start"].tolist() for row in tile["rows"]] == [
         [step * 100_000 for step in range(5)]
     ] * 2
 
 
-def test_busy_gives_each_moment_to_one_class(session: Session) -> None:
-    found = session.statistics(0, 100_000, explained=True)
+def test_busy_gives_each_moment_to_one_class(job: Job) -> None:
+    found = job.views.statistics(0, 100_000, explained=True)
     (device,) = found["devices"]
     assert device["busy"] == {
         "busy_compute": 25_000,
@@ -108,36 +109,36 @@ def test_busy_gives_each_moment_to_one_class(session: Session) -> None:
     ]
 
 
-def test_statistics_cut_at_the_window(session: Session) -> None:
-    (device,) = session.statistics(60_000, 72_000, explained=False)["devices"]
+def test_statistics_cut_at_the_window(job: Job) -> None:
+    (device,) = job.views.statistics(60_000, 72_000, explained=False)["devices"]
     assert device["busy"] == {"busy_compute": 10_000, "busy_communication": 1_000}
     assert device["idle"] == 1_000
     assert device["idle_by_cause"] == {}
 
 
-def test_a_row_has_its_facts_and_arrows_both_ways(session: Session) -> None:
-    stream, calls = number(session, "Stream 9"), number(session, "CUDA API", 101)
-    row = session.asker.row(stream, 1)
+def test_a_row_has_its_facts_and_arrows_both_ways(job: Job) -> None:
+    stream, calls = number(job, "Stream 9"), number(job, "CUDA API", 101)
+    row = job.views.asker.row(stream, 1)
     assert row["name"] == "nccl_x"
     assert row["same"] == {"count": 5, "number": 2, "total": 120_000}
     assert dict(row["facts"])["stream"] == 9
     (end,) = row["arrows"]["ends"]
     assert (end["track"], end["start"], end["name"]) == (calls, 150_000, "cudaLaunchKernel")
-    back = session.asker.row(calls, end["row"])
+    back = job.views.asker.row(calls, end["row"])
     assert back["arrows"]["forward"]
     assert [(e["track"], e["row"]) for e in back["arrows"]["ends"]] == [(stream, 1)]
-    launch = dict(session.asker.row(number(session, "Stream 7"), 0)["facts"])
+    launch = dict(job.views.asker.row(number(job, "Stream 7"), 0)["facts"])
     assert (launch["grid_x"], launch["block_x"]) == (8, 128)
-    assert dict(session.asker.row(number(session, "Operators"), 0)["facts"])["input_shapes"]
+    assert dict(job.views.asker.row(number(job, "Operators"), 0)["facts"])["input_shapes"]
 
 
-def test_neighbours_of_one_name_and_of_one_row(session: Session) -> None:
-    stream = number(session, "Stream 7")
-    following = session.asker.near(stream, 0, 1, same=True)
+def test_neighbours_of_one_name_and_of_one_row(job: Job) -> None:
+    stream = number(job, "Stream 7")
+    following = job.views.asker.near(stream, 0, 1, same=True)
     assert following is not None
     assert (following["row"], following["start"]) == (2, 145_000)  # a copy lies between
-    assert session.asker.near(stream, 0, 1, same=False)["name"] == "[CUDA memcpy HtoD]"  # type: ignore[index]
-    assert session.asker.near(stream, 0, -1, same=True) is None
+    assert job.views.asker.near(stream, 0, 1, same=False)["name"] == "[CUDA memcpy HtoD]"  # type: ignore[index]
+    assert job.views.asker.near(stream, 0, -1, same=True) is None
 
 
 def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
     full = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>(int)"
     for i in range(3):
         b.kernel(i * 10, i * 10 + 5, call=(i * 10 - 2, i * 10 - 1), name=full)
-    asker = Session([b.trace(tmp_path).folder]).asker
+    asker = Job([b.trace(tmp_path).folder]).views.asker
     assert asker.search("at::NATIVE", regex=False)["total"] == 3
     found = asker.search("elementwise.*add|nothing", regex=True)
     assert [(n["count"], n["total"]) for n in found["names"]] == [(3, 15_000)]
@@ -161,30 +162,28 @@ def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
         (lambda s: s.timeline.tile([99], 0, 1, 1), "no track 99"),
         (lambda s: s.timeline.tile([0], 0, 0, 1), "impossible"),
         (lambda s: s.timeline.tile([0], 0, 1, 10**9), "impossible"),
-        (lambda s: s.asker.row(3, 10**6), "no row"),
-        (lambda s: s.asker.row(-1, 0), "no track"),
-        (lambda s: s.asker.near(3, -1, 1, same=True), "no row"),
+        (lambda s: s.views.asker.row(3, 10**6), "no row"),
+        (lambda s: s.views.asker.row(-1, 0), "no track"),
+        (lambda s: s.views.asker.near(3, -1, 1, same=True), "no row"),
     ],
 )
-def test_impossible_questions_are_refused(
-    session: Session, ask: Callable[[Session], Any], says: str
-) -> None:
+def test_impossible_questions_are_refused(job: Job, ask: Callable[[Job], Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        ask(session)
+        ask(job)
 
 
 def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
-    session = Session([bundled_capture()])
-    idle = number(session, "Idle, by cause")
-    instances = session.instances("input_starvation", [])
+    job = Job([bundled_capture()])
+    idle = number(job, "Idle, by cause")
+    instances = job.views.instances("input_starvation", [])
     # the typical one first: the larger ones together take less than half, with it half or more
     costs = sorted((one["cost"] for one in instances), reverse=True)
     typical, worst = instances[:2]
     assert [one["typical"] for one in instances[:3]] == [True, False, False]
     assert typical["cost"] == costs[typical["number"] - 1]
     assert (worst["number"], worst["cost"]) == (1, costs[0])
-    slices = session.timeline.track(idle).slices
-    cause = [session.timeline.names.texts[n] == "input starvation" for n in slices.name]
+    slices = job.timeline.track(idle).slices
+    cause = [job.timeline.names.texts[n] == "input starvation" for n in slices.name]
     lengths = (slices.end - slices.start)[cause]
     longest = max(lengths)
     longer = lengths[lengths > typical["cost"]].sum()
@@ -193,9 +192,9 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
     assert worst["end"] - worst["begin"] == worst["cost"] == longest
     assert [place["name"] for place in worst["responsible"]] == ["dataload"]
     (row,) = [i for i in range(len(slices)) if slices.start[i] == worst["begin"] and cause[i]]
-    found = session.asker.row(idle, row)
+    found = job.views.asker.row(idle, row)
     assert dict(found["facts"])["launching_call"]
-    tables = session.timeline.tracks
+    tables = job.timeline.tracks
     assert (found["arrows"]["says"], found["arrows"]["forward"]) == ("Ended by", True)
     (ended,) = found["arrows"]["ends"]
     assert tables[ended["track"]].table == "gpu_op"
@@ -208,9 +207,9 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
 
 def test_a_late_rank_is_shown_with_what_kept_it_busy_and_who_waits(tmp_path: Path) -> None:
     packed = sorted((DATA.parent / "ranks").glob("*.xz"))
-    session = Session([unpack(path, tmp_path) for path in packed])
-    tracks = session.timeline.tracks
-    found = session.instances("load_imbalance", [1])
+    job = Job([unpack(path, tmp_path) for path in packed])
+    tracks = job.timeline.tracks
+    found = job.views.instances("load_imbalance", [1])
     for instance in found:
         (busy,) = instance["responsible"]
         (waits,) = instance["waiting"]
@@ -226,13 +225,13 @@ def test_a_late_rank_is_shown_with_what_kept_it_busy_and_who_waits(tmp_path: Pat
 
 def test_every_pixel_says_what_sql_says() -> None:
     """The busy share of each column of a real trace, at several resolutions, exactly."""
-    session = Session([bundled_capture()])
-    timeline = session.timeline
-    stream = number(session, "Stream 7")
+    job = Job([bundled_capture()])
+    timeline = job.timeline
+    stream = number(job, "Stream 7")
     for bucket in (1 << 14, 1 << 17, 1 << 20):
         begin = 30_000_000
         tile = decode(timeline.tile([stream], begin, bucket, 200))
-        answer = session.query(
+        answer = job.query(
             f"""
             WITH c AS (SELECT {begin} + i * {bucket} AS low, {begin} + (i + 1) * {bucket} AS high, i
                        FROM range(200) t(i))
@@ -257,14 +256,14 @@ def test_every_pixel_says_what_sql_says() -> None:
 def test_ranks_stand_on_one_clock(tmp_path: Path) -> None:
     packed = sorted((DATA.parent / "ranks").glob("*.xz"))
     captures = [unpack(path) for path in packed]
-    session = Session(captures)
-    offsets = session.timeline.offsets_ns
-    assert len(offsets) == len(session.job.members) > 1
-    waits = session.query("SELECT DISTINCT rank, clock_offset_ns FROM collective_wait").to_pydict()
+    job = Job(captures)
+    offsets = job.timeline.offsets_ns
+    assert len(offsets) == len(job.ranks) > 1
+    waits = job.query("SELECT DISTINCT rank, clock_offset_ns FROM collective_wait").to_pydict()
     told = dict(zip(waits["rank"], waits["clock_offset_ns"], strict=True))
-    assert {m.rank: o for m, o in zip(session.job.members, offsets, strict=True)} == told
-    groups = {t["group"] for t in session.timeline.layout()["tracks"]}
-    assert {group[:6] for group in groups} == {f"Rank {m.rank}" for m in session.job.members}
+    assert {m.rank: o for m, o in zip(job.ranks, offsets, strict=True)} == told
+    groups = {t["group"] for t in job.timeline.layout()["tracks"]}
+    assert {group[:6] for group in groups} == {f"Rank {m.rank}" for m in job.ranks}
 
 
 def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path) -> None:
@@ -274,11 +273,11 @@ def test_counters_show_their_extremes_and_stand_with_their_device(tmp_path: Path
     for time, value in ((0, 5.0), (1, 9.0), (2, 1.0), (15, 4.0)):
         b._add("metric_sample", time_ns=time * 1000, device=3, metric="SM Active", value=value)
     b._add("metric_sample", time_ns=0, device=None, metric="CPU load", value=1.0)
-    session = Session([b.trace(tmp_path).folder])
-    groups = {t["title"]: t["group"] for t in session.timeline.layout()["tracks"]}
+    job = Job([b.trace(tmp_path).folder])
+    groups = {t["title"]: t["group"] for t in job.timeline.layout()["tracks"]}
     assert groups["SM Active"] == groups["Stream 7"] == "GPU 0 · NVIDIA Test"
     assert groups["CPU load (CPU)"] == "CPU counters"
-    tile = decode(session.timeline.tile([number(session, "SM Active")], 1000, 4000, 5))
+    tile = decode(job.timeline.tile([number(job, "SM Active")], 1000, 4000, 5))
     arrays = tile["rows"][0]["arrays"]
     assert arrays["column"].tolist() == [0, 3]
     assert arrays["low"].tolist() == [1.0, 4.0]
@@ -293,15 +292,15 @@ def test_a_window_by_itself_holds_the_sample_before_it(tmp_path: Path) -> None:
     b.kernel(10, 90, call=(1, 2))
     for time, value in ((0, 5.0), (20, 6.0), (80, 7.0), (85, 8.0)):
         b._add("metric_sample", time_ns=time * 1000, device=0, metric="power_watt", value=value)
-    timeline = Session([b.trace(tmp_path).folder]).timeline
+    timeline = Job([b.trace(tmp_path).folder]).timeline
     found = extract(timeline, 50_000, 82_000)["tracks"]
     (samples,) = [track for track in found.values() if "value" in track]
     values = np.frombuffer(base64.b64decode(samples["value"]), "<f8")
     assert values.tolist() == [6.0, 7.0]
 
 
-def test_calls_of_a_range_are_cut_and_counted(session: Session) -> None:
-    found = session.statistics(43_000, 91_000, explained=False)["threads"]
+def test_calls_of_a_range_are_cut_and_counted(job: Job) -> None:
+    found = job.views.statistics(43_000, 91_000, explained=False)["threads"]
     assert isinstance(found, list)
     # of the main thread: the end of the first launch, and the copy's call
     assert {t["title"]: t["kinds"] for t in found} == {

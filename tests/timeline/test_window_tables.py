@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from tests.support.build import Build
 
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.kernels.views import GROUPINGS as OF_OPERATORS
-from stepscope.session import Session, bundled_capture
 from stepscope.timeline.tables import Window, Work
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import Frame
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session([bundled_capture()])
+def job() -> Job:
+    return Job([bundled_capture()])
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,10 +28,10 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def test_kernels_of_the_steady_steps_are_those_of_the_command(session: Session) -> None:
-    found = session.panels.table("kernel", None, None)
+def test_kernels_of_the_steady_steps_are_those_of_the_command(job: Job) -> None:
+    found = job.views.panels.table("kernel", None, None)
     assert found["keys"] == ["kernel", "family", "math"]
-    expected = session.kernels().to_pylist()
+    expected = job.kernels.to_pylist()
     got = rows(found)
     assert len(got) == len(expected) > 20
     for row, told in zip(got, expected, strict=True):
@@ -44,58 +45,58 @@ def test_kernels_of_the_steady_steps_are_those_of_the_command(session: Session) 
 
 
 @pytest.mark.parametrize("by", list(OF_OPERATORS))
-def test_operators_of_the_steady_steps_are_those_of_the_command(session: Session, by: str) -> None:
+def test_operators_of_the_steady_steps_are_those_of_the_command(job: Job, by: str) -> None:
     key = "operator" if by == "inner" else by
     expected = {
         (told[key], told["phase"] or ""): (told["kernels"], told["time_ns"])
-        for told in session.operators(by).to_pylist()
+        for told in job.operators(by).to_pylist()
     }
-    got = rows(session.panels.table(by, None, None))
+    got = rows(job.views.panels.table(by, None, None))
     assert {tuple(r["names"]): (r["count"], r["total_ns"]) for r in got} == expected
 
 
-def test_any_window_is_what_sql_says_of_it(session: Session) -> None:
+def test_any_window_is_what_sql_says_of_it(job: Job) -> None:
     begin, end = 50_000_000, 130_000_000
-    expected = session.query(
+    expected = job.query(
         f"""SELECT kernel, count(*) AS n, sum(end_ns - start_ns)::BIGINT AS ns,
         quantile_cont(end_ns - start_ns, 0.95) AS p95
         FROM kernel_family WHERE start_ns >= {begin} AND start_ns < {end}
         GROUP BY 1, family, math"""
     ).to_pylist()
-    found = session.panels.table("kernel", begin, end)
+    found = job.views.panels.table("kernel", begin, end)
     got = rows(found)
     assert sorted((r["names"][0], r["count"], r["total_ns"], round(r["p95_ns"])) for r in got) == (
         sorted((e["kernel"], e["n"], e["ns"], round(e["p95"])) for e in expected)
     )
     assert found["wall_ns"] == end - begin
-    steps = session.query(
+    steps = job.query(
         f"SELECT count(*) AS n FROM step WHERE start_ns >= {begin} AND start_ns < {end}"
     )
     assert found["steps"] == steps["n"][0].as_py() > 0
 
 
-def test_instances_are_drawn_where_they_are(session: Session) -> None:
+def test_instances_are_drawn_where_they_are(job: Job) -> None:
     begin, end = 50_000_000, 130_000_000
-    for row in rows(session.panels.table("kernel", begin, end))[:3]:
-        found = session.panels.instances("kernel", row["group"], begin, end)
+    for row in rows(job.views.panels.table("kernel", begin, end))[:3]:
+        found = job.views.panels.instances("kernel", row["group"], begin, end)
         assert found["total"] == row["count"] == len(found["start"])
         assert found["start"] == sorted(found["start"])
         ns = sum(e - s for s, e in zip(found["start"], found["end"], strict=True))
         assert ns == row["total_ns"]
         for i in (0, -1):
-            place = session.asker.row(found["track"][i], found["row"][i])
+            place = job.views.asker.row(found["track"][i], found["row"][i])
             assert (place["start"], place["end"]) == (found["start"][i], found["end"][i])
             assert place["depth"] == found["depth"][i]
             assert place["name"] == row["names"][0]
 
 
-def test_wrong_questions_are_refused(session: Session) -> None:
+def test_wrong_questions_are_refused(job: Job) -> None:
     with pytest.raises(UsageError, match="no table by"):
-        session.panels.table("x" * 9999, None, None)
+        job.views.panels.table("x" * 9999, None, None)
     with pytest.raises(UsageError, match="no group"):
-        session.panels.instances("kernel", 99_999, None, None)
+        job.views.panels.instances("kernel", 99_999, None, None)
     with pytest.raises(UsageError, match="empty"):
-        session.panels.table("kernel", 5, 5)
+        job.views.panels.table("kernel", 5, 5)
 
 
 def test_ranks_count_each_on_its_clock(tmp_path: Path) -> None:
@@ -109,14 +110,14 @@ def test_ranks_count_each_on_its_clock(tmp_path: Path) -> None:
         folder = tmp_path / f"rank{rank}"
         folder.mkdir()
         folders.append(b.trace(folder, rank=rank, origin_epoch_ns=1000 - 1_000_000 * rank).folder)
-    session = Session(folders)
-    begin, end = session.timeline.begin_ns, session.timeline.end_ns
-    found = session.panels.table("kernel", begin, end)
+    job = Job(folders)
+    begin, end = job.timeline.begin_ns, job.timeline.end_ns
+    found = job.views.panels.table("kernel", begin, end)
     assert rows(found)[0]["count"] == 8
     assert found["wall_ns"] == 2 * (end - begin)
-    steady = session.panels.table("kernel", None, None)
-    assert rows(steady)[0]["count"] == session.kernels().to_pylist()[0]["calls"]
-    instances = session.panels.instances("kernel", rows(found)[0]["group"], begin, end)
+    steady = job.views.panels.table("kernel", None, None)
+    assert rows(steady)[0]["count"] == job.kernels.to_pylist()[0]["calls"]
+    instances = job.views.panels.instances("kernel", rows(found)[0]["group"], begin, end)
     assert len(set(instances["track"])) == 2
 
 

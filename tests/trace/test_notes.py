@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.session import bundled_capture, expand
+from stepscope.api.inputs import bundled_capture, expand
 from stepscope.trace.errors import ConflictError, InputError, UsageError
 from stepscope.trace.notes import LONGEST_TEXT, Notes
 

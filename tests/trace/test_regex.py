@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.cli.command import Stepscope, is_one_line
 
-from stepscope.session import bundled_capture
+from stepscope.api.inputs import bundled_capture
 from stepscope.trace.errors import GivenUpError, LimitError, UsageError
 from stepscope.trace.regex import regex
 

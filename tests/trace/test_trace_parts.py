@@ -154,7 +154,7 @@ def test_ranks_from_metadata(tmp_path: Path) -> None:
     assert ranks(job) == [("rank1", 0), ("rank2", 1), ("rank0", 2)]
     (remark,) = job.remarks
     assert "environment RANK" in remark
-    assert [trace.path.name for trace in job.traces] == ["rank1", "rank2", "rank0"]
+    assert [member.trace.path.name for member in job.members] == ["rank1", "rank2", "rank0"]
 
 
 def test_ranks_from_names(tmp_path: Path) -> None:

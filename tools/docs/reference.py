@@ -45,7 +45,7 @@ from tools.docs.markdown import (
 )
 from tools.docs.ncu_pages import limiters_page
 from tools.docs.rawformat import raw_format_page
-from tools.docs.snippets import demo_session
+from tools.docs.snippets import demo_job
 
 PACKAGE = Path(stepscope.__file__).parent
 
@@ -108,9 +108,9 @@ def tables_page() -> str:
     parts.append("## Analysis tables")
     derived = {name: (found.doc, found.columns) for name, found in derived_tables().items()}
     derived["prediction"] = (predictions.DOC, predictions.COLUMNS)
-    with demo_session() as session:
+    with demo_job() as job:
         for name, (doc, columns) in derived.items():
-            schema = session.query(f"SELECT * FROM {name} LIMIT 0").schema
+            schema = job.query(f"SELECT * FROM {name} LIMIT 0").schema
             if schema.names != list(columns):
                 raise ValueError(f"{name} has other columns than it declares")
             rows = [

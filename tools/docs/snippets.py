@@ -18,10 +18,10 @@ import msgspec
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from stepscope.api import Job
 from stepscope.render.info import info_text
 from stepscope.render.tables import as_columns
 from stepscope.render.terminal import print_diagnosis
-from stepscope.session import Session
 from stepscope.trace.cache import Cache
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _SVG = """\
 
 
 @contextmanager
-def demo_session() -> Iterator[Session]:
+def demo_job() -> Iterator[Job]:
     """The bundled trace, opened with a cache of its own that is gone afterwards."""
     (packed,) = (
         file for file in resources.files("stepscope.data").iterdir() if file.name.endswith(".xz")
@@ -83,13 +83,13 @@ def demo_session() -> Iterator[Session]:
     with tempfile.TemporaryDirectory(prefix="stepscope-docs-") as name:
         capture = Path(name) / packed.name.removesuffix(".xz")
         capture.write_bytes(lzma.decompress(packed.read_bytes()))
-        yield Session([capture], cache=Cache(Path(name) / "cache"))
+        yield Job([capture], cache=Cache(Path(name) / "cache"))
 
 
 @cache
 def _diagnosis() -> Diagnosis:
-    with demo_session() as session:
-        found = session.diagnose()
+    with demo_job() as job:
+        found = job.diagnose()
     names = [Path(path).name for path in found.trace.paths]  # the folder is a temporary one
     return msgspec.structs.replace(found, trace=msgspec.structs.replace(found.trace, paths=names))
 
@@ -146,14 +146,14 @@ def idle() -> str:
 def steps() -> str:
     """A few columns of the ``step`` table."""
     sql = "SELECT step, steady, wall_ns, compute_ns, exposed_copy_ns, memset_ns, idle_ns FROM step"
-    with demo_session() as session:
-        return _fenced("text", as_columns(session.query(f"{sql} LIMIT 4")).rstrip())
+    with demo_job() as job:
+        return _fenced("text", as_columns(job.query(f"{sql} LIMIT 4")).rstrip())
 
 
 def info() -> str:
     """The tables and the absent tables of the bundled trace, as ``stepscope info`` shows them."""
-    with demo_session() as session:
-        text = info_text(session.job.members[0])
+    with demo_job() as job:
+        text = info_text(job.ranks[0])
     return _fenced("text", text[text.index("  tables") :].rstrip())
 
 
@@ -162,9 +162,9 @@ def whatif() -> str:
     from stepscope.render.simulation import whatif_text
     from stepscope.simulation import Free
 
-    with demo_session() as session:
-        name = Path(session.paths[0]).name
-        text = whatif_text(session.whatif([Free("input_starvation")]))
+    with demo_job() as job:
+        name = Path(job.paths[0]).name
+        text = whatif_text(job.whatif([Free("input_starvation")]))
     command = f"stepscope whatif {name} --free input_starvation"
     return _fenced("sh", command) + "\n\n" + _fenced("text", text.rstrip())
 
@@ -173,9 +173,9 @@ def critical_path() -> str:
     """The critical path of the bundled trace, by kind."""
     from stepscope.render.simulation import critical_path_text
 
-    with demo_session() as session:
-        name = Path(session.paths[0]).name
-        text = critical_path_text(session.critical_path())
+    with demo_job() as job:
+        name = Path(job.paths[0]).name
+        text = critical_path_text(job.critical_path())
     by_kind = text[: text.index("\n\n")]
     return _fenced("sh", f"stepscope critical-path {name}") + "\n\n" + _fenced("text", by_kind)
 
@@ -215,8 +215,8 @@ def _output(name: str) -> str:
 
 def _query(sql: str) -> str:
     name = _diagnosis().trace.paths[0]
-    with demo_session() as session:
-        answer = as_columns(session.query(sql))
+    with demo_job() as job:
+        answer = as_columns(job.query(sql))
     broken = sql.replace(" FROM ", "\n   FROM ").replace(" WHERE ", "\n   WHERE ")
     command = f"stepscope query {shlex.quote(name)} \\\n  {_quoted(broken)}"
     return _fenced("sh", command) + "\n\n" + _fenced("text", answer.rstrip())

@@ -1,1 +1,1 @@
-"""The command line: thin commands over :mod:`stepscope.session`, one file each."""
+"""The command line: thin commands over :mod:`stepscope.api`, one file each."""

@@ -32,6 +32,6 @@ def command(
     nsys analyze are checked; -r all adds those that it lacks.
     """
     options.import_numpy()
-    from stepscope.session import known_rules, rule_requests
+    from stepscope.api.reports import known_rules, rule_requests
 
     outputs.answer("rule", paths, known_rules(), rule_requests, names, outputs.Asked(**asked))

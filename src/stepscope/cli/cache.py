@@ -17,9 +17,9 @@ def command(action: str, format_: str) -> None:
 
     STEPSCOPE_CACHE_DIR names its folder, STEPSCOPE_CACHE_MAX_BYTES its size bound (20 GB).
     """
-    from stepscope.session import open_cache
+    from stepscope.trace.cache import Cache
 
-    store = open_cache()
+    store = Cache()
     if action == "clear":
         freed = store.clear()
         click.echo(f"{freed / 1e6:.1f} MB freed in {store.folder}")

@@ -26,7 +26,7 @@ _ACTIONS = {
 @options.formats("text", "json")
 def command(action: str, target: str, format_: str) -> int:
     """Steer or read a capture that runs, or read one whose launcher did not live to do it."""
-    from stepscope.recording import dump_capture, finalise_capture, order_capture
+    from stepscope.api.recording import dump_capture, finalise_capture, order_capture
 
     traces, whole = [], True
     if action in ("finalise", "dump"):

@@ -29,7 +29,7 @@ def command(device: int, output: str | None, format_: str) -> None:
     """
     import msgspec
 
-    from stepscope.recording import measure_ceilings
+    from stepscope.api.recording import measure_ceilings
 
     found = measure_ceilings(device, _say)
     text = msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"
@@ -39,7 +39,7 @@ def command(device: int, output: str | None, format_: str) -> None:
     if format_ == "json":
         options.write(text)
     else:
-        from stepscope.session import ceilings_beside_data_sheet
+        from stepscope.api.inputs import ceilings_beside_data_sheet
 
         options.write_table(ceilings_beside_data_sheet(text.encode()), format_, "")
     for remark in found["remarks"]:

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -33,11 +33,11 @@ def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions)
     Bandwidths count the transfer only, as nccl-tests defines them. They need message sizes, which
     torch.profiler records and Nsight Systems does not.
     """
+    from stepscope.api import Job
     from stepscope.render import comm
-    from stepscope.session import Session
 
-    session = Session(paths, **opening)
-    found = session.communication()
+    job = Job(paths, **opening)
+    found = job.communication
     if format_ == "csv":
         options.write(comm.as_csv(found, by))
     elif format_ == "json":
@@ -46,4 +46,4 @@ def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions)
         options.write(comm.as_markdown(found))
     else:
         options.write(comm.as_columns(found))
-    options.warn_of_problems(session)
+    options.warn_of_problems(job)

@@ -9,8 +9,9 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.runs import Comparison, Trend
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
+    from stepscope.compare.result import Comparison
+    from stepscope.compare.trend import Trend
 
 _FORMATS = ("terminal", "markdown", "json", "html")
 
@@ -62,8 +63,8 @@ def command(
     Two Nsight Compute reports are compared kernel by kernel, metric by metric: limiter, time,
     bytes, hit rates, stalls.
     """
-    from stepscope.runs import compare_runs, trend_of_runs
-    from stepscope.session import is_kernel_report
+    from stepscope.api.ncu import is_kernel_report
+    from stepscope.api.runs import compare_runs, trend_of_runs
     from stepscope.trace.errors import UsageError
 
     if output is not None:
@@ -107,8 +108,8 @@ def _reports(
     paths: list[str], only_reports: bool, format_: str, output: str | None, runs_only: bool
 ) -> None:
     """Compare two Nsight Compute reports."""
+    from stepscope.api.ncu import compare_kernel_reports
     from stepscope.render import ncu
-    from stepscope.session import compare_kernel_reports
     from stepscope.trace.errors import UsageError
 
     if not only_reports:

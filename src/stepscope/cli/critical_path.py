@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -26,10 +26,10 @@ def command(
     each step: making anything else faster gains nothing. Its parts sum to the steps exactly.
     CSV has one row for each step and kind.
     """
-    from stepscope.session import Session
+    from stepscope.api import Job
 
-    session = Session(paths, **opening)
-    result = session.critical_path(only_step)
+    job = Job(paths, **opening)
+    result = job.critical_path(only_step)
     if format_ == "json":
         options.write(options.as_json(result))
     elif format_ == "csv":
@@ -40,4 +40,4 @@ def command(
         from stepscope.render.simulation import critical_path_text
 
         options.write(critical_path_text(result))
-    options.warn_of_problems(session)
+    options.warn_of_problems(job)

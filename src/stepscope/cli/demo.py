@@ -12,6 +12,6 @@ from stepscope.cli.diagnose import show
 @options.formats("terminal", "json", "markdown")
 def command(format_: str) -> None:
     """Diagnose the bundled real trace: a GPT trained on one H200, with a slow data loader."""
-    from stepscope.session import bundled_capture
+    from stepscope.api.inputs import bundled_capture
 
     show((str(bundled_capture()),), format_)

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -60,9 +60,9 @@ def show(
     ceilings: str = "",
 ) -> None:
     """Diagnose and print."""
-    from stepscope.session import Session
+    from stepscope.api import Job
 
-    diagnosis = Session(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
+    diagnosis = Job(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
     elif format_ == "markdown":

@@ -18,7 +18,7 @@ def command(format_: str, program: tuple[str, ...]) -> None:
     Give the program after --, as in: stepscope doctor -- python train.py; its Python is then the
     one that is looked into.
     """
-    from stepscope.recording import examine_machine
+    from stepscope.api.recording import examine_machine
 
     if program:
         import shutil

@@ -12,7 +12,7 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -42,7 +42,7 @@ def command(
     """
     import gzip
 
-    from stepscope.session import Session
+    from stepscope.api import Job
 
     path = Path(output)
     if path.is_dir():
@@ -50,7 +50,7 @@ def command(
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
     options.refuse_inputs(output)
-    parts = Session(paths, **opening).exported(kind)
+    parts = Job(paths, **opening).views.exported(kind)
     try:
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
             for part in parts:

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -70,8 +70,8 @@ def command(
     Each PATH is one capture of the code under test, a folder holding the ranks of one. Several
     captures let the test against the baseline measure how much runs vary.
     """
+    from stepscope.api.runs import gate_runs
     from stepscope.render import gate as render
-    from stepscope.runs import gate_runs
     from stepscope.trace.errors import UsageError
 
     for file in filter(None, (junit_file, gitlab_file, summary_file)):

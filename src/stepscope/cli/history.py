@@ -82,7 +82,7 @@ def command(
     output: str | None,
 ) -> None:
     """Keep the figures of runs over time, and find when they changed."""
-    from stepscope import runs as offered
+    from stepscope.api import history as offered
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
 
@@ -166,7 +166,7 @@ def _refuse_memory(*places: str) -> None:
 def _manage(
     action: str, file: str, name: str, target: str, trackers: tuple[str, ...], latest: int | None
 ) -> str:
-    from stepscope import runs as offered
+    from stepscope.api import history as offered
     from stepscope.render.text import plural
     from stepscope.trace.errors import UsageError
 
@@ -198,8 +198,8 @@ _FORMATS = {
 
 
 def _list(file: str, name: str, format_: str, output: str | None) -> None:
+    from stepscope.api.history import history_entries, history_parquet
     from stepscope.render import history as render
-    from stepscope.runs import history_entries, history_parquet
 
     entries = history_entries(file, name)
     if name and not entries:

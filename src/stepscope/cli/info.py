@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @options.opening
 def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
     """Show what a capture holds, what it lacks, and what was noticed while reading it."""
-    from stepscope.session import Session
+    from stepscope.api import Job
 
-    session = Session(paths, **opening, apart=True)
+    job = Job(paths, **opening, apart=True)
     if format_ == "json":
         members = [
             {
@@ -29,14 +29,14 @@ def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
                 "rank_source": member.rank_source,
                 "meta": member.trace.meta,
             }
-            for member in session.job.members
+            for member in job.ranks
         ]
-        document = {"schema": "stepscope.info/1", "traces": members, "remarks": session.job.remarks}
+        document = {"schema": "stepscope.info/1", "traces": members, "remarks": job.remarks}
         options.write(options.as_json(document))
         return
     from stepscope.render.info import info_text
     from stepscope.render.text import clean
 
-    options.write("\n".join(info_text(member) for member in session.job.members))
-    for remark in session.job.remarks:
+    options.write("\n".join(info_text(member) for member in job.ranks))
+    for remark in job.remarks:
         options.write(f"{clean(remark, 400)}\n")

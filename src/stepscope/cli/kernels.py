@@ -14,7 +14,7 @@ from stepscope.trace.errors import StorageError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def command(
     Of a report (.ncu-rep, or what ncu --csv --page raw or details printed): what limits each
     kernel, and with --kernel why.
     """
-    from stepscope.session import is_kernel_report
+    from stepscope.api.ncu import is_kernel_report
 
     if any(is_kernel_report(path) for path in paths):
         if len(paths) > 1:
@@ -99,41 +99,41 @@ def _trace(
     format_: str,
     opening: OpenOptions,
 ) -> None:
-    from stepscope.session import Session
+    from stepscope.api import Job
 
-    session = Session(paths, **opening, ceilings=ceilings)
+    job = Job(paths, **opening, ceilings=ceilings)
     if roofline:
         from stepscope.render import operator_roofline as render
 
-        found = session.operator_rooflines()
+        found = job.operator_rooflines()
         shown = (render.rooflines_text, render.rooflines_markdown, render.rooflines_table)
         _write(found, format_, *shown)
     else:
         from stepscope.render import views
 
         view = (views.kernels_text, views.kernels_markdown)
-        options.write_view(session.kernels(), format_, "stepscope.kernels/1", limit, *view)
-    options.warn_of_problems(session)
+        options.write_view(job.kernels, format_, "stepscope.kernels/1", limit, *view)
+    options.warn_of_problems(job)
 
 
 def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None:
-    from stepscope import session
+    from stepscope.api import ncu as reports
     from stepscope.render import ncu
     from stepscope.render import ncu_markdown as markdown
 
     if plot:
         _draw(path, kernel, other, plot)
     if other:
-        compared = session.compare_kernel_reports(path, other)
+        compared = reports.compare_kernel_reports(path, other)
         shown = (ncu.against_text, markdown.against_markdown, ncu.against_rows)
         _write(compared, format_, *shown)
     elif kernel:
-        explained = session.explain_kernel(path, kernel)
+        explained = reports.explain_kernel(path, kernel)
         text, rows = ncu.explanation_text, ncu.explanation_rows
         _write(explained, format_, text, markdown.explanation_markdown, rows)
     else:
         text_of_all, table = ncu.kernels_text, ncu.kernels_table
-        found = session.kernel_report(path)
+        found = reports.kernel_report(path)
         _write(found, format_, text_of_all, markdown.kernels_markdown, table)
 
 
@@ -156,8 +156,8 @@ def _write(
 
 
 def _draw(path: str, kernel: str, other: str, plot: str) -> None:
+    from stepscope.api.ncu import kernel_rooflines
     from stepscope.render.roofline_svg import Point, roofline_page, roofline_svg
-    from stepscope.session import kernel_rooflines
 
     if Path(plot).suffix not in (".svg", ".html"):
         raise UsageError(f"--plot writes .svg or .html, not {plot!r}")

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 _GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
 
@@ -40,11 +40,11 @@ def command(
     backward pass get the module and line of their forward operator. Times are ms, and ns in csv
     and json: in total those of all devices, per step the mean of one device.
     """
+    from stepscope.api import Job
     from stepscope.render import views
-    from stepscope.session import Session
 
-    session = Session(paths, **opening)
+    job = Job(paths, **opening)
     shown = (views.operators_text, views.operators_markdown)
-    table = session.operators(by or "")
+    table = job.operators(by or "")
     options.write_view(table, format_, "stepscope.operators/1", limit, *shown)
-    options.warn_of_problems(session)
+    options.warn_of_problems(job)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
-    from stepscope.session import Session
+    from stepscope.api import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -196,11 +196,11 @@ def write(text: str) -> None:
     sys.stdout.write(text)
 
 
-def warn_of_problems(session: Session) -> None:
+def warn_of_problems(job: Job) -> None:
     """Say on standard error what the import counted that touches any result."""
     from stepscope.render.text import clean
 
-    for problem in session.problems:
+    for problem in job.problems:
         if problem.severity in ("data_loss", "error"):
             line = f"{problem.count:,} x {problem.says} ({', '.join(problem.scope)}); {problem.do}"
             click.echo(clean(f"{problem.severity}: {line}", 400), err=True)

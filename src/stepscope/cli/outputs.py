@@ -14,9 +14,10 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.api import OpenOptions
     from stepscope.render.report_format import Format
     from stepscope.render.several import Origin
-    from stepscope.session import OpenOptions, Outcome, Report, Request
+    from stepscope.tabular.report import Outcome, Report, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,7 +157,7 @@ def answer(
         UsageError: no capture is named, or something unknown.
         StorageError: a file cannot be written.
     """
-    from stepscope.session import Session
+    from stepscope.api import Job
 
     if asked.about is not None:
         from stepscope.render.report_help import help_text
@@ -175,13 +176,13 @@ def answer(
     opening = asked.opening
     opening["again"] |= asked.force_export == "true"
     named = inputs(paths, asked.export, again=opening["again"])
-    session = Session(named, **opening, apart=True)
-    answers = session.answers(requests, window=asked.window, nvtx=asked.nvtx)
+    job = Job(named, **opening, apart=True)
+    answers = job.reports.answers(requests, window=asked.window, nvtx=asked.nvtx)
     several = None
-    if len(session.job.members) > 1:
+    if len(job.ranks) > 1:
         from stepscope.render.several import origins
 
-        several = origins(session.stated_ranks)
+        several = origins(job.reports.stated_ranks)
     force = asked.force_overwrite == "true"
     write_answers(answers, wanted, several, quiet=asked.quiet, force=force)
 

@@ -13,7 +13,7 @@ from stepscope.cli import options
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 _EXAMPLE: Final = '"SELECT name, count(*) FROM gpu_op GROUP BY ALL"'
 
@@ -44,8 +44,8 @@ def command(
         )
     if not paths:
         raise UsageError(f"the capture is missing, as in stepscope query CAPTURE {_EXAMPLE}")
-    from stepscope.session import Session
+    from stepscope.api import Job
 
-    session = Session(paths, **opening)
-    options.write_table(session.query(sql, timeout), format_, "stepscope.query/1")
-    options.warn_of_problems(session)
+    job = Job(paths, **opening)
+    options.write_table(job.query(sql, timeout), format_, "stepscope.query/1")
+    options.warn_of_problems(job)

@@ -11,7 +11,7 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -43,17 +43,18 @@ def command(
     data, and says which capture options would provide the others.
     """
     options.import_numpy()
+    from stepscope.api import Job
+    from stepscope.api.reports import known_reports, stats_requests
     from stepscope.render import report_page
     from stepscope.render.report_format import parse_format, time_unit
-    from stepscope.session import Session, known_reports, stats_requests
 
     by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
     if output is not None and format_ == "text":
         format_ = by_suffix.get(Path(output).suffix.lower(), "text")
-    session = Session(paths, **opening, apart=True)
+    job = Job(paths, **opening, apart=True)
     sections = [
         report_page.Section(str(path), facts, tables, missing)
-        for path, facts, tables, missing in session.page(stats_requests([], known_reports()))
+        for path, facts, tables, missing in job.reports.page(stats_requests([], known_reports()))
     ]
     shown = parse_format("column:colmax=60", time_unit(timeunit))
     make = {

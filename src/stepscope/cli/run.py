@@ -10,7 +10,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.recording import Captured, PlannedCommand
+    from stepscope.api.recording import Captured, PlannedCommand
 
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -199,7 +199,7 @@ def command(
     standard error; --strict makes it exit code 2, which is also that of options that make no
     sense.
     """
-    from stepscope.recording import (
+    from stepscope.api.recording import (
         capture_options,
         capture_program,
         planned_command,
@@ -270,12 +270,12 @@ def _kernels(examine: str, kernel: str, *, in_a_range: bool) -> dict[str, Any]:
     """Options that name single kernels: those of a diagnosed capture, or those of a pattern."""
     if not examine:
         return {"kernel": f"regex:{kernel}"} if kernel else {}
-    from stepscope.session import Session
+    from stepscope.api import Job
     from stepscope.trace.errors import UsageError
 
     if kernel:
         raise UsageError("--examine and --kernel both name kernels; give one of them")
-    found = Session([examine]).launches_to_examine()
+    found = Job([examine]).launches_to_examine()
     _say(f"examining {', '.join(found.functions)}")
     if found.left_out:
         _say(f"left out, with too many launches a step: {', '.join(found.left_out)}")

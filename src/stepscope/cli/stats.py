@@ -39,7 +39,7 @@ def command(
     the capture option.
     """
     options.import_numpy()
-    from stepscope.session import known_reports, stats_requests
+    from stepscope.api.reports import known_reports, stats_requests
 
     own = [*folders, *filter(None, os.environ.get("STEPSCOPE_REPORT_PATH", "").split(os.pathsep))]
     known = known_reports(own)

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -23,20 +23,20 @@ def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: Op
     Times are ms, and ns in csv and json, which have more columns. The parts (compute, exposed
     communication, exposed copy, memset, idle) sum to the length exactly.
     """
+    from stepscope.api import Job
     from stepscope.render import views
-    from stepscope.session import Session
 
-    session = Session(paths, **opening)
-    table = session.steps()
+    job = Job(paths, **opening)
+    table = job.steps
     if format_ in ("column", "markdown"):
         table = views.in_step_order(table)
     shown = (views.steps_text, views.steps_markdown)
     options.write_view(table, format_, "stepscope.steps/1", limit, *shown)
-    options.warn_of_problems(session)
+    options.warn_of_problems(job)
     if format_ == "column":
         from stepscope.render.text import clean
 
-        for rank, explanation in session.explanations:
+        for rank, explanation in job.explained.explanations:
             notes = [explanation.steps.message, explanation.set_aside]
             said = "; ".join(note for note in notes if note)
             line = f"rank {rank} device {explanation.lane.device}: {said}"

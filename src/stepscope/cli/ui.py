@@ -14,7 +14,7 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -72,10 +72,10 @@ def command(
         )
     if compare and (only_step is not None or window):
         raise UsageError("--only-step and --window choose a time of one run; leave them out here")
-    from stepscope.runs import Pair
-    from stepscope.session import Session
+    from stepscope.api import Job
+    from stepscope.api.runs import Pair
 
-    shown = Pair(*paths, **opening) if compare else Session(paths, **opening)
+    shown = Pair(*paths, **opening) if compare else Job(paths, **opening)
     if static is not None:
         from stepscope.server.page import page
         from stepscope.server.pair import pair_page
@@ -92,8 +92,8 @@ def command(
 
     from stepscope.server.serve import prepare, serve
 
-    for session in shown.sessions.values() if isinstance(shown, Pair) else [shown]:
-        prepare(session, _progress)
+    for job in shown.jobs.values() if isinstance(shown, Pair) else [shown]:
+        prepare(job, _progress)
 
     def ready(address: str) -> None:
         options.write(_place(address=address) if format_ == "json" else f"{address}\n")

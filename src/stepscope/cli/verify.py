@@ -10,7 +10,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -34,7 +34,8 @@ def command(
     again, and every figure of the report must equal the evidence of its name. Exits with 1 when
     one differs, and names the first.
     """
-    from stepscope.session import Session, stored_options
+    from stepscope.api import Job
+    from stepscope.api.job import stored_options
     from stepscope.trace.errors import InputError
 
     try:
@@ -44,8 +45,8 @@ def command(
     try:
         if not (opening["step"] or opening["step_kernel"]):
             opening = {**opening, **stored_options(text)}
-        session = Session(paths, **opening, ceilings=ceilings)
-        result = session.verify(text, timeout)
+        job = Job(paths, **opening, ceilings=ceilings)
+        result = job.verify(text, timeout)
     except InputError as error:
         said = str(error)
         if said.startswith("the report"):

@@ -9,7 +9,7 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.session import OpenOptions
+    from stepscope.api import OpenOptions
 
 
 @click.command()
@@ -63,7 +63,8 @@ def command(
     All changes are made together: what one of them gains depends on the others. The unchanged
     replay is printed too, with how far it is from the measured step.
     """
-    from stepscope.session import Session, changes_of
+    from stepscope.api import Job
+    from stepscope.api.explained import changes_of
 
     changes = changes_of(
         free=[cause.strip() for item in free for cause in item.split(",")],
@@ -72,12 +73,12 @@ def command(
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
     )
-    session = Session(paths, **opening)
-    result = session.whatif(changes)
+    job = Job(paths, **opening)
+    result = job.whatif(changes)
     if format_ == "json":
         options.write(options.as_json(result))
     else:
         from stepscope.render.simulation import whatif_text
 
         options.write(whatif_text(result))
-    options.warn_of_problems(session)
+    options.warn_of_problems(job)

@@ -7,6 +7,8 @@ from typing import Final, Literal
 import msgspec
 
 from stepscope.compare.profile import Profile
+from stepscope.trace.text import html_table
+from stepscope.trace.units import milliseconds
 
 SCHEMA: Final = "stepscope.compare/1"
 Verdict = Literal["faster", "slower", "no_difference", "not_comparable"]
@@ -307,3 +309,8 @@ class Comparison(msgspec.Struct, frozen=True):
     setup: list[SetupDifference]
     remarks: list[str]
     runs: list[Profile] = msgspec.field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        """The answer and the causes that moved the step, for a notebook."""
+        rows = [(cause.name, milliseconds(cause.difference_ns)) for cause in self.causes]
+        return html_table(self.says, ("cause", "more of the step"), rows)

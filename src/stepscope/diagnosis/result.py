@@ -11,6 +11,8 @@ from typing import Literal
 import msgspec
 
 from stepscope.trace.problems import Problem
+from stepscope.trace.text import html_table
+from stepscope.trace.units import milliseconds
 
 SCHEMA = "stepscope.diagnosis/2"
 Severity = Literal["high", "medium", "low"]
@@ -290,3 +292,21 @@ class Diagnosis(msgspec.Struct, frozen=True):
     problems: list[Problem]
     evidence: list[Evidence]
     profiler_overhead: ProfilerOverhead | None = None
+
+    def _repr_html_(self) -> str:
+        """The findings, for a notebook."""
+        rows = [
+            (
+                f.cause,
+                f.severity,
+                f"{f.share_of_step:.1%}",
+                milliseconds(f.predicted_step_ns),
+                f.message,
+            )
+            for f in self.findings
+        ]
+        return html_table(
+            f"{self.verdict}: {milliseconds(self.step_ns.mean)} a step",
+            ("cause", "severity", "of the step", "predicted step", "what was found"),
+            rows,
+        )

@@ -1,4 +1,4 @@
-"""The routes: each asks the session and encodes the answer. No logic of its own."""
+"""The routes: each asks the job and encodes the answer. No logic of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stepscope.prepared import Prepared
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
 from stepscope.server.background import Process, diagnosis_of
 from stepscope.server.desk import Lock, Questions, spans
@@ -28,7 +27,7 @@ from stepscope.trace.errors import StepscopeError, StorageError, UsageError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from stepscope.session import Session
+    from stepscope.api import Job
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
@@ -49,7 +48,7 @@ class Desk:
     """Answers the questions of the page.
 
     Args:
-        session: the opened job.
+        job: the opened job.
         explaining: the process that diagnoses, where that is not done in this one.
         lock: a reentrant lock that others hold while they diagnose the same job.
     """
@@ -57,50 +56,50 @@ class Desk:
     _damaged = ""
 
     def __init__(
-        self, session: Session, explaining: Process | None = None, lock: Lock | None = None
+        self, job: Job, explaining: Process | None = None, lock: Lock | None = None
     ) -> None:
-        self._session = session
+        self._job = job
+        self._views = job.views  # made here, before several threads ask for it
         self._lock: Lock = lock or threading.Lock()
         # Its own: a page that is loaded again needs no wait.
         self._diagnosing: Lock = lock or threading.Lock()
         self._explaining = explaining
         self._diagnosis: bytes | None = None
-        prepared = Prepared(session)
-        self.steps = StepDesk(session, self._lock, prepared, explaining)
-        self.panels = PanelDesk(session, self._lock, prepared, explaining)
+        self.steps = StepDesk(job, self._lock, explaining)
+        self.panels = PanelDesk(job, self._lock, explaining)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts, and see whether stored ones are sound."""
         with contextlib.suppress(StepscopeError):  # whoever asks for it is told
             with self._lock:
-                tracks = self._session.timeline.tracks
+                tracks = self._views.timeline.tracks
             wanted = [track.id for track in tracks if not track.explained]
             with ThreadPoolExecutor(_BUILDERS) as builders:
                 list(builders.map(self._built, wanted))
-            if not self._session.explains_elsewhere:
+            if not self._views.explains_elsewhere:
                 self.steps.warm()
             time.sleep(_BEFORE_CHECKING_S)
-            if not self._session.timeline_is_whole():
+            if not self._views.timeline_is_whole():
                 self._damaged = _DAMAGED
 
     def _built(self, track: int) -> None:
         if not self.steps.asked:  # who looks at the steps first needs the cores for them
-            self._session.timeline.track(track)
+            self._views.timeline.track(track)
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""
         with self._lock:
-            found = self._session.timeline.layout()
-        found["paths"] = self._session.paths
-        found["problems"] = [msgspec.to_builtins(problem) for problem in self._session.problems]
+            found = self._views.timeline.layout()
+        found["paths"] = self._job.paths
+        found["problems"] = [msgspec.to_builtins(problem) for problem in self._job.problems]
         return _json(found)
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
         """The diagnosis, and where its findings are seen."""
         with self._diagnosing:
             if self._diagnosis is None:
-                self._diagnosis = self._session.diagnosed() or self._diagnosed()
-                if not self._session.explains_elsewhere:
+                self._diagnosis = self._views.diagnosed() or self._diagnosed()
+                if not self._views.explains_elsewhere:
                     threading.Thread(target=self.panels.warm, daemon=True).start()
             return self._diagnosis
 
@@ -108,7 +107,7 @@ class Desk:
         """A new diagnosis: by the other process where there is one, else here."""
         if self._explaining is not None:
             self._explaining.wait()
-            found = self._session.diagnosed()
+            found = self._views.diagnosed()
             if found is None:
                 raise StorageError(
                     "the diagnosis could not be kept; check that the cache folder is writable, "
@@ -116,10 +115,10 @@ class Desk:
                 )
             return found
         with self._lock:  # the steps need it too, but not the rest of the diagnosis
-            self._session.explanations  # noqa: B018
-        made = diagnosis_of(self._session)
+            self._job.explained.explanations  # noqa: B018
+        made = diagnosis_of(self._job)
         with contextlib.suppress(StorageError):  # then it is made again the next time
-            self._session.store_diagnosis(made)
+            self._views.store_diagnosis(made)
         return made
 
     def progress(self, query: Mapping[str, str]) -> bytes:
@@ -131,7 +130,7 @@ class Desk:
         if self._damaged:
             raise StorageError(self._damaged)
         tracks = [_number(text) for text in query.get("tracks", "").split(",") if text]
-        return self._session.timeline.tile(
+        return self._views.timeline.tile(
             tracks,
             *spans(*(_number(query.get(name)) for name in ("begin", "bucket", "columns"))),
             gone.is_set,
@@ -139,14 +138,12 @@ class Desk:
 
     def row(self, query: Mapping[str, str]) -> bytes:
         """One slice in full."""
-        return _json(
-            self._session.asker.row(_number(query.get("track")), _number(query.get("row")))
-        )
+        return _json(self._views.asker.row(_number(query.get("track")), _number(query.get("row"))))
 
     def near(self, query: Mapping[str, str]) -> bytes:
         """The next or previous slice."""
         return _json(
-            self._session.asker.near(
+            self._views.asker.near(
                 _number(query.get("track")),
                 _number(query.get("row")),
                 _number(query.get("step")),
@@ -158,7 +155,7 @@ class Desk:
         """Slices whose names match."""
         text = query.get("text", "")[:_LONGEST_SEARCH]
         regex = query.get("regex") == "1"
-        return _json(self._session.asker.search(text, regex=regex, given_up=gone.is_set))
+        return _json(self._views.asker.search(text, regex=regex, given_up=gone.is_set))
 
     def statistics(self, query: Mapping[str, str]) -> bytes:
         """Where the time of a window goes."""
@@ -166,7 +163,7 @@ class Desk:
         if end <= begin:
             raise UsageError("the window is empty")
         explained = self._diagnosis is not None
-        return _json(self._session.statistics(begin, end, explained=explained))
+        return _json(self._views.statistics(begin, end, explained=explained))
 
 
 def asset(name: str) -> bytes:
@@ -174,18 +171,16 @@ def asset(name: str) -> bytes:
     return resources.files("stepscope.server").joinpath("static", name).read_bytes()
 
 
-def application(
-    session: Session, token: str, port: int, explaining: Process | None = None
-) -> Guard:
+def application(job: Job, token: str, port: int, explaining: Process | None = None) -> Guard:
     """The server's application.
 
     Args:
-        session: the opened job.
+        job: the opened job.
         token: first part of every path.
         port: port that it listens on.
         explaining: the process that diagnoses, where that is not done in this one.
     """
-    desk = Desk(session, explaining)
+    desk = Desk(job, explaining)
     threading.Thread(target=desk.warm, daemon=True).start()
     return Guard(Starlette(routes=desk_routes(desk)), token, port)
 

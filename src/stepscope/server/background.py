@@ -21,7 +21,7 @@ import msgspec
 from stepscope.trace.errors import InputError, StepscopeError, StorageError
 
 if TYPE_CHECKING:
-    from stepscope.session import Session
+    from stepscope.api import Job
 
 TRACKS, DIAGNOSIS = "tracks", "diagnosis"
 HERE_EVENTS = 400_000
@@ -35,23 +35,23 @@ class Process:
     """A process that works for the server.
 
     Args:
-        session: the opened job; the process opens the same.
+        job: the opened job; the process opens the same.
         what: ``tracks`` or ``diagnosis``.
         progress: is told the share that is done.
     """
 
     def __init__(
-        self, session: Session, what: str, progress: Callable[[float], None] = lambda _: None
+        self, job: Job, what: str, progress: Callable[[float], None] = lambda _: None
     ) -> None:
-        paths = [os.fspath(path) for path in session.given]
+        paths = [os.fspath(path) for path in job.given]
         self._progress = progress
         self._changed = threading.Condition()
-        self._session = session
+        self._job = job
         self._stored: set[str] = set()
         self._ended = False
         self.doing = ""
         """What it is doing, in words."""
-        options = json.dumps(session.open_options)
+        options = json.dumps(job.open_options)
         module = "stepscope.server.background"
         self._command = [sys.executable, "-P", "-m", module, what, options, *paths]
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +87,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "STEPSCOPE_CACHE_DIR": str(self._session.cache_folder)},
+            env={**os.environ, "STEPSCOPE_CACHE_DIR": str(self._job.cache_folder)},
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -122,45 +122,43 @@ class Process:
 
 def main(arguments: list[str]) -> int:
     """Do some work; called in the process."""
-    from stepscope.session import Session
+    from stepscope.api import Job
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     what, options, *paths = arguments
     try:
-        session = Session(paths, **json.loads(options))
+        job = Job(paths, **json.loads(options))
         if what == TRACKS:
-            session.store_timeline(lambda share: print("done", share, flush=True))
+            job.views.store_timeline(lambda share: print("done", share, flush=True))
         else:
-            _diagnose(session)
+            _diagnose(job)
     except StepscopeError as error:
         print("error", " ".join(str(error).split()), flush=True)
         return _NOT_KEPT if isinstance(error, StorageError) else 2
     return 0
 
 
-def diagnosis_of(session: Session) -> bytes:
+def diagnosis_of(job: Job) -> bytes:
     """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
-    diagnosis = session.diagnose()
+    diagnosis = job.diagnose()
     found = {
         "diagnosis": msgspec.to_builtins(diagnosis),
         "instances": [
-            session.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
+            job.views.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
         ],
     }
     return msgspec.json.encode(found)
 
 
-def _diagnose(session: Session) -> None:
+def _diagnose(job: Job) -> None:
     """Store what tables, the step view and the diagnosis show, as far as that is not done."""
-    from stepscope.prepared import store
-
     _nice(5)  # the page, which is there already, comes first
-    print(f"doing explaining {session.events():,} events, once for this capture", flush=True)
-    store(session, lambda name: print("stored", name, flush=True))
-    if session.diagnosed() is None:
+    print(f"doing explaining {job.events():,} events, once for this capture", flush=True)
+    job.views.store_tables_and_steps(lambda name: print("stored", name, flush=True))
+    if job.views.diagnosed() is None:
         _nice(10)  # nobody waits for it as for a table
         print("doing diagnosing", flush=True)
-        session.store_diagnosis(diagnosis_of(session))
+        job.views.store_diagnosis(diagnosis_of(job))
 
 
 def _nice(more: int) -> None:

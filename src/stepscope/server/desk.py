@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.prepared import Prepared
+    from stepscope.api import Job
     from stepscope.server.background import Process
-    from stepscope.session import Session
 
 T = TypeVar("T")
 
@@ -59,22 +58,21 @@ class Desk:
     """Answers questions about an explained job.
 
     Args:
-        session: the opened job.
+        job: the opened job.
         lock: held while it is explained, which must happen once only.
-        prepared: what is stored of it.
-        explaining: the process that stores that, where it is not done in this one.
+        explaining: the process that explains it and stores what is shown, where it is not done in
+            this one.
     """
 
     def __init__(
         self,
-        session: Session,
+        job: Job,
         lock: Lock,
-        prepared: Prepared,
         explaining: Process | None = None,
     ) -> None:
-        self._session = session
+        self._job = job
+        self._views = job.views  # made here, before several threads ask for it
         self._lock = lock
-        self._prepared = prepared
         self._explaining = explaining
 
     def _waited(self, ask: Callable[[], T | None], name: str) -> T:

@@ -8,43 +8,43 @@ import hashlib
 
 import msgspec
 
+from stepscope.api import Job
 from stepscope.server.app import asset
 from stepscope.server.background import diagnosis_of
-from stepscope.session import Session
 from stepscope.trace.errors import InputError
 
 
-def page(session: Session, window: str = "", step: int | None = None) -> str:
+def page(job: Job, window: str = "", step: int | None = None) -> str:
     """The file's text.
 
     Args:
-        session: the opened job.
+        job: the opened job.
         window: ``[start]/[end]``; empty for all.
         step: number of a step to take instead.
 
     Raises:
         UsageError: the window is wrong, or holds too much for one page.
     """
-    session.refuse_too_large(window, step)  # before minutes are spent on it
-    found = session.extract(window, step)
+    job.views.refuse_too_large(window, step)  # before minutes are spent on it
+    found = job.views.extract(window, step)
     try:
-        diagnosed: msgspec.Raw | None = msgspec.Raw(diagnosis_of(session))
+        diagnosed: msgspec.Raw | None = msgspec.Raw(diagnosis_of(job))
         refused = ""
     except InputError as error:
         diagnosed, refused = None, str(error)
     layout = found["layout"]
     assert isinstance(layout, dict)
-    layout["paths"] = [path.rpartition("/")[2] for path in session.paths]
-    layout["problems"] = [msgspec.to_builtins(problem) for problem in session.problems]
+    layout["paths"] = [path.rpartition("/")[2] for path in job.paths]
+    layout["problems"] = [msgspec.to_builtins(problem) for problem in job.problems]
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
-    panels = session.panels.extract(layout["begin"], layout["end"], tables=diagnosed is not None)
-    notes = session.notes.read()
+    panels = job.views.panels.extract(layout["begin"], layout["end"], tables=diagnosed is not None)
+    notes = job.views.notes.read()
     notes["path"] = notes["path"].rpartition("/")[2]
     data = msgspec.json.encode(
         {
             **found,
-            **_steps(session),
+            **_steps(job),
             "diagnosed": diagnosed,
             "refused": refused,
             "panels": {**panels, "notes": notes},
@@ -77,10 +77,10 @@ def written(data: bytes) -> str:
     )
 
 
-def _steps(session: Session) -> dict[str, object]:
+def _steps(job: Job) -> dict[str, object]:
     """The step view of the whole capture, or why the page has none."""
     try:
-        steps = session.packed_steps()
+        steps = job.views.packed_steps()
     except InputError as error:
         return {"steps": None, "steps_refused": str(error)}
     refused = (

@@ -10,16 +10,16 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from stepscope.api.runs import SIDES
+from stepscope.api.views import timeline_classes
 from stepscope.render.compare import facts, setup_lines
-from stepscope.runs import SIDES
 from stepscope.server.app import Desk, desk_routes, page_routes
 from stepscope.server.guard import Guard
 from stepscope.server.page import written
 from stepscope.server.steps import number
-from stepscope.session import timeline_classes
 
 if TYPE_CHECKING:
-    from stepscope.runs import Pair
+    from stepscope.api.runs import Pair
 
 LONGEST_TEXT: Final = 400
 """Characters of a name that a table shows."""
@@ -60,7 +60,7 @@ class PairDesk:
 def pair_layout(pair: Pair) -> dict[str, Any]:
     """Names of the runs, and what classes mean."""
     return {
-        "pair": {side: _short(pair.sessions[side].paths) for side in SIDES},
+        "pair": {side: _short(pair.jobs[side].paths) for side in SIDES},
         **timeline_classes(),
     }
 
@@ -110,8 +110,8 @@ def pair_application(pair: Pair, token: str, port: int) -> Guard:
         )
     )
     routes += [
-        Mount(f"/{side}", routes=desk_routes(Desk(session, lock=desk.lock)))
-        for side, session in pair.sessions.items()
+        Mount(f"/{side}", routes=desk_routes(Desk(job, lock=desk.lock)))
+        for side, job in pair.jobs.items()
     ]
     return Guard(Starlette(routes=routes), token, port)
 

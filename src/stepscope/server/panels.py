@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.prepared import TABLES
+from stepscope.api.shelves import TABLES
 from stepscope.server.changes import changing
 from stepscope.server.desk import Desk, Questions, whole
 from stepscope.trace.errors import StepscopeError, UsageError
@@ -17,7 +17,7 @@ from stepscope.trace.text import JsonError, from_json
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from stepscope.prepared import Panels
+    from stepscope.timeline.panels import Panels
 
 MOST_WARMED = 100_000
 """GPU operations up to which a job is explained unasked: that takes less than a second."""
@@ -50,8 +50,8 @@ class PanelDesk(Desk):
         """Make what the first table needs before anybody asks."""
         with contextlib.suppress(StepscopeError):  # whoever asks for it is told
             # a large job that another process has explained waits until somebody asks
-            operations = sum(trace.rows("gpu_op") for trace in self._session.job.traces)
-            if self._session.is_explained or operations <= MOST_WARMED:
+            operations = sum(trace.rows("gpu_op") for trace in self._job.traces)
+            if self._job.explained.is_known or operations <= MOST_WARMED:
                 for by in ("operator", "kernel"):
                     self._panels().table(by, None, None)
 
@@ -67,7 +67,7 @@ class PanelDesk(Desk):
     def flame(self, query: Mapping[str, str]) -> bytes:
         """The flame graph of a window."""
         begin, end = _window(query)
-        panels = self._panels() if begin is None else self._session.panels
+        panels = self._panels() if begin is None else self._views.panels
         return _json(
             panels.flame(
                 query.get("kind", ""),
@@ -80,7 +80,7 @@ class PanelDesk(Desk):
 
     def notes(self, query: Mapping[str, str]) -> bytes:
         """All marks and notes."""
-        return _json(self._session.notes.read())
+        return _json(self._views.notes.read())
 
     def note(self, body: bytes) -> bytes:
         """Make, change or remove one."""
@@ -89,7 +89,7 @@ class PanelDesk(Desk):
         except JsonError as error:
             raise UsageError(f"this is no note: {error}") from error
         return _json(
-            self._session.notes.change(
+            self._views.notes.change(
                 wanted.id,
                 wanted.revision,
                 wanted.begin,
@@ -101,11 +101,11 @@ class PanelDesk(Desk):
 
     def _panels(self) -> Panels:
         """The panels, once the job is explained: here, or by the other process."""
-        if self._session.explains_elsewhere:
-            return self._waited(self._prepared.panels, TABLES)
+        if self._views.explains_elsewhere:
+            return self._waited(self._views.stored_panels, TABLES)
         with self._lock:
-            _ = self._session.explanations
-        return self._session.panels
+            _ = self._job.explained.explanations
+        return self._views.panels
 
 
 def _window(query: Mapping[str, str]) -> tuple[int | None, int | None]:

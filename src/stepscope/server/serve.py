@@ -14,8 +14,8 @@ from stepscope.trace.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from stepscope.runs import Pair
-    from stepscope.session import Session
+    from stepscope.api import Job
+    from stepscope.api.runs import Pair
 
 HOST = "127.0.0.1"
 _POLL_S = 1.0
@@ -44,7 +44,7 @@ def listening(port: int) -> socket.socket:
     return found
 
 
-def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> None:
+def serve(shown: Job | Pair, port: int, ready: Callable[[str], None]) -> None:
     """Serve a job, or two runs side by side, until the process is interrupted.
 
     Args:
@@ -57,7 +57,7 @@ def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> Non
     """
     import uvicorn
 
-    from stepscope.runs import Pair
+    from stepscope.api.runs import Pair
     from stepscope.server.app import application
     from stepscope.server.pair import pair_application
 
@@ -65,9 +65,9 @@ def serve(shown: Session | Pair, port: int, ready: Callable[[str], None]) -> Non
     if (
         not isinstance(shown, Pair)
         and shown.events() > HERE_EVENTS
-        and not shown.stored_timeline_is_missing()
+        and not shown.views.stored_timeline_is_missing()
     ):
-        shown.explains_elsewhere = True
+        shown.views.explains_elsewhere = True
         explaining = Process(shown, DIAGNOSIS)
     sock = listening(port)
     bound = sock.getsockname()[1]
@@ -118,22 +118,22 @@ def _run(serving: Callable[[], None]) -> None:
         raise failure[0]
 
 
-def prepare(session: Session, progress: Callable[[float], None]) -> None:
+def prepare(job: Job, progress: Callable[[float], None]) -> None:
     """Store the tracks of a job that are not stored yet, in another process if there are many.
 
     Args:
-        session: the opened job.
+        job: the opened job.
         progress: is told the share that is done, 0 to 1.
 
     Raises:
         InputError: a table is damaged.
     """
-    if not session.stored_timeline_is_missing():
+    if not job.views.stored_timeline_is_missing():
         return
     try:
-        if session.events() > HERE_EVENTS:
-            Process(session, TRACKS, progress).wait()
+        if job.events() > HERE_EVENTS:
+            Process(job, TRACKS, progress).wait()
         else:
-            session.store_timeline(progress)
+            job.views.store_timeline(progress)
     except StorageError:
         return  # without a cache, tracks are built in memory

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.prepared import STEPS
+from stepscope.api.shelves import STEPS
 from stepscope.server.desk import Desk, Questions, spans, whole
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.prepared import StepView
+    from stepscope.timeline.stepview.steps import StepView
 
 
 class StepDesk(Desk):
@@ -31,15 +31,15 @@ class StepDesk(Desk):
     def warm(self) -> None:
         """Explain the job before it is asked for: the diagnosis needs that too."""
         with self._lock:
-            aligned = self._session.aligned
+            aligned = self._views.aligned
         for device in aligned.devices:
             device.pieces  # noqa: B018
 
     def _view(self) -> StepView[Any]:
-        if self._session.explains_elsewhere:
-            return self._waited(self._prepared.steps, STEPS)
+        if self._views.explains_elsewhere:
+            return self._waited(self._views.stored_steps, STEPS)
         with self._lock:
-            return self._session.aligned
+            return self._views.aligned
 
     def steps(self, query: Mapping[str, str]) -> bytes:
         """Figures of the steps of one device."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from stepscope.trace.text import html_table
+from stepscope.trace.units import milliseconds
+
 WHATIF_SCHEMA = "stepscope.whatif/1"
 CRITICAL_PATH_SCHEMA = "stepscope.critical_path/1"
 
@@ -63,6 +66,15 @@ class WhatIf(msgspec.Struct, frozen=True):
     budget_before: StepBudget
     budget_after: StepBudget
     remarks: list[str]
+
+    def _repr_html_(self) -> str:
+        """The prediction, for a notebook."""
+        low, high = map(milliseconds, (self.prediction_low_ns, self.prediction_high_ns))
+        rows = [
+            ("measured", milliseconds(self.measured_step_ns), ""),
+            ("predicted", milliseconds(self.predicted_step_ns), f"{low} to {high}"),
+        ]
+        return html_table("; ".join(self.changes), ("step", "mean", "range"), rows)
 
 
 class PathPart(msgspec.Struct, frozen=True):

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stepscope.trace.one_job import apart_says, claimed_rank, refuse_unrelated
-from stepscope.trace.trace import Job, Member, Trace
+from stepscope.trace.trace import Member, Trace
 
 BY_ORDER = "order of the paths"
 """Source of a rank that nothing but the order of the captures tells."""
 
 
-def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
+class Assembled(NamedTuple):
+    """The traces that were captured together.
+
+    Attributes:
+        members: the ranks, in order.
+        remarks: what was assumed when they were assigned, in sentences.
+    """
+
+    members: list[Member]
+    remarks: list[str]
+
+
+def assemble(traces: list[Trace], *, apart: bool = False) -> Assembled:
     """Order traces by rank.
 
     The rank is what the trace's own metadata says (distributed info, environment), else a number
@@ -27,7 +41,7 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
         refuse_unrelated(traces)
     if len(traces) == 1:
         meta = traces[0].meta
-        return Job([Member(traces[0], meta.rank or 0, meta.rank_source or "only trace")], [])
+        return Assembled([Member(traces[0], meta.rank or 0, meta.rank_source or "only trace")], [])
     claims = [claimed_rank(trace) for trace in traces]
     ranks = [rank for rank, _ in claims]
     if None in ranks or len(set(ranks)) < len(ranks):
@@ -37,7 +51,7 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
             else "not every trace says its rank"
         )
         members = [Member(t, i, BY_ORDER) for i, t in enumerate(traces)]
-        return Job(members, [f"ranks are numbered in the order of the paths, because {why}"])
+        return Assembled(members, [f"ranks are numbered in the order of the paths, because {why}"])
     members = [
         Member(trace, rank or 0, source)
         for trace, (rank, source) in zip(traces, claims, strict=True)
@@ -50,7 +64,7 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Job:
     if worlds and max(worlds) > len(traces):
         missing = sorted(set(range(max(worlds))) - {member.rank for member in members})
         remarks.append(f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}")
-    return Job(members, remarks)
+    return Assembled(members, remarks)
 
 
 def _listed(numbers: list[int]) -> str:

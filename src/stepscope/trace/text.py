@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,25 @@ def without_controls(text: str) -> str:
     """Text whose control characters (C0, C1, delete) and lone surrogates are U+FFFD."""
     valid = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     return _CONTROL.sub("\ufffd", valid)
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table for a notebook; every text in it is escaped.
+
+    Args:
+        caption: what stands above it.
+        columns: their titles.
+        rows: their cells.
+    """
+    from html import escape
+
+    def row(kind: str, cells: Iterable[object]) -> str:
+        texts = (escape(without_controls(str(cell))) for cell in cells)
+        return "<tr>" + "".join(f"<{kind}>{text}</{kind}>" for text in texts) + "</tr>"
+
+    body = "".join(row("td", cells) for cells in rows)
+    title = escape(without_controls(caption))
+    return f"<table><caption>{title}</caption>{row('th', columns)}{body}</table>"
 
 
 def clean_dictionary(texts: pa.Array) -> tuple[pa.Array, list[str]]:

@@ -1,4 +1,4 @@
-"""A trace opened for reading, and a job of several traces."""
+"""A trace opened for reading, and one of several with its rank."""
 
 from __future__ import annotations
 
@@ -166,21 +166,3 @@ class Member:
     trace: Trace
     rank: int
     rank_source: str
-
-
-@dataclass(frozen=True)
-class Job:
-    """The traces that were captured together, ordered by rank.
-
-    Attributes:
-        members: the ranks.
-        remarks: what was assumed when the ranks were assigned, in sentences.
-    """
-
-    members: list[Member]
-    remarks: list[str]
-
-    @property
-    def traces(self) -> list[Trace]:
-        """The traces, ordered by rank."""
-        return [member.trace for member in self.members]

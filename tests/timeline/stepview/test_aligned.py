@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.build import US, Build
 
-from stepscope.session import Session, bundled_capture
+from stepscope.api import Job
+from stepscope.api.inputs import bundled_capture
 from stepscope.timeline.classes import CLASSES, CODE
 from stepscope.timeline.stepview.grid import MOST_CELLS, NOTHING, Picture, cells
 from stepscope.timeline.stepview.partition import IDLE, KINDS, Partition
@@ -28,7 +29,7 @@ def bytes_of(text: str, kind: str = "<f8") -> Any:
     return np.frombuffer(base64.b64decode(text), kind)
 
 
-def steps_of(folder: Path, lengths: list[float]) -> Session:
+def steps_of(folder: Path, lengths: list[float]) -> Job:
     """Steps of the given lengths, us: the GPU works from 10 to 30 and from 40 to 50 in each."""
     b = Build()
     at = 0.0
@@ -39,17 +40,17 @@ def steps_of(folder: Path, lengths: list[float]) -> Session:
         b.range(at + 31, at + 39, "backward")
         b.kernel(at + 40, at + 50, call=(at + 33, at + 35), name="gemm_backward")
         at += length
-    return Session([b.trace(folder).folder])
+    return Job([b.trace(folder).folder])
 
 
 @pytest.fixture(scope="module")
-def bundled() -> Session:
-    return Session([bundled_capture()])
+def bundled() -> Job:
+    return Job([bundled_capture()])
 
 
 @pytest.fixture(scope="module")
-def device(bundled: Session) -> DeviceSteps:
-    return bundled.aligned.of(0)
+def device(bundled: Job) -> DeviceSteps:
+    return bundled.views.aligned.of(0)
 
 
 def test_pieces_are_disjoint_and_lie_in_one_step_each(device: DeviceSteps) -> None:
@@ -61,11 +62,11 @@ def test_pieces_are_disjoint_and_lie_in_one_step_each(device: DeviceSteps) -> No
 
 
 def test_pieces_sum_to_the_step_table_and_to_the_gaps_of_the_diagnosis(
-    bundled: Session, device: DeviceSteps
+    bundled: Job, device: DeviceSteps
 ) -> None:
     pieces = device.pieces
     length = pieces.end - pieces.start
-    table = bundled.steps().to_pylist()
+    table = bundled.steps.to_pylist()
     for kind, column in KINDS.items():
         mine = pieces.kind == CODE[kind]
         sums = np.bincount(pieces.step[mine], weights=length[mine], minlength=len(table))
@@ -83,9 +84,9 @@ def test_pieces_sum_to_the_step_table_and_to_the_gaps_of_the_diagnosis(
     assert sum(int(ns.sum()) for ns in by_cause.values()) == sum(row["ns"] for row in told)
 
 
-def test_figures_are_those_of_the_session(bundled: Session, device: DeviceSteps) -> None:
-    found = bundled.aligned.figures(0, "start")
-    table = bundled.steps().to_pylist()
+def test_figures_are_those_of_the_job(bundled: Job, device: DeviceSteps) -> None:
+    found = bundled.views.aligned.figures(0, "start")
+    table = bundled.steps.to_pylist()
     assert found["count"] == len(table)
     assert bytes_of(found["begin"]).tolist() == [row["start_ns"] for row in table]
     assert bytes_of(found["end"]).tolist() == [row["end_ns"] for row in table]
@@ -98,12 +99,12 @@ def test_figures_are_those_of_the_session(bundled: Session, device: DeviceSteps)
 
 
 def test_odd_steps_are_those_of_the_table_with_its_largest_parts(tmp_path: Path) -> None:
-    session = steps_of(tmp_path, [100, 100, 100, 400, 100, 100, 100, 100])
-    rows = session.query(
+    job = steps_of(tmp_path, [100, 100, 100, 400, 100, 100, 100, 100])
+    rows = job.query(
         "SELECT step, normal_step, step_excess_ns, name, excess_ns FROM step_outlier "
         "ORDER BY step, excess_ns DESC"
     ).to_pylist()
-    (odd,) = session.aligned.of(0).outliers()
+    (odd,) = job.views.aligned.of(0).outliers()
     assert odd["step"] == rows[0]["step"] == 3
     assert odd["normal"] == rows[0]["normal_step"]
     assert odd["excess_ns"] == rows[0]["step_excess_ns"] == 300 * US
@@ -111,11 +112,11 @@ def test_odd_steps_are_those_of_the_table_with_its_largest_parts(tmp_path: Path)
 
 
 def test_steps_without_jitter_have_no_odd_ones(tmp_path: Path) -> None:
-    assert steps_of(tmp_path, [100.0] * 6).aligned.of(0).outliers() == []
+    assert steps_of(tmp_path, [100.0] * 6).views.aligned.of(0).outliers() == []
 
 
 def test_orders(tmp_path: Path) -> None:
-    device = steps_of(tmp_path, [100, 130, 110, 130, 100, 100]).aligned.of(0)
+    device = steps_of(tmp_path, [100, 130, 110, 130, 100, 100]).views.aligned.of(0)
     lengths = device.explanation.durations_ns
     assert device.sorted("index").tolist() == [0, 1, 2, 3, 4, 5]
     by_length = device.sorted("duration").tolist()
@@ -125,7 +126,7 @@ def test_orders(tmp_path: Path) -> None:
 
 
 def test_alignments(tmp_path: Path) -> None:
-    device = steps_of(tmp_path, [100, 120, 110, 100, 100]).aligned.of(0)
+    device = steps_of(tmp_path, [100, 120, 110, 100, 100]).views.aligned.of(0)
     host = np.array([0, 100, 220, 330, 430]) * US
     assert device.zero("start").at_ns.tolist() == device.explanation.bounds_ns[:-1].tolist()
     assert device.zero("kernel").at_ns.tolist() == (host + 10 * US).tolist()
@@ -147,7 +148,7 @@ def test_steps_without_the_range_begin_at_their_start(tmp_path: Path) -> None:
             b.range(at + 20, at + 30, "late")
         b.kernel(at + 10, at + 15, call=(at + 1, at + 2))
         b.kernel(at + 40, at + 50, call=(at + 22, at + 25))
-    device = Session([b.trace(tmp_path).folder]).aligned.of(0)
+    device = Job([b.trace(tmp_path).folder]).views.aligned.of(0)
     zero = device.zero("range:0")
     begin = device.explanation.bounds_ns[:-1]
     assert zero.found.tolist() == [True, True, False, True, True]
@@ -174,7 +175,7 @@ def test_unknown_phases_are_not_guessed(tmp_path: Path) -> None:
     for i in range(5):
         b.range(100.0 * i, 100.0 * i + 95, f"step {i}")
         b.kernel(100.0 * i + 10, 100.0 * i + 20, call=(100.0 * i + 1, 100.0 * i + 2))
-    pieces = Session([b.trace(tmp_path).folder]).aligned.of(0).pieces
+    pieces = Job([b.trace(tmp_path).folder]).views.aligned.of(0).pieces
     assert not pieces.has_phases
     assert {KEYS[c] for c in pieces.phase[pieces.op >= 0].tolist()} == {"phase_none"}
 
@@ -271,8 +272,8 @@ def test_a_picture_behind_the_last_step_is_empty(device: DeviceSteps) -> None:
     assert (picture.rows, len(found.busy)) == (0, 0)
 
 
-def test_a_picture_as_bytes(bundled: Session) -> None:
-    aligned: AlignedSteps = bundled.aligned
+def test_a_picture_as_bytes(bundled: Job) -> None:
+    aligned: AlignedSteps = bundled.views.aligned
     data = aligned.picture(
         0, align="start", sort="duration", colour="kind", rows=slice(0, 5), group=2,
         columns=(0, 1_000_000, 40), phases=True,
@@ -286,25 +287,25 @@ def test_a_picture_as_bytes(bundled: Session) -> None:
     assert len(data) == 4 + length + 5 * 3 * 40
 
 
-def test_what_is_packed_for_a_page_is_the_same(bundled: Session, device: DeviceSteps) -> None:
-    found: Any = bundled.packed_steps()
+def test_what_is_packed_for_a_page_is_the_same(bundled: Job, device: DeviceSteps) -> None:
+    found: Any = bundled.views.packed_steps()
     (one,) = found["devices"]
     assert bytes_of(one["start"]).tolist() == device.pieces.start.tolist()
     assert bytes_of(one["codes"]["phase"], "u1").tolist() == device.pieces.phase.tolist()
     assert bytes_of(one["zero"]["kernel"]["at"]).tolist() == device.zero("kernel").at_ns.tolist()
 
 
-def test_too_many_pieces_are_not_packed(bundled: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pieces_are_not_packed(bundled: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepscope.timeline.stepview.steps.MOST_PACKED", 100)
-    assert bundled.packed_steps() is None
+    assert bundled.views.packed_steps() is None
 
 
 def test_a_capture_without_steps_is_one_row(tmp_path: Path) -> None:
     b = Build()
     b.kernel(10, 20, call=(1, 2))
     b.kernel(40, 50, call=(30, 31))
-    session = Session([b.trace(tmp_path).folder])
-    found = session.aligned.figures(0, "start")
+    job = Job([b.trace(tmp_path).folder])
+    found = job.views.aligned.figures(0, "start")
     assert (found["count"], found["found"], found["ranges"]) == (1, "whole_capture", [])
     assert "no repeating step" in found["says"]
 
@@ -312,15 +313,15 @@ def test_a_capture_without_steps_is_one_row(tmp_path: Path) -> None:
 def test_a_capture_without_gpu_work_says_so(tmp_path: Path) -> None:
     b = Build()
     b.range(0, 10, "step 0")
-    session = Session([b.trace(tmp_path).folder])
+    job = Job([b.trace(tmp_path).folder])
     with pytest.raises(InputError, match="holds no GPU work; capture with CUDA tracing"):
-        session.aligned  # noqa: B018
+        job.views.aligned  # noqa: B018
 
 
-def test_an_unknown_device_is_refused(bundled: Session) -> None:
+def test_an_unknown_device_is_refused(bundled: Job) -> None:
     for number in (-1, 1):
         with pytest.raises(UsageError, match="there is no device"):
-            bundled.aligned.figures(number, "start")
+            bundled.views.aligned.figures(number, "start")
 
 
 @pytest.mark.parametrize("group", [1, 2, 5])

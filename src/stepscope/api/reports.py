@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.session.querying import Querying, is_number
+from stepscope.api.tables import is_number
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import BY_ORDER
@@ -21,15 +21,42 @@ if TYPE_CHECKING:
     from stepscope.tabular.source import Scope
 
 
-class Reporting(Querying):
-    """What reports and rules say of the job."""
+class Reports:
+    """What reports and rules say of the job.
+
+    Args:
+        ranks: its traces.
+        figure: computes an SQL figure of the job.
+    """
+
+    def __init__(self, ranks: Sequence[Member], figure: Callable[[str], float | int]) -> None:
+        self._ranks = ranks
+        self._figure = figure
 
     @property
     def stated_ranks(self) -> list[tuple[Path, int | None]]:
         """(capture, its rank where it or its name tells one), in order of rank."""
-        return [
-            (m.trace.path, None if m.rank_source == BY_ORDER else m.rank) for m in self.job.members
-        ]
+        return [(m.trace.path, None if m.rank_source == BY_ORDER else m.rank) for m in self._ranks]
+
+    def table(self, name: str, rank: int | None = None) -> pa.Table:
+        """What one report or rule says of one rank.
+
+        Args:
+            name: ``name[:argument]...``, as on the command line.
+            rank: which one; by default the first.
+
+        Raises:
+            UsageError: the report, an argument or the rank is unknown, or the capture lacks what
+                the report needs.
+        """
+        requests = stats_requests([name], known_reports() | known_rules())
+        for member, (_, outcome) in zip(self._ranks, self.answers(requests), strict=True):
+            if rank not in (None, member.rank):
+                continue
+            if outcome.table is None:
+                raise UsageError(f"{name}: {outcome.missing}")
+            return outcome.table
+        raise UsageError(f"the job has no rank {rank}")
 
     def answers(
         self, requests: Sequence[Request], *, window: str = "", nvtx: str = ""
@@ -49,7 +76,7 @@ class Reporting(Querying):
         from stepscope.tabular.window import range_scope, time_scope
 
         fixed = time_scope(window) if window else Scope()
-        for member in self.job.members:
+        for member in self._ranks:
             trace = member.trace
             whole = Source(trace)
             for request in requests:
@@ -71,8 +98,8 @@ class Reporting(Querying):
     ) -> Iterator[tuple[Path, list[str], list[pa.Table], list[str]]]:
         """(capture, facts about it, answers with rows, why others have none) of every capture."""
         answers = self.answers(requests)
-        for member in self.job.members:
-            facts = _facts(member, several=len(self.job.members) > 1)
+        for member in self._ranks:
+            facts = _facts(member, several=len(self._ranks) > 1)
             tables, missing = [], []
             for _, (_, outcome) in zip(requests, answers, strict=False):
                 if outcome.table is None:
@@ -90,7 +117,7 @@ class Reporting(Querying):
         from stepscope.compare.budgets import SqlLimit
 
         if isinstance(item, SqlLimit):
-            return self.figure(item.sql)
+            return self._figure(item.sql)
         request = stats_requests([item.report], known_reports() | known_rules())
         for _, outcome in self.answers(request):
             if outcome.table is None:

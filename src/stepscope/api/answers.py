@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROOMS: Final = (
-    *("activity", "breakdown", "collectives", "compare", "derived", "diagnosis", "export", "gaps"),
-    *("importers", "intervals", "jobs", "kernels", "ncu", "operators", "reports", "rules"),
-    *("session", "simulation", "sql", "steps", "tabular", "timeline", "trace"),
+    *("activity", "api", "breakdown", "collectives", "compare", "derived", "diagnosis", "export"),
+    *("gaps", "importers", "intervals", "jobs", "kernels", "ncu", "operators", "reports", "rules"),
+    *("simulation", "sql", "steps", "tabular", "timeline", "trace"),
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""
 _LIBRARIES = ("duckdb", "msgspec", "numpy", "pyarrow")

@@ -1,7 +1,4 @@
-"""The facade of captures: run a program under a recorder, turn what it left into traces.
-
-Beside :mod:`stepscope.session`, which opens traces; the command line calls both and nothing else.
-"""
+"""Run a program under a recorder, and turn what it left into traces."""
 
 from __future__ import annotations
 

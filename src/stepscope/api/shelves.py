@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.session.answers import code_digest
+from stepscope.api.answers import code_digest
 from stepscope.timeline.explained import Explained, open_explained, store_explained
 from stepscope.timeline.stored import Stored, identity, open_stored
 from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError

@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.build import Build
 
-from stepscope.runs import (
-    Pair,
-    compare_runs,
-    gate_runs,
-    history_add,
-    history_entries,
-    profiles_of,
-    trend_of_runs,
-)
-from stepscope.session import Session, known_reports, known_rules, rule_requests, stats_requests
+from stepscope.api import Job
+from stepscope.api.history import history_add, history_entries
+from stepscope.api.reports import known_reports, known_rules, rule_requests, stats_requests
+from stepscope.api.runs import Pair, compare_runs, gate_runs, profiles_of, trend_of_runs
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 
@@ -43,14 +37,14 @@ def test_one_or_several() -> None:
     assert listed(()) == []
 
 
-def test_a_session_takes_a_text_or_a_path(capture: Path) -> None:
-    paths = [Session(given).paths for given in (str(capture), capture, [capture], (str(capture),))]
+def test_a_job_takes_a_text_or_a_path(capture: Path) -> None:
+    paths = [Job(given).paths for given in (str(capture), capture, [capture], (str(capture),))]
     assert paths == [[str(capture)]] * 4
 
 
-def test_a_session_of_nothing_is_refused() -> None:
+def test_a_job_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="no path is given"):
-        Session([])
+        Job([])
 
 
 def test_runs_take_a_text_or_a_path(capture: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.build import Build
-from tests.test_layering import ARROWS
+from tests.test_layering import ARROWS, PARTS
 
 import stepscope
-from stepscope.session import Session, answers
-from stepscope.session.answers import Answers, code_digest
+from stepscope.api import Job, answers
+from stepscope.api.answers import Answers, code_digest
 from stepscope.simulation.changes import Change, Free, LaunchesFree
 from stepscope.trace.arrays import ArrayWriter
 from stepscope.trace.cache import Cache
@@ -43,9 +43,9 @@ def capture(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(capture: Path, tmp_path: Path) -> Callable[..., Session]:
+def opened(capture: Path, tmp_path: Path) -> Callable[..., Job]:
     """Opens the capture anew, always with the same cache."""
-    return lambda *paths, **options: Session(
+    return lambda *paths, **options: Job(
         list(paths) or [capture], cache=Cache(tmp_path / "cache"), **options
     )
 
@@ -68,29 +68,29 @@ def files(folder: Path) -> list[Path]:
     return sorted((folder / "cache").rglob("answer-*"))
 
 
-def everything(session: Session) -> list[Any]:
-    """What a session says, every question once."""
-    diagnosis = session.diagnose()
+def everything(job: Job) -> list[Any]:
+    """What a job says, every question once."""
+    diagnosis = job.diagnose()
     return [
         diagnosis,
-        session.profile(),
-        session.critical_path(),
-        session.critical_path(3),
-        session.whatif([Free("host_compute")]),
-        session.whatif([LaunchesFree()]),
-        session.communication(),
-        session.operator_rooflines(),
-        session.steps().to_pylist(),
-        session.kernels().to_pylist(),
-        session.operators().to_pylist(),
-        session.query("SELECT * FROM idle_gap ORDER BY ALL").to_pylist(),
-        session.query("SELECT * FROM prediction ORDER BY ALL").to_pylist(),
-        session.verify(msgspec.json.encode(diagnosis)),
+        job.profile(),
+        job.critical_path(),
+        job.critical_path(3),
+        job.whatif([Free("host_compute")]),
+        job.whatif([LaunchesFree()]),
+        job.communication,
+        job.operator_rooflines(),
+        job.steps.to_pylist(),
+        job.kernels.to_pylist(),
+        job.operators().to_pylist(),
+        job.query("SELECT * FROM idle_gap ORDER BY ALL").to_pylist(),
+        job.query("SELECT * FROM prediction ORDER BY ALL").to_pylist(),
+        job.verify(msgspec.json.encode(diagnosis)),
     ]
 
 
 def test_the_second_answer_is_the_first_without_another_look(
-    opened: Callable[..., Session], only_kept: Callable[[], None]
+    opened: Callable[..., Job], only_kept: Callable[[], None]
 ) -> None:
     first = everything(opened())
     only_kept()
@@ -105,7 +105,7 @@ def test_the_second_answer_is_the_first_without_another_look(
 
 
 def test_a_report_with_another_figure_is_still_refused(
-    opened: Callable[..., Session], only_kept: Callable[[], None]
+    opened: Callable[..., Job], only_kept: Callable[[], None]
 ) -> None:
     report = msgspec.json.encode(opened().diagnose())
     mean = str(opened().diagnose().step_ns.mean).encode()
@@ -118,7 +118,7 @@ def set_back(path: Path, stat: os.stat_result) -> None:
 
 
 def test_a_changed_capture_is_looked_at_again(
-    opened: Callable[..., Session], capture: Path, tmp_path: Path
+    opened: Callable[..., Job], capture: Path, tmp_path: Path
 ) -> None:
     before = opened().diagnose()
     (tmp_path / "later").mkdir()
@@ -127,11 +127,11 @@ def test_a_changed_capture_is_looked_at_again(
     later.rename(capture)
     after = opened().diagnose()
     assert after != before
-    assert after == Session([capture], cache=Cache(tmp_path / "empty")).diagnose()
+    assert after == Job([capture], cache=Cache(tmp_path / "empty")).diagnose()
 
 
 def test_a_table_written_anew_with_its_old_size_and_time_counts_as_changed(
-    opened: Callable[..., Session], capture: Path, only_kept: Callable[[], None]
+    opened: Callable[..., Job], capture: Path, only_kept: Callable[[], None]
 ) -> None:
     opened().diagnose()
     table = capture / "gpu_op.parquet"
@@ -144,7 +144,7 @@ def test_a_table_written_anew_with_its_old_size_and_time_counts_as_changed(
 
 
 def test_a_changed_file_of_another_format_is_looked_at_again(
-    tmp_path: Path, opened: Callable[..., Session]
+    tmp_path: Path, opened: Callable[..., Job]
 ) -> None:
     text = """{{"traceEvents": [
     {{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 50,
@@ -161,7 +161,7 @@ def test_a_changed_file_of_another_format_is_looked_at_again(
 
 
 def test_options_and_paths_have_answers_of_their_own(
-    opened: Callable[..., Session],
+    opened: Callable[..., Job],
     capture: Path,
     tmp_path: Path,
     only_kept: Callable[[], None],
@@ -192,7 +192,7 @@ def test_options_and_paths_have_answers_of_their_own(
 
 
 def test_other_changes_have_other_predictions(
-    opened: Callable[..., Session], only_kept: Callable[[], None]
+    opened: Callable[..., Job], only_kept: Callable[[], None]
 ) -> None:
     asked: list[list[Change]] = [
         [LaunchesFree()],
@@ -207,7 +207,7 @@ def test_other_changes_have_other_predictions(
 
 
 def test_again_believes_nothing_that_was_kept(
-    opened: Callable[..., Session], only_kept: Callable[[], None]
+    opened: Callable[..., Job], only_kept: Callable[[], None]
 ) -> None:
     opened().diagnose()
     only_kept()
@@ -272,7 +272,7 @@ def test_the_answer_of_another_question_is_not_taken(tmp_path: Path, capture: Pa
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_where_nothing_can_be_kept_the_answer_comes_all_the_same(
-    number: int, opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, opened: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = opened().diagnose()
     for file in files(tmp_path):
@@ -287,7 +287,7 @@ def test_where_nothing_can_be_kept_the_answer_comes_all_the_same(
     assert not files(tmp_path)  # nothing is left, not even a part
     blocked = tmp_path / "blocked"
     blocked.write_text("")
-    assert Session(opened().given, cache=Cache(blocked / "cache")).diagnose() == expected
+    assert Job(opened().given, cache=Cache(blocked / "cache")).diagnose() == expected
 
 
 def test_several_at_once_answer_the_same_and_leave_one_file(capture: Path, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_errors_are_told_each_time(tmp_path: Path) -> None:
     folder = made.trace(tmp_path).folder
     for _ in range(2):
         with pytest.raises(InputError, match="no GPU work"):
-            Session([folder], cache=Cache(tmp_path / "cache")).diagnose()
+            Job([folder], cache=Cache(tmp_path / "cache")).diagnose()
     assert not files(tmp_path)
 
 
@@ -354,8 +354,13 @@ def test_the_versions_of_libraries_are_known() -> None:
     assert [name.partition("-")[0] for name in found] == ["duckdb", "msgspec", "numpy", "pyarrow"]
 
 
-def test_every_room_that_the_facade_reaches_counts() -> None:
-    reached, new = set(), {"session"}
+def test_every_room_that_an_opened_job_reaches_counts() -> None:
+    parts, new = set(), {".job"}
+    while new:
+        parts |= new
+        arrows = set().union(*(PARTS["api"][part[1:]] for part in parts))
+        new = {arrow for arrow in arrows if arrow.startswith(".")} - parts
+    reached, new = {"api"}, {arrow.split(".")[0] for arrow in arrows - parts}
     while new:
         reached |= new
         new = {arrow.split(".")[0] for room in new for arrow in ARROWS[room]} - reached
@@ -363,7 +368,7 @@ def test_every_room_that_the_facade_reaches_counts() -> None:
 
 
 def test_what_changes_meanwhile_is_not_kept(
-    opened: Callable[..., Session],
+    opened: Callable[..., Job],
     capture: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Which captures a path stands for; the bundled one; the cache of imported ones."""
+"""What a job is opened from: the captures a path stands for, the bundled one, ceilings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import stat
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.importers.registry import detect, examined, foreign_says, is_trace_folder
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.notes import SUFFIX as NOTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.kernels.ceilings import Ceilings
 
 _RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
 _CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
@@ -123,11 +129,6 @@ def _is_capture(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0 and detect(path) is not None
 
 
-def open_cache() -> Cache:
-    """The user's cache of imported captures."""
-    return Cache()
-
-
 def bundled_capture() -> Path:
     """The bundled capture, unpacked into the cache folder, where it stays for further questions.
 
@@ -140,3 +141,62 @@ def bundled_capture() -> Path:
     name = "h200_input_starvation.sqlite"
     packed = resources.files("stepscope.data").joinpath(f"{name}.xz").read_bytes()
     return Cache().keep(name, lzma.decompress(packed))
+
+
+def read_ceilings(path: str | Path) -> Ceilings:
+    """Read what ``stepscope ceilings`` wrote.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    from stepscope.kernels.ceilings import SCHEMA, Ceilings
+    from stepscope.trace.text import JsonError, from_json
+
+    advice = "stepscope ceilings -o FILE writes one on the GPU"
+    try:
+        found: Ceilings = from_json(Path(path).read_bytes(), Ceilings)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; {advice}") from error
+    except JsonError as error:
+        raise InputError(f"{path} holds no ceilings: {error}; {advice}") from error
+    rates = [v for n in Ceilings.__struct_fields__ if n.endswith("_per_s")
+             if (v := getattr(found, n)) is not None]  # fmt: skip
+    if found.schema != SCHEMA or not all(0 < rate < float("inf") for rate in rates):
+        raise InputError(f"{path} holds no ceilings of {SCHEMA}; {advice}")
+    return found
+
+
+def ceilings_beside_data_sheet(document: bytes) -> pa.Table:
+    """What was measured, beside the device's data sheet: one row a figure.
+
+    Args:
+        document: what was measured, as JSON.
+
+    Returns:
+        Columns ceiling, unit, measured, data_sheet (null where unknown), share.
+    """
+    import msgspec
+    import pyarrow as pa
+
+    from stepscope.kernels.ceilings import CEILINGS, Ceilings, peaks_of
+
+    found = msgspec.json.decode(document, type=Ceilings)
+    sheet = peaks_of(found.device)
+    rows = []
+    for name, (title, of_sheet) in CEILINGS.items():
+        measured = getattr(found, name)
+        if measured is None:
+            continue
+        stated = (getattr(sheet, of_sheet) or None) if sheet and of_sheet else None
+        rows.append(
+            {
+                "ceiling": title,
+                "unit": "byte/s" if name.endswith("bytes_per_s") else "FLOP/s",
+                "measured": measured,
+                "data_sheet": stated,
+                "share": measured / stated if stated else None,
+            }
+        )
+    kinds = {"ceiling": pa.string(), "unit": pa.string(), "measured": pa.float64(),
+             "data_sheet": pa.float64(), "share": pa.float64()}  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(kinds.items())))

@@ -1,0 +1,274 @@
+"""Every device of every rank explained: steps, accounting, gaps; the job's replay; its causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from stepscope.trace import progress
+from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.trace import Member
+from stepscope.trace.units import shown
+
+if TYPE_CHECKING:
+    from stepscope.activity.device import Reader
+    from stepscope.breakdown.explain import Explanation
+    from stepscope.breakdown.without_gpu import WithoutGpu
+    from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.predictions import Predicted
+    from stepscope.diagnosis.ranking import Ranked
+    from stepscope.jobs.view import Device, JobView
+    from stepscope.kernels.ceilings import Ceilings
+    from stepscope.simulation import Change, Simulation
+    from stepscope.steps.model import StepChoice
+
+_TRACING: Final = (
+    "capture with CUDA tracing on (nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the "
+    "GPU trains"
+)
+_CUPTI: Final = (
+    "CUPTI lacks permission (ERR_NVGPUCTRPERM: run as root, or load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0), runs under WSL, or another profiler holds it; "
+    "stepscope doctor tells which"
+)
+_ROCM: Final = "the tracer of ROCm did not deliver them, or another profiler holds it"
+_LONGEST: Final = 60
+
+
+class Explained:
+    """The explained job. It is explained when that is first asked for, and once.
+
+    Args:
+        ranks: its traces, by rank.
+        remarks: receives what is assumed on the way, in sentences.
+        ceilings: the device's measured ceilings; None where data sheets tell.
+        choice: what the user says a step is.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Member],
+        remarks: list[str],
+        ceilings: Ceilings | None,
+        choice: StepChoice,
+    ) -> None:
+        self._ranks = ranks
+        self._remarks = remarks
+        self._ceilings = ceilings
+        self._choice = choice
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the job has been explained in this process, so that asking again is quick."""
+        return "view" in self.__dict__
+
+    @property
+    def devices(self) -> list[Device]:
+        """The explained devices, by rank.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.view.devices
+
+    @property
+    def explanations(self) -> list[tuple[int, Explanation]]:
+        """(rank, explanation) of every device of every rank, by rank.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return [(device.rank, device.explanation) for device in self.devices]
+
+    @cached_property
+    def view(self) -> JobView:
+        """All explained devices, and what they do together.
+
+        Raises:
+            InputError: a trace holds no GPU work, or none with sound times.
+        """
+        from stepscope.breakdown.explain import explain
+        from stepscope.jobs.view import Device, JobView
+
+        found: list[Device] = []
+        for member in progress.each(self._ranks, "Explaining", lambda m: f"rank {m.rank}"):
+            trace = member.trace
+            of_rank = explain(trace.frame, trace.meta, self._ceilings, self._choice)
+            if not of_rank:
+                raise InputError(why_without_gpu(str(trace.path), trace.frame, trace.meta.source))
+            if any(e.end_ns <= e.begin_ns for e in of_rank):
+                raise InputError(
+                    f"the GPU work in {trace.path} takes no time, so its times are "
+                    "damaged; capture again, or copy the capture again"
+                )
+            ranks = self._ranks_of_processes(member, [e.lane.process_id for e in of_rank])
+            found += [
+                Device(ranks[e.lane.process_id], e, trace.frame, trace.meta, member.rank)
+                for e in of_rank
+            ]
+        if self._ceilings is not None:
+            self._check_ceilings([device.explanation for device in found], self._ceilings)
+        return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.lane.device)))
+
+    def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
+        """Say so where ceilings are of another product than the devices."""
+        products = {e.kernels.device[0] or "an unnamed device" for e in devices}
+        others = sorted(products - {ceilings.device})
+        if others:
+            self._remarks.append(
+                f"the ceilings were measured on {ceilings.device}, so they say nothing about "
+                f"{', '.join(others)}; its data sheet counts instead"
+            )
+
+    def _ranks_of_processes(self, member: Member, processes: list[int]) -> dict[int, int]:
+        """Rank of each process of one trace: one report may hold all ranks of a machine."""
+        distinct = list(dict.fromkeys(processes))
+        if len(distinct) == 1 or len(self._ranks) > 1:
+            return dict.fromkeys(distinct, member.rank)
+        known = member.trace.frame("process", "process_id", "rank")
+        stated = dict(zip(known["process_id"].tolist(), known["rank"].tolist(), strict=True))
+        ranks = [stated.get(process, -1) for process in distinct]
+        if min(ranks) >= 0 and len(set(ranks)) == len(ranks):
+            return dict(zip(distinct, ranks, strict=True))
+        remark = (
+            f"the capture holds {len(distinct)} processes with GPU work; they are numbered as "
+            "ranks in the order of their process ids"
+        )
+        if remark not in self._remarks:
+            self._remarks.append(remark)
+        return {process: rank for rank, process in enumerate(sorted(distinct))}
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The job as it can be replayed, with or without changes.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.simulation import Simulation
+
+        readers = {device.rank: device.read for device in self.devices}
+        collectives = self.view.collectives
+        matched = collectives.matched if collectives is not None else None
+        return Simulation(self.explanations, readers, matched)
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """Every device as causes see it."""
+        from stepscope.diagnosis.cause import Case, JobCase
+
+        job = JobCase(self.view)
+        several = len(self._ranks) > 1
+        job.cases += [Case(device, job, several) for device in self.devices]
+        return job.cases
+
+    @cached_property
+    def ranked(self) -> list[Ranked]:
+        """The job's causes, ranked by what the step gains without them."""
+        from stepscope.diagnosis.predictions import simulated
+        from stepscope.diagnosis.ranking import ranked
+
+        def predict(case: Case, cause: str, detection: Detection) -> Predicted | None:
+            return simulated(self.simulation, case, cause, detection)
+
+        return ranked(self.cases, predict)
+
+
+def changes_of(
+    *,
+    free: Sequence[str] = (),
+    scale_kernels: Sequence[str] = (),
+    launches_free: bool = False,
+    overlap_communication: bool = False,
+    ranks_like_median: Sequence[int] = (),
+) -> list[Change]:
+    """Changes as they are written on a command line.
+
+    Args:
+        free: causes of idle time that are gone.
+        scale_kernels: ``REGEX=FACTOR``: kernels that take another time.
+        launches_free: launches cost nothing.
+        overlap_communication: communication is hidden as far as dependencies allow.
+        ranks_like_median: ranks that are as fast as the median rank.
+
+    Raises:
+        UsageError: one is written wrong.
+    """
+    from stepscope.simulation import (
+        Free,
+        LaunchesFree,
+        OverlapCommunication,
+        RankLike,
+        ScaleKernels,
+    )
+
+    found: list[Change] = [RankLike(rank) for rank in ranks_like_median]
+    found += [Free(cause) for cause in free]
+    for text in scale_kernels:
+        regex, equals, factor = text.rpartition("=")
+        try:
+            found.append(ScaleKernels(regex, float(factor)))
+        except ValueError:
+            equals = ""
+        if not equals or not regex:
+            raise UsageError(f"{text!r} is not REGEX=FACTOR, as in 'gemm=0.5'")
+    if launches_free:
+        found.append(LaunchesFree())
+    if overlap_communication:
+        found.append(OverlapCommunication())
+    if not found:
+        raise UsageError(
+            "nothing to change; name it, as in --free host_sync or --scale-kernel 'gemm=0.5'"
+        )
+    return found
+
+
+def why_without_gpu(path: str, read: Reader, source: str) -> str:
+    """One sentence: the trace, why it holds no GPU work as far as that shows, and what to do.
+
+    Args:
+        path: the trace.
+        read: gives its tables.
+        source: name of its importer.
+    """
+    from stepscope.breakdown.without_gpu import without_gpu
+
+    known = without_gpu(read)
+    if known.launches:
+        return (
+            f"{path} holds no GPU work: {known.launches} calls that launch kernels were recorded, "
+            f"the kernels were not; {_ROCM if known.api == 'hip' else _CUPTI}"
+        )
+    if source == "kineto" and known.operators:
+        return f"{path} holds no GPU work: {_on_the_cpu(known)}"
+    if known.repeated:
+        return f"{path} holds no GPU work; {_repeats(known)}; to see the GPU, {_TRACING}"
+    return f"{path} holds no GPU work; {_TRACING}"
+
+
+def _on_the_cpu(known: WithoutGpu) -> str:
+    if known.devices:
+        return (
+            f"nothing ran on a GPU in this trace, although the machine has one "
+            f"({known.devices[0]}); the model or its tensors are on the CPU (model.to('cuda'), "
+            "tensor.to('cuda')), or ProfilerActivity.CUDA was off"
+        )
+    return (
+        "nothing ran on a GPU in this trace; the model or its tensors are on the CPU, or "
+        "ProfilerActivity.CUDA was off"
+    )
+
+
+def _repeats(known: WithoutGpu) -> str:
+    parts = ", ".join(
+        f"{_short(part.name)} ({shown(part.typical_ns, 'ns')})" for part in known.repeated
+    )
+    return (
+        f"its ranges repeat {known.repeated[0].count} times, every "
+        f"{shown(known.period_ns, 'ns')}: {parts}"
+    )
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "...")

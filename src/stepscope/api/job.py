@@ -1,0 +1,489 @@
+"""One opened job: the facade that the command line, the server and notebooks share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from stepscope.api.answers import Answers
+from stepscope.api.inputs import captures_of, read_ceilings
+from stepscope.importers.registry import load
+from stepscope.steps.model import StepChoice
+from stepscope.trace import progress
+from stepscope.trace.cache import Cache
+from stepscope.trace.errors import InputError, LimitError, UsageError
+from stepscope.trace.given import listed
+from stepscope.trace.job import assemble
+from stepscope.trace.one_job import refuse_ranks_as_runs
+from stepscope.trace.problems import Problem
+from stepscope.trace.text import html_table
+from stepscope.trace.trace import Member, Trace
+from stepscope.trace.units import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.api.explained import Explained
+    from stepscope.api.reports import Reports
+    from stepscope.api.tables import Tables
+    from stepscope.api.views import Views
+    from stepscope.collectives.summary import Communication
+    from stepscope.compare.profile import Profile
+    from stepscope.compare.result import Comparison
+    from stepscope.diagnosis.result import Diagnosis, Finding
+    from stepscope.diagnosis.verify import Verification
+    from stepscope.operators.roofline import Launches, OperatorRooflines
+    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.timeline.timeline import Timeline
+
+_SHORTEST_S = 1e-3
+"""What is left for a statement when the time is up: too little, which is then said."""
+
+
+class OpenOptions(TypedDict, total=False):
+    """How captures are opened; see :class:`Job`."""
+
+    again: bool
+    step: str
+    step_kernel: str
+
+
+class Job:
+    """One opened job. What it is asked is computed when it is first asked.
+
+    Tables come as :class:`pyarrow.Table`: ``.to_pandas()`` makes a pandas data frame of one,
+    ``polars.from_arrow(...)`` one of polars.
+
+    Args:
+        paths: a capture, a folder of captures or a Stepscope trace folder, or several of them.
+        cache: where imported files are kept; the user's cache by default.
+        again: import even what the cache holds.
+        ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
+        apart: each capture is looked at by itself, so they need not be of one job.
+        step: name of the ranges that are the steps, a regular expression that finds their names,
+            or ``none`` for the whole capture as one; by default the capture tells.
+        step_kernel: regular expression that finds the kernels at which steps begin.
+
+    Attributes:
+        paths: the inputs as the user named them.
+        given: the same, as paths of the file system.
+        ranks: the traces with their ranks, by rank.
+        remarks: what was assumed or left out when they were opened, in sentences.
+
+    Raises:
+        UsageError: the captures cannot be the ranks of one job.
+        InputError: a path cannot be read as a capture.
+        StorageError: the cache cannot be written.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        cache: Cache | None = None,
+        again: bool = False,
+        ceilings: str | Path = "",
+        apart: bool = False,
+        step: str = "",
+        step_kernel: str = "",
+    ) -> None:
+        given = listed(paths)
+        if not given:
+            raise UsageError("no path is given; name a capture")
+        self._choice = StepChoice(step, step_kernel)
+        self._ceilings = read_ceilings(ceilings) if ceilings else None
+        # a file name need not be valid Unicode, but results are
+        self.paths = [str(path).encode("utf-8", "replace").decode() for path in given]
+        if "" in self.paths:
+            raise InputError("one of the paths is empty; name a capture")
+        self.given = given
+        # kept for as long as the job: the cache holds the locks of the entries that it gave
+        self._cache = cache or Cache()
+        left_out: list[str] = []
+        captures = captures_of(given, left_out)
+        self.ranks: list[Member]
+        self.remarks: list[str]
+        self.ranks, self.remarks = assemble(
+            [
+                load(path, self._cache, again=again)
+                for path in progress.each(captures, "Reading", lambda path: path.name)
+            ],
+            apart=apart,
+        )
+        if left_out:
+            named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
+            self.remarks.append(f"what could not be read beside the captures was left out: {named}")
+        self._answers = Answers(
+            self.ranks,
+            self._cache,
+            [
+                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
+                *(*self.remarks, *map(repr, self.problems)),
+            ],
+            again=again,
+        )
+
+    @property
+    def open_options(self) -> OpenOptions:
+        """What another process must say to open the same job."""
+        return {"step": self._choice.mark, "step_kernel": self._choice.kernel}
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where imported files are kept."""
+        return self._cache.folder
+
+    @property
+    def traces(self) -> list[Trace]:
+        """The traces, ordered by rank."""
+        return [member.trace for member in self.ranks]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Import problems of all traces, one entry a kind and trace."""
+        return [problem for trace in self.traces for problem in trace.meta.problems]
+
+    def events(self) -> int:
+        """Number of rows of all tables of all traces."""
+        return sum(sum(trace.meta.rows.values()) for trace in self.traces)
+
+    def _repr_html_(self) -> str:
+        """The ranks, for a notebook: nothing is computed for it."""
+        rows = []
+        for member in self.ranks:
+            meta = member.trace.meta
+            length = shown(meta.window_end_ns - meta.window_start_ns, "ns")
+            rows.append((member.rank, member.trace.path, meta.source, length))
+        return html_table("Job", ("rank", "capture", "source", "length"), rows)
+
+    # The parts.
+
+    @cached_property
+    def explained(self) -> Explained:
+        """Steps, accounting and gaps of every device; its replay; its causes."""
+        from stepscope.api.explained import Explained
+
+        return Explained(self.ranks, self.remarks, self._ceilings, self._choice)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """SQL over the canonical tables, the derived tables and ``prediction``."""
+        from stepscope.api.tables import Tables
+
+        return Tables(self.ranks, self.explained, self._answers)
+
+    @cached_property
+    def reports(self) -> Reports:
+        """Reports and rules."""
+        from stepscope.api.reports import Reports
+
+        return Reports(self.ranks, self.figure)
+
+    @cached_property
+    def views(self) -> Views:
+        """What the page asks of the timeline; files for other viewers."""
+        from stepscope.api.shelves import Shelves
+        from stepscope.api.views import Views
+
+        shelves = Shelves(self.ranks, self._cache, self.paths, self._choice.text)
+        return Views(self.ranks, self.explained, shelves)
+
+    @property
+    def timeline(self) -> Timeline:
+        """All tracks of the job on one clock: stored ones, else built when first shown."""
+        return self.views.timeline
+
+    @property
+    def simulation(self) -> Simulation:
+        """The job as it can be replayed, with or without changes.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.explained.simulation
+
+    # Tables.
+
+    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
+        """Run one SELECT.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take; by default ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
+
+        Raises:
+            UsageError: the statement is wrong.
+            LimitError: it takes too much time or memory.
+        """
+        return self.tables.engine.query(sql, timeout_s)
+
+    def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
+        """The only cell of a statement's answer; 0 for null.
+
+        Args:
+            sql: the statement.
+            timeout_s: seconds that it may take, as for :meth:`query`.
+
+        Raises:
+            UsageError: the statement is wrong, or its answer is not one number.
+            LimitError: it takes too much time or memory.
+        """
+        return self.tables.figure(sql, timeout_s)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """The ``step`` table: one row a step and device.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.tables.derived("step")
+
+    @cached_property
+    def gaps(self) -> pa.Table:
+        """The ``idle_gap`` table: one row an interval in which a device is idle, and why.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.tables.derived("idle_gap")
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        """Kernels of the steady steps by family and name, the longest time first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.kernels.views import KERNELS_VIEW
+
+        return self.query(KERNELS_VIEW)
+
+    def operators(self, by: str = "") -> pa.Table:
+        """Device time of the steady steps by what launched it, the longest time first.
+
+        Args:
+            by: key of ``GROUPINGS``; by default operators where any trace holds them, else ranges.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.kernels.views import operators_view
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.traces)
+            by = "operator" if known else "range"
+        return self.query(operators_view(by))
+
+    # Results.
+
+    @cached_property
+    def communication(self) -> Communication:
+        """Collectives by kind and group, and how each rank arrives at them.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.summary import Communication, nothing, summary
+
+        def made() -> Communication:
+            view = self.explained.view
+            if view.collectives is None:
+                return nothing(self.paths, len({device.rank for device in view.devices}))
+            return summary(view.collectives, self.paths)
+
+        return self._answers.find("communication", Communication, made)
+
+    def operator_rooflines(self) -> OperatorRooflines:
+        """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.roofline import OperatorRooflines, operator_rooflines
+
+        return self._answers.find(
+            "operator rooflines",
+            OperatorRooflines,
+            lambda: operator_rooflines(self.explained.view, self.paths),
+        )
+
+    def whatif(self, changes: Sequence[Change]) -> WhatIf:
+        """Predict the step with some changes, all together.
+
+        Args:
+            changes: of :mod:`stepscope.simulation`, or from
+                :func:`~stepscope.api.explained.changes_of`.
+
+        Raises:
+            UsageError: a change is impossible, or is about nothing in the capture.
+        """
+        from stepscope.simulation.result import WhatIf
+
+        def made() -> WhatIf:
+            from stepscope.simulation.summary import what_if
+
+            return what_if(self.simulation, changes, self.paths)
+
+        return self._answers.find(f"what if {list(changes)!r}", WhatIf, made)
+
+    def critical_path(self, step: int | None = None) -> CriticalPath:
+        """What decided how long the steps took.
+
+        Args:
+            step: number of one step; all replayed steps by default.
+
+        Raises:
+            UsageError: the step is not among the replayed ones.
+        """
+        from stepscope.simulation.result import CriticalPath
+
+        def made() -> CriticalPath:
+            from stepscope.simulation.summary import critical_path
+
+            readers = [device.read for device in self.explained.devices]
+            return critical_path(self.simulation, readers, self.paths, step)
+
+        return self._answers.find(f"critical path {step}", CriticalPath, made)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Root causes of the step time, the largest predicted gain first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        return self.diagnose().findings
+
+    def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:
+        """Name the causes of the job's step time.
+
+        Args:
+            ncu: Nsight Compute report of the same program, or several: findings about kernels go
+                on to the cause inside them.
+
+        Raises:
+            InputError: a report cannot be read, or a trace holds no GPU work.
+        """
+        from stepscope.api.ncu import read_report, with_insides
+        from stepscope.diagnosis.result import Diagnosis
+
+        reports = [(str(path), read_report(path)) for path in listed(ncu)]
+        what = self.paths[0] if len(self.paths) == 1 else f"{len(self.paths)} captures"
+        for _ in progress.each((Path(what).name,), "Diagnosing", str):
+            found = self._answers.find("diagnosis", Diagnosis, self._diagnosis)
+        return with_insides(found, self.query, reports) if reports else found
+
+    def _diagnosis(self) -> Diagnosis:
+        """The diagnosis, by a fresh look."""
+        from stepscope.diagnosis.engine import diagnose
+        from stepscope.diagnosis.result import StepOptions
+
+        return diagnose(
+            self.explained.cases,
+            self.explained.ranked,
+            cache(self.figure),  # most findings hold the figures of the step, too
+            paths=self.paths,
+            source="+".join(sorted({trace.meta.source for trace in self.traces})),
+            remarks=self.remarks,
+            problems=self.problems,
+            options=StepOptions(self._choice.mark, self._choice.kernel),
+        )
+
+    def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:
+        """Recompute every figure of a stored diagnosis from its evidence.
+
+        Args:
+            report: what ``diagnose --format json`` wrote; its statements may be anybody's.
+            timeout_s: seconds that all its statements may take together; by default
+                ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
+
+        Raises:
+            InputError: it is no diagnosis.
+            LimitError: its statements take too much time or memory.
+        """
+        from stepscope.diagnosis.verify import verify
+
+        engine = self.tables.engine
+        allowed_s = engine.limits.within(timeout_s).timeout_s
+        before_s = engine.spent_s
+
+        def compute(sql: str) -> float | int:
+            left_s = allowed_s - (engine.spent_s - before_s)
+            try:
+                return self.figure(sql, max(left_s, _SHORTEST_S))
+            except LimitError as error:
+                if engine.spent_s - before_s < allowed_s:
+                    raise
+                told = LimitError(
+                    f"verifying was ended: the report's statements took more than {allowed_s:g} s; "
+                    "look at them, or allow more with --timeout"
+                )
+                told.left_running = error.left_running
+                raise told from error
+
+        return verify(report, cache(compute))
+
+    def profile(self) -> Profile:
+        """What is kept of the run: enough to compare it with others.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.compare.profile import Profile
+
+        def made() -> Profile:
+            from stepscope.compare.collect import profile_of
+
+            return profile_of(self.explained.view, self.diagnose())
+
+        return self._answers.find("profile", Profile, made)
+
+    def compare(self, after: Job, *, run_noise: float | None = None) -> Comparison:
+        """Compare this run with a later one; :mod:`stepscope.api.runs` compares several captures.
+
+        Args:
+            after: the later run.
+            run_noise: distance that 95 of 100 pairs of single runs of the same code keep, as a
+                share.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            UsageError: the two are ranks of one job.
+        """
+        from stepscope.compare.comparison import compare
+
+        refuse_ranks_as_runs([self.traces, after.traces])
+        return compare([self.profile()], [after.profile()], run_noise=run_noise)
+
+    def launches_to_examine(self) -> Launches:
+        """The launches that ncu should capture: of findings about kernels, and of slow operators.
+
+        Raises:
+            UsageError: no finding is about a kernel, and no operator is far below its roof.
+        """
+        from stepscope.api.ncu import launches_to_examine
+
+        found = launches_to_examine(self.query, self.diagnose(), self.explained.view)
+        if found is None:
+            raise UsageError(
+                f"nothing in {self.paths[0]} says that a kernel is worth examining: no finding is "
+                "about one, and no operator with shapes is far below its roof; name kernels with "
+                "--kernel REGEX"
+            )
+        return found
+
+
+def stored_options(report: bytes) -> OpenOptions:
+    """What the user said a step is when a stored diagnosis was made.
+
+    Raises:
+        InputError: it is no diagnosis of a known version.
+    """
+    from stepscope.diagnosis.verify import decoded
+
+    options = decoded(report).trace.step.options
+    return {"step": options.step, "step_kernel": options.step_kernel}

@@ -1,0 +1,84 @@
+"""The job as tables: SQL over the canonical ones and over those that analyses compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeGuard
+
+from stepscope.trace.errors import UsageError
+from stepscope.trace.trace import Member
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepscope.api.answers import Answers
+    from stepscope.api.explained import Explained
+    from stepscope.sql.engine import Engine
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a cell of a table is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Tables:
+    """The job's tables.
+
+    Args:
+        ranks: its traces.
+        explained: the explained job, which derived tables are made from.
+        answers: keeps them.
+    """
+
+    def __init__(self, ranks: Sequence[Member], explained: Explained, answers: Answers) -> None:
+        self._ranks = ranks
+        self._explained = explained
+        self._answers = answers
+
+    @cached_property
+    def engine(self) -> Engine:
+        """SQL over the canonical tables, the derived tables and ``prediction``."""
+        from stepscope.derived import names
+        from stepscope.sql.engine import Engine
+
+        return Engine(
+            [(member.rank, member.trace) for member in self._ranks],
+            {
+                **{name: partial(self.derived, name) for name in names()},
+                "prediction": lambda: self._answers.find_table("prediction", self._predictions),
+            },
+        )
+
+    def derived(self, name: str) -> pa.Table:
+        """A derived table.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+
+        def build() -> pa.Table:
+            from stepscope.derived import derived_table
+
+            return derived_table(name).build(self._explained.view)
+
+        return self._answers.find_table(name, build)
+
+    def _predictions(self) -> pa.Table:
+        from stepscope.diagnosis.predictions import prediction_table
+
+        return prediction_table(
+            [(r.case, r.cause.id, r.detection, r.predicted) for r in self._explained.ranked]
+        )
+
+    def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
+        """The only cell of a statement's answer; see :meth:`stepscope.api.job.Job.figure`."""
+        answer = self.engine.query(sql, timeout_s)
+        if answer.num_rows != 1 or answer.num_columns != 1:
+            raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
+        value = answer.column(0)[0].as_py()
+        if value is None:
+            return 0
+        if not is_number(value):
+            raise UsageError(f"{sql!r} does not give a number")
+        return value
