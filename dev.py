@@ -247,6 +247,7 @@ def prepare() -> None:
         wanted = digest()
         if usable() and STAMP.read_text(encoding="utf-8") == wanted:
             return
+        refuse_foreign()
         say("installing the packages of requirements/dev.lock into .venv (under a minute)")
         uv = shutil.which("uv")
         if uv and install(uv):
@@ -283,12 +284,17 @@ def usable() -> bool:
     return STAMP.is_file() and python("-c", "", quiet=True) == 0
 
 
-def create(uv: str | None) -> None:
-    """Create the environment, over an older one of ours but never over somebody else's."""
-    if uv is None:
-        check_venv()
+def refuse_foreign() -> None:
+    """Never make the environment over somebody else's."""
     if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
         raise DevError(f"{VENV} was not made by dev.py; move it away and try again")
+
+
+def create(uv: str | None) -> None:
+    """Create the environment, over an older one of ours."""
+    if uv is None:
+        check_venv()
+    refuse_foreign()
     VENV.mkdir(exist_ok=True)
     # Written first, so that an interrupted set-up is recognised as ours and made again.
     STAMP.write_text("incomplete", encoding="utf-8")
