@@ -63,6 +63,7 @@ def test_the_lock_is_installed_with_hashes_by_uv_or_else_by_pip(
     monkeypatch.setattr(dev, "call", call)
     monkeypatch.setattr(dev, "create", lambda _: None)
     monkeypatch.setattr(dev, "usable", lambda: False)
+    monkeypatch.setattr(dev, "VENV", tmp_path / "venv")
     monkeypatch.setattr(dev, "STAMP", tmp_path / "stamp")
     monkeypatch.setattr(dev.shutil, "which", lambda _: "uv")
     dev.prepare()
