@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
@@ -10,6 +11,11 @@ from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
 _HEIGHT = 14
 _DECADES_BELOW = 5  # of performance that are drawn below the ceiling
 _MARKS = {"l1": "1", "l2": "2", "dram": "D"}
+
+
+def log10_of(value: float) -> float:
+    """Logarithm to base 10; values that are absurd count as the smallest or largest number."""
+    return math.log10(min(max(value, sys.float_info.min), sys.float_info.max))
 
 
 def roofline_text(rooflines: Sequence[Roofline], width: int = 60) -> str:
@@ -25,14 +31,15 @@ def roofline_text(rooflines: Sequence[Roofline], width: int = 60) -> str:
     first = rooflines[0]
     if not first.peak_flop_per_s or not first.roofs:
         return "  (no arithmetic in the report: the roofline is that of the bytes above)"
-    top = math.log10(first.peak_flop_per_s) + 0.5
-    ridges = [math.log10(first.peak_flop_per_s / roof.peak_bytes_per_s) for roof in first.roofs]
+    top = log10_of(first.peak_flop_per_s) + 0.5
+    ridges = [log10_of(first.peak_flop_per_s / roof.peak_bytes_per_s) for roof in first.roofs]
     intensities = [
-        math.log10(roof.intensity) for line in rooflines for roof in line.roofs if roof.intensity
+        log10_of(roof.intensity) for line in rooflines for roof in line.roofs if roof.intensity
     ]
     left = math.floor(min([*ridges, *intensities]) - 0.5)
     right = math.ceil(max([*ridges, *intensities]) + 0.5)
-    lowest = min(math.log10(line.flop_per_s) for line in rooflines if line.flop_per_s)
+    rates = [log10_of(line.flop_per_s) for line in rooflines if line.flop_per_s]
+    lowest = min(rates, default=top)
     bottom = min(top - _DECADES_BELOW, lowest - 0.5)
     cells = [[" "] * width for _ in range(_HEIGHT)]
 
@@ -45,12 +52,12 @@ def roofline_text(rooflines: Sequence[Roofline], width: int = 60) -> str:
     for column in range(width):
         x = left + (right - left) * column / (width - 1)
         for roof in first.roofs:
-            y = min(math.log10(first.peak_flop_per_s), x + math.log10(roof.peak_bytes_per_s))
-            put(x, y, "-" if y >= math.log10(first.peak_flop_per_s) else ".")
+            y = min(log10_of(first.peak_flop_per_s), x + log10_of(roof.peak_bytes_per_s))
+            put(x, y, "-" if y >= log10_of(first.peak_flop_per_s) else ".")
     for line in rooflines:
         for roof in line.roofs:
             if roof.intensity:
-                put(math.log10(roof.intensity), math.log10(line.flop_per_s), _MARKS[roof.level])
+                put(log10_of(roof.intensity), log10_of(line.flop_per_s), _MARKS[roof.level])
     legend = ", ".join(f"{_MARKS[roof.level]} {LEVELS[roof.level]}" for roof in first.roofs)
     name = PRECISIONS.get(first.precision, first.precision)
     drawn = ["  |" + "".join(row).rstrip() for row in cells]

@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roof, Roofline
+from stepscope.render.roofline import log10_of
 from stepscope.render.text import clean
 
 _WIDTH, _HEIGHT = 860, 520
@@ -72,18 +73,18 @@ class _Scale:
     def __init__(self, base: Roofline, lines: Sequence[Roofline]) -> None:
         ridges = [base.peak_flop_per_s / r.peak_bytes_per_s for r in base.roofs]
         intensities = [r.intensity for line in lines for r in line.roofs if r.intensity]
-        around = [math.log10(x) for x in [*ridges, *intensities]] or [0.0]
+        around = [log10_of(x) for x in [*ridges, *intensities]] or [0.0]
         self.left, self.right = math.floor(min(around) - 0.3), math.ceil(max(around) + 0.3)
-        self.top = math.ceil(math.log10(max(base.ceilings_flop_per_s.values())))
-        lowest = min(math.log10(line.flop_per_s) for line in lines)
+        self.top = math.ceil(log10_of(max(base.ceilings_flop_per_s.values())))
+        lowest = min(log10_of(line.flop_per_s) for line in lines)
         self.bottom = math.floor(min(self.top - _DECADES_BELOW, lowest))
 
     def x(self, intensity: float) -> float:
-        share = (math.log10(intensity) - self.left) / (self.right - self.left)
+        share = (log10_of(intensity) - self.left) / (self.right - self.left)
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, flop_per_s: float) -> float:
-        share = (self.top - math.log10(flop_per_s)) / (self.top - self.bottom)
+        share = (self.top - log10_of(flop_per_s)) / (self.top - self.bottom)
         return _TOP + share * (_HEIGHT - _TOP - _BOTTOM)
 
 
