@@ -103,11 +103,11 @@ def test_steady_steps_dump_nothing(program: Program, torch: Path) -> None:
         """
         from torch.optim import Optimizer
         one = Optimizer()
-        for i in range(60): time.sleep(0.3 if i in (0, 5) else 0.01); one.step()
+        for i in range(60): time.sleep(1.0 if i in (0, 5) else 0.005); one.step()
         launch()
         """,
         ring_s=30.0,
-        slow_step=20.0,
+        slow_step=150.0,  # of 5 ms: only a machine that stands still for as long looks slow
     )
     assert outcome.dumps == []  # start-up is no slow step
 
