@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.support.build import MAIN, PID, Build
+from tests.support.captures import unpacked_run
 
 from stepscope.activity.device import lanes
 from stepscope.activity.locations import Places, SampledLines
 from stepscope.api import Job
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"
 TORCH = "/usr/lib/python3/dist-packages/torch/_tensor.py"
 
 
@@ -107,13 +106,7 @@ def test_a_traced_function_is_named_beside_the_sampled_line(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    packed = SHARED / "run_steps10.own.tar.xz"
-    if not packed.is_file():
-        pytest.skip("the captures of ../shared/data are not here")
-    folder = tmp_path_factory.mktemp("run_steps10")
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "B"
+    return unpacked_run(tmp_path_factory.mktemp("run_steps10"))
 
 
 def test_host_sync_names_the_line_that_waits(capture: Path) -> None:

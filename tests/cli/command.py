@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import subprocess
@@ -110,3 +111,12 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
         content = path.read_bytes() if path.is_file() and os.access(path, os.R_OK) else b""
         found[str(path.relative_to(folder))] = (stat.st_size, stat.st_mtime_ns, content)
     return found
+
+
+def all_that_comes(terminal: int) -> bytes:
+    """What is written to the other side of a pseudo-terminal until that is closed."""
+    text = b""
+    with contextlib.suppress(OSError):  # it is closed
+        while piece := os.read(terminal, 4096):
+            text += piece
+    return text

@@ -11,7 +11,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Stepscope, python
+from tests.cli.command import Stepscope, all_that_comes, python
 
 from stepscope.cli.main import COMMANDS
 
@@ -59,12 +59,7 @@ def test_help_asks_the_terminal_for_its_width(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     done = subprocess.Popen(python("compare", "--help"), stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
-    text = b""
-    try:
-        while piece := os.read(ours, 4096):
-            text += piece
-    except OSError:  # the other side is closed
-        pass
+    text = all_that_comes(ours)
     assert done.wait() == 0
     lines = text.decode().splitlines()
     assert 55 < max(len(line) for line in lines if "[" not in line) <= 64

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Stepscope, forks
+from tests.cli.command import Stepscope, all_that_comes, forks
 
 from stepscope.cli import progress as line
 from stepscope.trace import progress
@@ -35,12 +35,7 @@ def on_terminal(reader: Stepscope, patience: float, *words: str, **env: str) -> 
     program = PROGRAM.format(patience=patience)
     fork = forks().start([*words], reader.environment(TERM="xterm", **env), out, theirs, program)
     os.close(theirs)
-    text = b""
-    try:
-        while piece := os.read(ours, 4096):
-            text += piece
-    except OSError:  # the other side is closed
-        pass
+    text = all_that_comes(ours)
     assert fork.wait() == 0, text
     os.close(ours)
     with os.fdopen(out, "rb") as written:

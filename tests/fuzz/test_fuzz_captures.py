@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 import zstandard
+from tests.fuzz.damage import in_bytes
 from tests.support.captures import DATA
 
 from stepscope.api import Job
@@ -65,28 +66,6 @@ def outcome(path: Path, cache: Path) -> str:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert list(cache.glob("tmp-*")) == []
     return said
-
-
-def damaged(data: bytes, choose: random.Random) -> bytes:
-    """Bytes flipped, overwritten, left out, repeated, or cut."""
-    changed = bytearray(data)
-    kind = choose.choice(["flip", "flip", "flips", "zero", "noise", "drop", "repeat", "cut"])
-    at = choose.randrange(len(changed))
-    size = choose.choice([1, 7, 64, 500, 4096])
-    if kind in ("flip", "flips"):
-        for _ in range(1 if kind == "flip" else choose.randrange(2, 200)):
-            changed[choose.randrange(len(changed))] ^= 1 << choose.randrange(8)
-    elif kind == "zero":
-        changed[at : at + size] = bytes(len(changed[at : at + size]))
-    elif kind == "noise":
-        changed[at : at + size] = choose.randbytes(len(changed[at : at + size]))
-    elif kind == "drop":
-        del changed[at : at + size]
-    elif kind == "repeat":
-        changed[at:at] = changed[at : at + size]
-    else:
-        del changed[at:]
-    return bytes(changed)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +132,7 @@ def each(
 )  # fmt: skip
 def test_damaged_bytes(name: str, originals: dict[str, bytes], tmp_path: Path) -> None:
     def make(path: Path, choose: random.Random) -> None:
-        path.write_bytes(damaged(originals[name], choose))
+        path.write_bytes(in_bytes(originals[name], choose).data)
 
     assert any(each(name, tmp_path, CASES, make))
 

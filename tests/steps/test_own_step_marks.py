@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.support.build import Build
+from tests.support.captures import unpacked_run
 
 from stepscope.activity.device import lanes
 from stepscope.api import Job
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
-
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "h200-2"
 
 
 def test_the_recorders_marks_win_over_ranges_of_the_same_name(tmp_path: Path) -> None:
@@ -37,13 +35,7 @@ def test_the_recorders_marks_win_over_ranges_of_the_same_name(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    packed = SHARED / "run_steps10.own.tar.xz"
-    if not packed.is_file():
-        pytest.skip("the captures of ../shared/data are not here")
-    folder = tmp_path_factory.mktemp("run_steps10")
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "B"
+    return unpacked_run(tmp_path_factory.mktemp("run_steps10"))
 
 
 def test_ten_recorded_steps_are_ten_steps(recorded: Path) -> None:

@@ -11,11 +11,13 @@ import os
 import random
 import re
 import sqlite3
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pytest
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
@@ -187,3 +189,13 @@ def edited(
             connection.execute(f"UPDATE {table} SET start = moved(start), end = moved(end)")
     connection.close()
     return target
+
+
+def unpacked_run(folder: Path) -> Path:
+    """The run of ten steps that our collector recorded, from ``../shared``, unpacked."""
+    packed = DATA.parents[3] / "shared" / "data" / "h200-2" / "run_steps10.own.tar.xz"
+    if not packed.is_file():
+        pytest.skip("the captures of ../shared/data are not here")
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "B"

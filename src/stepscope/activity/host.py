@@ -268,3 +268,24 @@ def inside(intervals: Intervals, at: IntArray) -> BoolArray:
     which = np.searchsorted(intervals[0], at, side="right") - 1
     held: BoolArray = (which >= 0) & (intervals[1][np.maximum(which, 0)] > at)
     return held
+
+
+@dataclass(frozen=True)
+class HostEvents:
+    """Events of the host, in time order, disjoint.
+
+    Attributes:
+        start_ns: begins.
+        end_ns: ends.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def intervals(self) -> Intervals:
+        """The events as a disjoint set."""
+        return self.start_ns, self.end_ns

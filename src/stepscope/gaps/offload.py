@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import Lane
-from stepscope.activity.host import SMALL_COPY_BYTES
+from stepscope.activity.host import SMALL_COPY_BYTES, HostEvents
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import distinct_rows, with_inverse
@@ -49,7 +49,7 @@ _SAYS_OFFLOAD: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Offload:
+class Offload(HostEvents):
     """Journeys of data to the host and back, in time order, disjoint on the host.
 
     Attributes:
@@ -63,22 +63,12 @@ class Offload:
         rows: rows of ``lane.ops`` of all these copies.
     """
 
-    start_ns: IntArray
-    end_ns: IntArray
     downs: IntArray
     down_bytes: IntArray
     ups: IntArray
     up_bytes: IntArray
     copy_ns: IntArray
     rows: IntArray
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def intervals(self) -> Intervals:
-        """The journeys as a disjoint set."""
-        return self.start_ns, self.end_ns
 
 
 _NOTHING = np.empty(0, np.int64)

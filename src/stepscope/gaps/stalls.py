@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import Lane, Reader
-from stepscope.activity.host import LONG_SILENCE_NS, inside
+from stepscope.activity.host import LONG_SILENCE_NS, HostEvents, inside
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among
@@ -60,7 +60,7 @@ the serialisation before each write, which takes about as long as the write itse
 
 
 @dataclass(frozen=True)
-class Stalls:
+class Stalls(HostEvents):
     """The stalls of a window, in time order, disjoint.
 
     Attributes:
@@ -73,21 +73,11 @@ class Stalls:
         read_ids: ``gpu_op.id`` of the copies of all stalls.
     """
 
-    start_ns: IntArray
-    end_ns: IntArray
     copies: IntArray
     bytes: IntArray
     copy_ns: IntArray
     evidence: IntArray
     read_ids: IntArray
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def intervals(self) -> Intervals:
-        """The stalls as a disjoint set."""
-        return self.start_ns, self.end_ns
 
 
 _NOTHING = np.empty(0, np.int64)
