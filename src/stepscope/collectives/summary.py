@@ -142,7 +142,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     facts = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
-    warnings = list(c.message)
+    warnings = list(c.warnings)
     if c.alone:
         warnings.append(
             "only one rank is there, so waiting for other ranks cannot be told from transferring"
