@@ -20,6 +20,7 @@ import msgspec
 from stepscope.compare.profile import SCHEMA as PROFILE_SCHEMA
 from stepscope.compare.profile import Profile
 from stepscope.trace.errors import InputError, StorageError
+from stepscope.trace.problems import with_current_names
 from stepscope.trace.text import JsonError, from_json
 
 BASELINE_SCHEMA: Final = "stepscope.baseline/1"
@@ -189,6 +190,25 @@ def read_profile(document: Document, where: str) -> Profile:
     if wrong:
         raise InputError(f"a run in {where} is damaged ({wrong}); record it again")
     return profile
+
+
+def _second(document: Document) -> Document:
+    """Version 2: kernels have a category, problems a message and a remedy."""
+
+    def kernel(one: object) -> object:
+        if not isinstance(one, dict) or "family" not in one:  # old name: new name
+            return one
+        return {"category" if k == "family" else k: v for k, v in one.items()}  # old name: new name
+
+    found = dict(document)
+    if isinstance(kernels := found.get("kernels"), list):
+        found["kernels"] = [kernel(one) for one in kernels]
+    if "problems" in found:
+        found["problems"] = with_current_names(found["problems"])
+    return found
+
+
+UPGRADES[1] = _second
 
 
 def _wrong(profile: Profile) -> str:
