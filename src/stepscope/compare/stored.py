@@ -20,7 +20,6 @@ import msgspec
 from stepscope.compare.profile import SCHEMA as PROFILE_SCHEMA
 from stepscope.compare.profile import Profile
 from stepscope.trace.errors import InputError, StorageError
-from stepscope.trace.problems import with_current_names
 from stepscope.trace.text import JsonError, from_json
 
 BASELINE_SCHEMA: Final = "stepscope.baseline/1"
@@ -192,19 +191,27 @@ def read_profile(document: Document, where: str) -> Profile:
     return profile
 
 
-def _second(document: Document) -> Document:
-    """Version 2: kernels have a category, problems a message and a remedy."""
+_RENAMED: Final = {
+    "kernels": {"family": "category"},  # old name: new name
+    "findings": {"says": "message"},  # old name: new name
+}
 
-    def kernel(one: object) -> object:
-        if not isinstance(one, dict) or "family" not in one:  # old name: new name
-            return one
-        return {"category" if k == "family" else k: v for k, v in one.items()}  # old name: new name
+
+def _second(document: Document) -> Document:
+    """Version 2: kernels have a category, findings a message."""
+
+    def renamed(rows: object, names: dict[str, str]) -> object:
+        if not isinstance(rows, list):
+            return rows
+        return [
+            {names.get(k, k): v for k, v in one.items()} if isinstance(one, dict) else one
+            for one in rows
+        ]
 
     found = dict(document)
-    if isinstance(kernels := found.get("kernels"), list):
-        found["kernels"] = [kernel(one) for one in kernels]
-    if "problems" in found:
-        found["problems"] = with_current_names(found["problems"])
+    for rows, names in _RENAMED.items():
+        if rows in found:
+            found[rows] = renamed(found[rows], names)
     return found
 
 
