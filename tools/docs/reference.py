@@ -161,7 +161,7 @@ def causes_page() -> str:
             f"## {cause.id}",
             f"**{cause.title}.** {prose(cause.definition)}",
             f"- Detected by: {first_sentence(cause.detect)}\n"
-            f"- Look-alikes: {prose(cause.differential)}\n"
+            f"- Differential: {prose(cause.differential)}\n"
             f"- Prediction: {prose(cause.prediction)}\n"
             f"- Reported from: {_threshold(cause)}\n"
             f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"

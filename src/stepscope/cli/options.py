@@ -60,7 +60,7 @@ def ceilings(function: F) -> F:
         "--ceilings",
         default="",
         type=click.Path(readable=False),
-        help="Use these measured ceilings (from stepscope ceilings -o), not with the data sheet's.",
+        help="Use these measured ceilings (from stepscope ceilings -o), not with the datasheet's.",
     )(function)
 
 
