@@ -158,7 +158,11 @@ def read_ceilings(path: str | Path) -> Ceilings:
     try:
         known = from_json(Path(path).read_bytes())
         if isinstance(known, dict) and known.get("schema") == f"{SCHEMA[:-1]}1":
-            names = {"multiprocessors": "sms", "remarks": "warnings"}  # old name: new name
+            names = {
+                "multiprocessors": "sms",  # old name: new name
+                "remarks": "warnings",  # old name: new name
+                "fp64_product_flop_per_s": "fp64_gemm_flop_per_s",
+            }
             known = {names.get(k, k): v for k, v in known.items()} | {"schema": SCHEMA}
         found = msgspec.convert(known, Ceilings)
     except OSError as error:
