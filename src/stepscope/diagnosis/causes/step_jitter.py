@@ -58,8 +58,8 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}"
-        ": " + _MESSAGE[kind].format(place=place),
+        message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
+        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place),
         texts=where.texts() | ({"name": repr(name)} if name else {}),
         recommendations=_DO[kind],
         figures=[
