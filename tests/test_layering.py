@@ -333,13 +333,13 @@ def circles(found: list[Import]) -> list[str]:
     for i in found:
         if i.target in MODULES and room(i.target) == i.room and i.target != i.module:
             graphs.setdefault(i.room, {}).setdefault(i.module, set()).add(i.target)
-    told = []
+    answer = []
     for graph in graphs.values():
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
-            told.append(" is imported by ".join(error.args[1]))
-    return told
+            answer.append(" is imported by ".join(error.args[1]))
+    return answer
 
 
 def test_modules_of_a_room_import_each_other_in_no_circle() -> None:
