@@ -3,7 +3,7 @@
 usage: memory_pairs.py OUTPUT_FOLDER [--device cpu]
 
 Each configuration (model, batch, with or without activation checkpointing, sharding over a
-pretended group of ranks) runs in a process of its own. ``peaks.jsonl`` tells what the allocator measured;
+pretended group of ranks) runs in a process of its own. ``peaks.jsonl`` tells what was measured;
 beside it lie a trace of torch.profiler and a memory snapshot of each base run, snapshots of a run
 out of memory, of a leak, of fragmentation and of expandable segments.
 """
