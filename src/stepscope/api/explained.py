@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.ceilings import Ceilings
     from stepscope.simulation import Change, Simulation
     from stepscope.steps.model import StepChoice
+    from stepscope.trace.frame import IntArray
 
 _TRACING: Final = (
     "capture with CUDA tracing on (nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the "
@@ -110,6 +111,24 @@ class Explained:
         if self._ceilings is not None:
             self._check_ceilings([device.explanation for device in found], self._ceilings)
         return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.lane.device)))
+
+    def host_steps(self, member: Member) -> dict[int, IntArray]:
+        """Begins of the steps of a trace's devices on the host and the end of the last, ns.
+
+        Nothing for a trace without GPU work, or whose steps nothing marks.
+        """
+        import numpy as np
+
+        from stepscope.breakdown.explain import explain
+
+        if not member.trace.rows("gpu_op"):
+            return {}
+        found = explain(member.trace.frame, member.trace.meta, self._ceilings, self._choice)
+        return {
+            e.lane.device: np.append(e.steps.begin_ns, e.steps.end_ns)
+            for e in found
+            if e.steps.marked
+        }
 
     def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
         """Say so where ceilings are of another product than the devices."""
@@ -234,6 +253,11 @@ def why_without_gpu(path: str, read: Reader, source: str) -> str:
     """
     from stepscope.breakdown.without_gpu import without_gpu
 
+    if source == "torch_memory":
+        return (
+            f"{path} is a memory snapshot, which tells of memory and not of time; "
+            f"stepscope memory explains it, and for time {_TRACING}"
+        )
     known = without_gpu(read)
     if known.launches:
         return (

@@ -16,6 +16,7 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
+from stepscope.trace.meta import Meta
 from stepscope.trace.one_job import refuse_ranks_as_runs
 from stepscope.trace.problems import Problem
 from stepscope.trace.text import html_table
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
+    from stepscope.memory.report import Explained as Allocations
+    from stepscope.memory.result import Memory
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
@@ -297,6 +300,40 @@ class Job:
 
         return self._answers.find("communication", Communication, made)
 
+    def memory(self, at: str = "peak") -> Memory:
+        """What was allocated over time, at its peak, and by whom.
+
+        Args:
+            at: peak, end or oom: the moment whose holders are listed.
+
+        Raises:
+            InputError: no capture holds allocations.
+        """
+        from stepscope.memory.report import report
+        from stepscope.memory.result import Memory
+
+        def made() -> Memory:
+            return Memory(paths=self.paths, devices=[report(d, at) for d in self.allocations])
+
+        return self._answers.find(f"memory {at}", Memory, made)
+
+    @cached_property
+    def allocations(self) -> list[Allocations]:
+        """Blocks of every device with what they are for, by rank.
+
+        Raises:
+            InputError: no capture holds allocations.
+        """
+        from stepscope.memory.report import explained
+
+        found = []
+        for member in self.ranks:
+            steps = self.explained.host_steps(member)
+            found += explained(member.trace.frame, member.rank, steps)
+        if not found:
+            raise InputError(without_memory(self.paths[0], self.traces[0].meta))
+        return found
+
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
 
@@ -475,6 +512,17 @@ class Job:
                 "--kernel REGEX"
             )
         return found
+
+
+def without_memory(path: str, meta: Meta) -> str:
+    """Why a capture tells nothing of memory, and what would."""
+    flags = {
+        "kineto": "torch.profiler.profile(profile_memory=True), or stepscope run --backend torch "
+        "--memory",
+        "nsys": "nsys profile --cuda-memory-usage=true",
+    }
+    flag = flags.get(meta.source, "stepscope run --record memory")
+    return f"{path} holds no allocations of memory; capture with {flag}"
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -328,7 +328,11 @@ TABLES: dict[str, Table] = {
             "stack_frame",
             "One frame of a host stack that a sample or an allocation names.",
             (
-                _must("stack_id", "int64", "the stack, as in cpu_sample, memory_event and memory_block"),
+                _must(
+                    "stack_id",
+                    "int64",
+                    "the stack, as in cpu_sample, memory_event and memory_block",
+                ),
                 _must("depth", "int32", "0 is the outermost frame"),
                 _must("function", "text", "function, as the source tells it"),
                 _may("module", "text", "library, program or Python file it stands in"),

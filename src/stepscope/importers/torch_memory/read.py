@@ -274,13 +274,9 @@ class _Reader:
                 str(key): str(value) for key, value in told.items() if not isinstance(value, dict)
             }
         timeline = "a memory snapshot holds no timeline of the GPU"
-        meta.absent = [
-            Absent(table, timeline, "stepscope run") for table in ("gpu_op", "api_call")
-        ]
+        meta.absent = [Absent(table, timeline, "stepscope run") for table in ("gpu_op", "api_call")]
         if not history:
-            meta.absent.append(
-                Absent("memory_event", "the history was not recorded", _HISTORY)
-            )
+            meta.absent.append(Absent("memory_event", "the history was not recorded", _HISTORY))
         if not self._has_frames:
             meta.absent.append(
                 Absent("stack_frame", "the history holds no stacks", f"{_HISTORY}, with stacks")

@@ -2,10 +2,10 @@
 
 A pickle is a program for a stack machine. Some of its operations import and call what the file
 names; others make a small file take any memory or crash the interpreter: a memo index of four
-thousand million, tuples nested a hundred thousand deep and then hashed. So all operations are looked
-at first. Those allowed make dicts, lists, texts, numbers, truth values, None and flat tuples of
-numbers, and refer to what was made before; any other refuses the file. What passes is then built by
-the standard library's unpickler, which is not given a way to import.
+thousand million, tuples nested a hundred thousand deep and then hashed. So all operations are
+looked at first. Those allowed make dicts, lists, texts, numbers, truth values, None and flat tuples
+of numbers, and refer to what was made before; any other refuses the file. What passes is then built
+by the standard library's unpickler, which is not given a way to import.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _FIXED_INTEGER: Final = (
     rb"(?:K.|M..|J.{4}|\x8a(?:\x00|\x01.|\x02.{2}|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}"
     rb"|\x08.{8}|\x09.{9}))"
 )
-_TUPLE: Final = (
-    rb"(?:\)|%(i)s\x85|%(i)s%(i)s\x86|%(i)s%(i)s%(i)s\x87|\((?:%(i)s){0,16}t)"
-    % {b"i": _FIXED_INTEGER}
-)
+_TUPLE: Final = rb"(?:\)|%(i)s\x85|%(i)s%(i)s\x86|%(i)s%(i)s%(i)s\x87|\((?:%(i)s){0,16}t)" % {
+    b"i": _FIXED_INTEGER
+}
 _PLAIN: Final = re.compile(
     rb"(?:%(tuple)s|h.|j.{4}|\x94|%(int)s|[(}\]uesa]|N|\x88|\x89|G.{8}|\x95.{8}|q.){1,4096}+"
     % {b"tuple": _TUPLE, b"int": _FIXED_INTEGER},
