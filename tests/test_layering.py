@@ -39,8 +39,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         # What is kept of a timeline beside the cached traces.
         "shelves": {"timeline", "trace", ".answers"},
         "explained": {
-            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
-            "trace",
+            *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
+            *("steps", "trace"),
         },
         "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
         "reports": {"reports", "rules", "tabular", "compare", "trace", ".tables"},

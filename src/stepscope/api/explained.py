@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
+    from stepscope.memory.fit import Change as MemoryChange
     from stepscope.simulation import Change, Simulation
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
@@ -241,6 +242,13 @@ def changes_of(
             "nothing to change; name it, as in --free host_sync or --scale-kernel 'gemm=0.5'"
         )
     return found
+
+
+def memory_change(batch: float, checkpoint: bool, zero: int, ranks: int) -> MemoryChange:
+    """A change whose need of memory can be predicted."""
+    from stepscope.memory.fit import Change
+
+    return Change(batch, checkpoint, zero, ranks if zero else 1)
 
 
 def why_without_gpu(path: str, read: Reader, source: str) -> str:

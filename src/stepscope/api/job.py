@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
+    from stepscope.memory.fit import Change as MemoryChange
     from stepscope.memory.report import Explained as Allocations
     from stepscope.memory.result import Memory
     from stepscope.operators.roofline import Launches, OperatorRooflines
@@ -300,22 +301,32 @@ class Job:
 
         return self._answers.find("communication", Communication, made)
 
-    def memory(self, at: str = "peak") -> Memory:
+    def memory(
+        self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
+    ) -> Memory:
         """What was allocated over time, at its peak, and by whom.
 
         Args:
             at: peak, end or oom: the moment whose holders are listed.
+            change: of :mod:`stepscope.memory.fit`: predict the peak after it.
+            limit_bytes: what the changed run must fit in.
 
         Raises:
             InputError: no capture holds allocations.
+            UsageError: the change is impossible, or cannot be predicted from these captures.
         """
         from stepscope.memory.report import report
         from stepscope.memory.result import Memory
 
         def made() -> Memory:
-            return Memory(paths=self.paths, devices=[report(d, at) for d in self.allocations])
+            from stepscope.memory.fit import predict
 
-        return self._answers.find(f"memory {at}", Memory, made)
+            known = self.allocations
+            changed = [predict(d, change, limit_bytes) for d in known] if change else []
+            devices = [report(d, at) for d in known]
+            return Memory(paths=self.paths, devices=devices, prediction=changed)
+
+        return self._answers.find(f"memory {at} {change} {limit_bytes}", Memory, made)
 
     @cached_property
     def allocations(self) -> list[Allocations]:

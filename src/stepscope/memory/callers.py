@@ -54,6 +54,11 @@ class Callers:
         optimizer: name of the optimizer's class; empty where unknown.
         parameter_bytes: bytes of the gradients that one backward pass accumulated, by the shapes
             of autograd's accumulation; 0 where no shapes are recorded.
+        forward_ns: when the operator of the forward pass began whose gradient an event belongs to;
+            -1 for none.
+        of_weights: events that cast or copy a parameter in the forward pass.
+        layers: begin and end, ns, of modules of one class that follow one another; one row a layer
+            and step.
         codes: position in ``known`` of who caused each event.
         known: distinct callers.
     """
@@ -63,6 +68,9 @@ class Callers:
     uploads: BoolArray
     optimizer: str = ""
     parameter_bytes: int = 0
+    forward_ns: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    of_weights: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    layers: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     codes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     known: list[Caller] = field(default_factory=list)
 
@@ -111,7 +119,7 @@ def from_operators(history: History, read: Reader) -> Callers:
             (ranges, is_optimizer, marked), (python, is_module, module), (python, is_own, line)
         ):  # fmt: skip
             _open_at(table, chosen & (table["thread_id"] == thread), at, rows, into)
-    _through_forward(operators, python, outer, (is_module, module), (is_own, line))
+    forward_ns = _through_forward(operators, python, outer, (is_module, module), (is_own, line))
     phase = np.full(count, Phase.OUTSIDE, np.int64)
     phase[inner >= 0] = Phase.FORWARD
     engine = _codes_in(operators, {c for c, t in _texts(operators) if t.startswith(ENGINE)})
@@ -136,6 +144,9 @@ def from_operators(history: History, read: Reader) -> Callers:
         _uploads(read, operators, outer, names),
         optimizer,
         _accumulated(operators, names),
+        forward_ns,
+        _of_weights(operators, names, history),
+        layers_of(operators, python),
         codes,
         callers,
     )
@@ -161,11 +172,16 @@ def _open_at(table: Frame, chosen: BoolArray, at: IntArray, rows: IntArray, into
 
 def _through_forward(
     operators: Frame, python: Frame, outer: IntArray, *found: tuple[BoolArray, IntArray]
-) -> None:
-    """Give what autograd allocates the module and line of the operator of the forward pass."""
+) -> IntArray:
+    """Give what autograd allocates the module and line of the operator of the forward pass.
+
+    Returns:
+        When that operator began, for each event; -1 for none.
+    """
+    begun = np.full(len(outer), -1, np.int64)
     linked = np.flatnonzero(operators["forward_start_ns"] >= 0) if len(operators) else outer[:0]
-    if not len(linked) or not len(python):
-        return
+    if not len(linked):
+        return begun
     begin, thread = operators["start_ns"], operators["thread_id"]
     forward_of = np.full(len(operators), -1, np.int64)
     for number in distinct_values(thread[linked]).tolist():
@@ -177,6 +193,9 @@ def _through_forward(
     rows = np.flatnonzero(outer >= 0)
     rows = rows[forward_of[outer[rows]] >= 0]
     at = forward_of[outer[rows]]
+    begun[rows] = at
+    if not len(python):
+        return begun
     order = np.argsort(begin, kind="stable")
     forward = order[np.minimum(np.searchsorted(begin[order], at), len(order) - 1)]
     for number in distinct_values(thread[forward]).tolist():
@@ -185,6 +204,7 @@ def _through_forward(
             missing = mine & (into[rows] < 0)
             _open_at(python, chosen & (python["thread_id"] == number), at[missing], rows[missing],
                      into)  # fmt: skip
+    return begun
 
 
 def _callers(parts: list[tuple[Frame, IntArray, object]]) -> tuple[IntArray, list[Caller]]:
@@ -265,6 +285,37 @@ def _accumulated(operators: Frame, names: list[str]) -> int:
     return int(np.bincount(inverse, sizes).max())
 
 
+def _of_weights(operators: Frame, names: list[str], history: History) -> BoolArray:
+    """Events inside a cast or copy whose input has the shape of a parameter."""
+    found = np.full(len(history.events), -1, np.int64)
+    if not len(operators):
+        return found >= 0
+    raw = operators.texts["name"]
+    accumulating = {c for c, n in enumerate(raw) if n == "torch::autograd::AccumulateGrad"}
+    shapes = {
+        _first_shape(operators.text("input_shapes", int(row)))
+        for row in np.flatnonzero(_codes_in(operators, accumulating))
+    } - {""}
+    texts = operators.texts.get("input_shapes", [])
+    like = {code for code, text in enumerate(texts) if _first_shape(text) in shapes}
+    is_like = np.zeros(len(texts) + 1, np.bool_)
+    is_like[list(like)] = True
+    casting = {c for c, name in enumerate(names) if name in ("aten::to", "aten::_to_copy")}
+    chosen = _codes_in(operators, casting) & is_like[operators["input_shapes"]]
+    for thread in distinct_values(history.events["thread_id"]).tolist():
+        rows = np.flatnonzero(history.events["thread_id"] == thread)
+        mine = chosen & (operators["thread_id"] == thread)
+        _open_at(operators, mine, history.time_ns[rows], rows, found)
+    return found >= 0
+
+
+def _first_shape(text: str | None) -> str:
+    """The text of the first shape in a list of shapes."""
+    if not text or not text.startswith("[["):
+        return ""
+    return text[1 : text.find("]") + 1]
+
+
 def _input_bytes(operators: Frame, row: int) -> int:
     """Bytes of the first input of an operator."""
     import json
@@ -276,6 +327,33 @@ def _input_bytes(operators: Frame, row: int) -> int:
     except (ValueError, IndexError, TypeError):
         return 0
     return size * _ELEMENT_BYTES.get(str(kind), 4)
+
+
+def layers_of(operators: Frame, python: Frame) -> IntArray:
+    """Begin and end, ns, of the layers of the forward passes; no rows where none are seen.
+
+    Layers are the modules of that class whose instances follow one another and hold most operators.
+    """
+    best: tuple[int, IntArray] = (0, np.zeros((0, 2), np.int64))
+    classes: dict[str, list[int]] = {}
+    for code, text in _texts(python):
+        if found := re.match(rf"{MODULE_PREFIX}(.+)_\d+$", text):
+            classes.setdefault(found[1], []).append(code)
+    for codes in classes.values():
+        rows = np.flatnonzero(_codes_in(python, set(codes)))
+        rows = rows[np.argsort(python["start_ns"][rows], kind="stable")]
+        begin, end = python["start_ns"][rows], python["end_ns"][rows]
+        if len(codes) < 2 or (begin[1:] < end[:-1]).any():
+            continue
+        inside = int(
+            (
+                np.searchsorted(operators["start_ns"], end)
+                - np.searchsorted(operators["start_ns"], begin)
+            ).sum()
+        )
+        if inside > best[0]:
+            best = inside, np.stack([begin, end], 1)
+    return best[1]
 
 
 # Snapshots: stacks.

@@ -135,12 +135,13 @@ class _Reader:
         for segment in snapshot["segments"]:
             segments[int(segment.get("device", 0))].append(segment)
         traces = dict(enumerate(snapshot.get("device_traces") or ()))
+        for items in (traces, *traces.values(), snapshot.get("external_annotations") or ()):
+            self._count(items)
         times = [event[_TIMED] for trace in traces.values() for event in trace if _TIMED in event]
         origin_us = min(times, default=0)
         rows: list[tuple[Any, ...]] = []
         for device in sorted({d for d, trace in traces.items() if trace} | segments.keys()):
             trace = traces.get(device, [])
-            self._count(trace)
             self._put_blocks(device, segments[device])
             rows += self._events(device, trace, segments[device], settings, origin_us)
         rows.sort(key=lambda row: row[0])
