@@ -1,7 +1,7 @@
 """Peaks, categories, leaks and predictions against what PyTorch's allocator measured on an H100.
 
-``data`` was made by ``benchmarks/captures/memory_pairs.py``; Python functions of libraries were left
-out of the traces, and folders out of the names of files. ``peaks.jsonl`` is what
+``data`` was made by ``benchmarks/captures/memory_pairs.py``; Python functions of libraries were
+left out of the traces, and folders out of the names of files. ``peaks.jsonl`` is what
 ``torch.cuda.max_memory_allocated`` and the model's own tensors said.
 """
 
