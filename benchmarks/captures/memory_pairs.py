@@ -442,13 +442,13 @@ def main() -> None:
         if o.kind.startswith("expandable"):
             o.name = o.kind
         found = KINDS[o.kind](o)
-        told = {"kind": o.kind, "model": o.model, "batch": o.batch, "again": bool(o.again),
+        facts = {"kind": o.kind, "model": o.model, "batch": o.batch, "again": bool(o.again),
                 "ranks": o.ranks, "torch": torch.__version__}  # fmt: skip
         if o.device == "cuda":
-            told["device"] = torch.cuda.get_device_name()
-            told["cudnn"] = torch.backends.cudnn.version()
+            facts["device"] = torch.cuda.get_device_name()
+            facts["cudnn"] = torch.backends.cudnn.version()
         if int(os.environ.get("RANK", "0")) == 0:
-            print(json.dumps({**told, **found}), flush=True)
+            print(json.dumps({**facts, **found}), flush=True)
         return
     Path(o.out).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(5 if o.device == "cuda" else 1) as pool:

@@ -20,7 +20,7 @@ from stepscope.importers.torch_memory.replay import (
 )
 from stepscope.importers.torch_memory.unpickle import unpickled
 from stepscope.trace.errors import InputError
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 from stepscope.trace.store import TraceWriter
 
 _LARGEST_BYTES = 4 << 30
@@ -269,18 +269,26 @@ class _Reader:
         meta = Meta(window_start_ns=0, window_end_ns=end_ns)
         if origin_us:
             meta.origin_epoch_ns = origin_us * 1000
-        told = snapshot.get("allocator_settings")
-        if isinstance(told, dict):
+        reported = snapshot.get("allocator_settings")
+        if isinstance(reported, dict):
             meta.capture_options = {
-                str(key): str(value) for key, value in told.items() if not isinstance(value, dict)
+                str(key): str(value)
+                for key, value in reported.items()
+                if not isinstance(value, dict)
             }
         timeline = "a memory snapshot holds no timeline of the GPU"
-        meta.absent = [Absent(table, timeline, "stepscope run") for table in ("gpu_op", "api_call")]
+        meta.missing = [
+            MissingTable(table, timeline, "stepscope run") for table in ("gpu_op", "api_call")
+        ]
         if not history:
-            meta.absent.append(Absent("memory_event", "the history was not recorded", _HISTORY))
+            meta.missing.append(
+                MissingTable("memory_event", "the history was not recorded", _HISTORY)
+            )
         if not self._has_frames:
-            meta.absent.append(
-                Absent("stack_frame", "the history holds no stacks", f"{_HISTORY}, with stacks")
+            meta.missing.append(
+                MissingTable(
+                    "stack_frame", "the history holds no stacks", f"{_HISTORY}, with stacks"
+                )
             )
         return meta
 
