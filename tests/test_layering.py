@@ -40,8 +40,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         # What is kept of a timeline beside the cached traces.
         "shelves": {"timeline", "trace", ".answers"},
         "explained": {
-            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
-            "trace",
+            *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
+            *("steps", "trace"),
         },
         "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
         "reports": {"reports", "rules", "tabular", "compare", "trace", ".tables"},
@@ -52,7 +52,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
             *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("diagnosis", "compare", "timeline"),
+            *("memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -93,6 +93,8 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    # Who allocated memory, when and what for.
+    "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
     "tabular": {"trace", "intervals"},
@@ -113,7 +115,16 @@ ARROWS: dict[str, set[str]] = {
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
+        *(
+            "compare",
+            "diagnosis",
+            "memory",
+            "ncu",
+            "operators",
+            "simulation",
+            "collectives",
+            "tabular",
+        ),
         *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
@@ -165,7 +176,7 @@ PRINTING = {
 
 PURE = {
     *("activity", "steps", "gaps", "kernels", "breakdown", "collectives", "jobs", "operators"),
-    *("simulation", "derived", "diagnosis", "intervals", "rules"),
+    *("memory", "simulation", "derived", "diagnosis", "intervals", "rules"),
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
