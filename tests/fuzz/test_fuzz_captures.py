@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from tests.fuzz.damage import in_bytes
 from tests.support.captures import DATA
+from tests.support.xspace import training
 
 from stepscope.api import Job
 from stepscope.trace.cache import Cache
@@ -92,6 +93,7 @@ def originals(kineto_text: bytes) -> dict[str, bytes]:
         "cnn.json.gz": gzip.compress(kineto_text, 1),
         "cnn.json.zst": zstandard.compress(kineto_text, 1),
         "ddp.json.zst": (kineto / "ddp_rank2.json.zst").read_bytes(),
+        "jax.xplane.pb": training(steps=6, host_ns=4_000_000),
     }
 
 
@@ -128,7 +130,7 @@ def each(
 @pytest.mark.parametrize(
     "name",
     ["ddp.sqlite", "host.sqlite", "host.arrows", "cnn.json", "cnn.json.gz", "cnn.json.zst",
-     "ddp.json.zst"],
+     "ddp.json.zst", "jax.xplane.pb"],
 )  # fmt: skip
 def test_damaged_bytes(name: str, originals: dict[str, bytes], tmp_path: Path) -> None:
     def make(path: Path, choose: random.Random) -> None:

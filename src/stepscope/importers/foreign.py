@@ -156,15 +156,10 @@ _DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
 
 # Protocol buffers: their kinds have no magic, so the first fields are looked at.
 
-_PLANE: Final = re.compile(rb"\x12[\x03-\x7f](/(?:host|device):[\x20-\x7e]+|Task Environment)")
-_REPLACED: Final = b"\xef\xbf\xbd"
-
 
 def _protobuf(path: Path, head: bytes) -> Foreign | None:
     if not head:
         return None
-    if _PLANE.search(head[:4096]) and head[0] == 0x0A:
-        return _xspace(path, head)
     if head[0] == 0x0A and _looks_like_perfetto(head):
         return Foreign(
             "a trace of Perfetto (.pftrace)",
@@ -183,37 +178,13 @@ _CHAKRA: Final = Foreign(
 )
 
 
-def _xspace(path: Path, head: bytes) -> Foreign:
-    """A profile of JAX or TensorFlow: which device it is about stands in its planes."""
-    text = text_head(path, _SCANNED_BYTES) or head
-    found = Foreign(*_xla("a profile of JAX or TensorFlow (XSpace, .xplane.pb)", text))
-    if head.count(_REPLACED) > _FEW:
-        return Foreign(
-            f"{found.what}, damaged: its bytes were replaced as if it were text",
-            "copy it again as a binary file, and open it in xprof",
-        )
-    return found
-
-
-_FEW: Final = 4
-"""More characters that stand for unreadable ones than this are no accident of a binary file."""
-
-
 def _xla(what: str, text: bytes) -> tuple[str, str]:
     """Words about a profile of XLA, by the device that it names."""
     if b"/device:TPU" in text:
         return f"{what}, of a TPU", "Stepscope reads GPUs only; open it in xprof"
     if b"/device:GPU" not in text:
         return f"{what}, without a GPU in it", "record while the GPU works; open this one in xprof"
-    if re.search(rb"gfx[0-9a-f]{3,4}|Cijk_|__amd_rocclr|hipLaunch|hipModule", text):
-        return (
-            f"{what}, of an AMD GPU",
-            "it is not read yet; open it in xprof, or record kernels with rocprofv3 --sys-trace",
-        )
-    return (
-        f"{what}, of a GPU",
-        f"it is not read yet; record the same run with stepscope run or {_NVIDIA}",
-    )
+    return what, "give the .xplane.pb that the profiler wrote beside it"
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
