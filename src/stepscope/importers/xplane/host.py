@@ -137,7 +137,6 @@ class _Part:
         if not len(rows):
             return
         shown = [_call_name(name, gpus.amd) for name in self.names]
-        raw = [name or "" for name in self.names]
         self.sink.put(
             "api_call",
             {
@@ -147,7 +146,7 @@ class _Part:
                     ["runtime" if re.match(r"cuda|hip", n) else "driver" for n in shown],
                 ),
                 "name": dictionary(self.code[rows], shown),
-                "raw_name": dictionary(self.code[rows], raw),
+                "raw_name": dictionary(self.code[rows], shown),
                 "correlation_id": nullable(
                     np.where(correlation[rows] > 0, correlation[rows], MISSING)
                 ),
