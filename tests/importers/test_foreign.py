@@ -110,7 +110,9 @@ FILES: dict[str, tuple[Make, str]] = {
              {"name": "MatMul", "ph": "X", "pid": 3, "tid": 0, "ts": "1.0", "dur": 2.0}]).encode()),
         r"Ascend.*MindStudio",
     ),
-    "rocprof.json": (written(b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}'), r"rocprofv3.*ROCm"),
+    "kernel_trace.csv": (
+        written(b'"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n'), r"rocprofv3 \(CSV\)",
+    ),
     "rocprof_old.json": (
         written(chrome(*named("CPU HIP API", "GPU0"), {"name": "gemm"})), r"AMD's rocprof",
     ),
@@ -131,8 +133,7 @@ FILES: dict[str, tuple[Make, str]] = {
     "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto"),
     "kernels.rep": (written(b"NVR\0" + bytes(60)), r"Nsight Compute report.*stepscope ncu"),
     "trace.sqlite.xz": (written(b"\xfd7zXZ\0" + bytes(20)), r"packed with xz.*unpack"),
-    "rocpd.db": (database("rocpd_kernel_dispatch_00ab"), r"rocpd database of an AMD GPU"),
-    "rpd.rpd": (database("rocpd_api", "rocpd_op"), r"rocpd database of an AMD GPU"),
+    "rpd.rpd": (database("rocpd_api", "rocpd_op"), r"AMD's rpd.*rocprofv3 --sys-trace"),
     "old.nvvp": (database("CUPTI_ACTIVITY_KIND_KERNEL", "StringTable"), r"nvprof"),
     "memory.json": (written(b"[[1700, 1701], [[0, 1, 2], [0, 3, 4]]]"), r"export_memory_timeline"),
     "memory.raw.json.gz": (zipped(b"[[-1, 0, 4096, 1], [17, 1, 64, 0]]"), r"memory_timeline"),
@@ -203,7 +204,6 @@ def test_python_functions_of_viztracer_beside_kernels_do_not_hide_these(tmp_path
 
 SHARED_FILES = {
     "public/formats/pytorch_et_resnet.json.gz": r"ExecutionTraceObserver",
-    "public/formats/rocprof_908.json.gz": r"rocprofv3",
     "public/formats/torch_memory_snapshot.pickle": r"memory snapshot",
     "public/formats/xprof_tpu_inference.xplane.pb": r"XSpace.*TPU, damaged",
     "h200/ncu/kernels.ncu-rep.xz": r"packed with xz",

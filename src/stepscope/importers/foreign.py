@@ -136,10 +136,10 @@ def _database(path: Path, head: bytes) -> Foreign | None:
 
 _DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
     (
-        lambda names: any(name.startswith("rocpd_") for name in names),
+        lambda names: {"rocpd_api", "rocpd_op"} <= names,
         Foreign(
-            "a rocpd database of an AMD GPU (rocprofv3 or rpd)",
-            f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
+            "a database of AMD's rpd (rocmProfileData)",
+            f"record the same run with rocprofv3 --sys-trace, or with {TORCH}, which covers ROCm",
         ),
     ),
     (
@@ -270,13 +270,13 @@ _EXECUTION: Final = Foreign(
     "give the torch.profiler trace of the same run",
 )
 _SPEEDSCOPE: Final = Foreign("a profile of speedscope: stacks without GPU work", _TIMELINE)
-_ROCPROF_JSON: Final = Foreign(
-    "a JSON of AMD's rocprofv3",
-    f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
-)
 _ROCPROF_OLD: Final = Foreign(
     "a trace of AMD's rocprof (version 1 or 2)",
     f"it is not read; record the same run with {TORCH}, which also covers ROCm",
+)
+_ROCPROF_CSV: Final = Foreign(
+    "a table of rocprofv3 (CSV), one of several that belong together",
+    "record with rocprofv3 --output-format rocpd or json, and give that file",
 )
 _MEMORY: Final = Foreign(
     "a memory timeline of torch.profiler (export_memory_timeline): sizes, no GPU work",
@@ -292,7 +292,6 @@ _FOLDED: Final = re.compile(rb"(?:[^\n;]+;)*[^\n;]+ \d+\r?\n")
 _TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
     (re.compile(pattern), found)
     for pattern, found in (
-        (rb'\{\s*"rocprofiler-sdk-tool"', _ROCPROF_JSON),
         (rb'"schema"\s*:\s*"[\w.]*-?chakra', _EXECUTION),
         (rb'"nodes"\s*:\s*\[[^\]]{0,4000}"(?:ctrl_deps|rf_id|fw_parent)"', _EXECUTION),
         (rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)_NODE"', _CHAKRA),
@@ -320,12 +319,15 @@ def _text(head: bytes) -> Foreign | None:
             return Foreign(
                 *_xla("a trace of JAX's or TensorFlow's own profiler (trace.json)", text)
             )
-        if re.match(rb"\[\s*\[\s*-?\d", text):
-            return _MEMORY
-        return None
+        return _MEMORY if re.match(rb"\[\s*\[\s*-?\d", text) else None
     if text[:15].lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
+    if text.startswith(_TABLES_OF_ROCPROF):
+        return _ROCPROF_CSV
     return _STACKS if _looks_folded(text) else None
+
+
+_TABLES_OF_ROCPROF: Final = (b'"Kind","Agent_Id"', b'"Domain","Function"', b'"Kind","Operation"')
 
 
 _XLA_PROCESS: Final = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
