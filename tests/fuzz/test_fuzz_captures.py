@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from tests.fuzz.damage import in_bytes
 from tests.support.captures import DATA
+from tests.support.perfetto import timeline
 from tests.support.rocprof import Run, as_database, as_json
 from tests.support.xspace import training
 
@@ -99,6 +100,7 @@ def originals(kineto_text: bytes, tmp_path_factory: pytest.TempPathFactory) -> d
         "jax.xplane.pb": training(steps=6, host_ns=4_000_000),
         "rocprof.json": as_json(Run()),
         "rocprof.db": rocpd.read_bytes(),
+        "loop.pftrace": timeline(),
     }
 
 
@@ -135,7 +137,7 @@ def each(
 @pytest.mark.parametrize(
     "name",
     ["ddp.sqlite", "host.sqlite", "host.arrows", "cnn.json", "cnn.json.gz", "cnn.json.zst",
-     "ddp.json.zst", "jax.xplane.pb", "rocprof.json", "rocprof.db"],
+     "ddp.json.zst", "jax.xplane.pb", "rocprof.json", "rocprof.db", "loop.pftrace"],
 )  # fmt: skip
 def test_damaged_bytes(name: str, originals: dict[str, bytes], tmp_path: Path) -> None:
     def make(path: Path, choose: random.Random) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,12 +160,6 @@ _DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
 def _protobuf(path: Path, head: bytes) -> Foreign | None:
     if not head:
         return None
-    if head[0] == 0x0A and _looks_like_perfetto(head):
-        return Foreign(
-            "a trace of Perfetto (.pftrace)",
-            "Stepscope writes such files and does not read them; give the capture that it was "
-            f"made from; for rocprof-sys or rocprofv3, record with {TORCH} instead",
-        )
     if _CHAKRA_START.match(head):
         return _CHAKRA
     return None
@@ -185,65 +179,6 @@ def _xla(what: str, text: bytes) -> tuple[str, str]:
     if b"/device:GPU" not in text:
         return f"{what}, without a GPU in it", "record while the GPU works; open this one in xprof"
     return what, "give the .xplane.pb that the profiler wrote beside it"
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Number, wire type and content of the fields at the beginning of a message; stops at doubt."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if key <= 0 or not number:
-            return
-        if kind == 0:
-            _, after = _varint(data, at)
-            yield number, kind, data[at:after]
-        elif kind == 2:
-            length, at = _varint(data, at)
-            if length < 0:
-                return
-            after = at + length
-            yield number, kind, data[at:after]
-        elif kind in (1, 5):
-            after = at + (8 if kind == 1 else 4)
-            yield number, kind, data[at:after]
-        else:
-            return
-        if after <= 0:
-            return
-        at = after
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; -1 twice where there is none."""
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    return -1, -1
-
-
-_PACKET: Final = frozenset(
-    {(8, 0), (10, 0), (13, 0), (41, 0), (42, 0), (58, 0)}  # time, sequence, flags, lost, clock
-    | {(n, 2) for n in (1, 2, 6, 11, 12, 33, 35, 36, 43, 44, 45, 50, 56, 59, 60, 67)}
-)
-"""Fields of Perfetto's TracePacket and their wire types."""
-_TELLING: Final = frozenset({(8, 0), (10, 0), (6, 2), (60, 2)})
-
-
-def _looks_like_perfetto(head: bytes) -> bool:
-    """Whether a file is a row of packets with times, sequences, tracks or clocks."""
-    packets = [content for number, kind, content in _fields(head) if (number, kind) == (1, 2)]
-    if len(packets) != sum(1 for _ in _fields(head)):
-        return False
-    whole = packets[:-1] or packets  # the last one may be cut off
-    fields = [{(number, kind) for number, kind, _ in _fields(packet)} for packet in whole[:8]]
-    return all(found and found <= _PACKET for found in fields) and any(
-        found & _TELLING for found in fields
-    )
 
 
 # Texts: JSON of other tools, folded stacks, pages.
