@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.importers.common.stream import open_text
+from stepscope.intervals.distinct import with_first_and_inverse
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -32,6 +33,7 @@ FIXED64: Final = 1
 TEXT: Final = 2
 FIXED32: Final = 5
 _LONGEST_VARINT: Final = 10
+_SHORT: Final = 8
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 
@@ -139,9 +141,13 @@ def places(
     at = begin
     while at < end:
         # the fields that are sought stand one behind the other, by the million
-        if data[at] == key and at + 1 < end and data[at + 1] < 0x80:
-            start = at + 2
-            at = start + data[at + 1]
+        if data[at] == key and at + 2 < end and (data[at + 1] < 0x80 or data[at + 2] < 0x80):
+            # one byte says how long it is, or two
+            if (size := data[at + 1]) < 0x80:
+                start = at + 2
+            else:
+                start, size = at + 3, size & 0x7F | data[at + 2] << 7
+            at = start + size
             if at > end:
                 raise DamageError("a field that is longer than what holds it")
         else:
@@ -157,9 +163,32 @@ def places(
         yield np.array(begins, np.int64), np.array(ends, np.int64)
 
 
+def others(
+    data: mmap.mmap | bytes, begin: int, end: int, number: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of one message but those of a repeated one that fills it, as :func:`walk`.
+
+    Raises:
+        DamageError: it is none, or cut short.
+    """
+    key = number << 3 | TEXT
+    at = begin
+    while at < end:
+        if data[at] == key and at + 2 < end and (data[at + 1] < 0x80 or data[at + 2] < 0x80):
+            size = data[at + 1]
+            at += 2 + size if size < 0x80 else 3 + (size & 0x7F | data[at + 2] << 7)
+            if at > end:
+                raise DamageError("a field that is longer than what holds it")
+            continue
+        found = next(walk(data, at, end))
+        at = found[2]
+        if found[0] != number:
+            yield found
+
+
 @dataclass(frozen=True)
 class Fields:
-    """Fields of many messages; those of one message stand in their order.
+    """Fields of many messages: the first ones of all, then the second ones, and so on.
 
     Attributes:
         message: which message each belongs to.
@@ -245,11 +274,7 @@ def fields(data: Bytes, begin: IntArray, end: IntArray) -> Fields:
     if not found:
         none = np.empty(0, np.int64)
         return Fields(none, none, np.empty(0, np.uint64), none, none)
-    message, numbers, values, starts, ends = (
-        np.concatenate(parts) for parts in zip(*found, strict=True)
-    )
-    order = np.argsort(message, kind="stable")
-    return Fields(message[order], numbers[order], values[order], starts[order], ends[order])
+    return Fields(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _varints(data: Bytes, at: IntArray, limit: IntArray) -> tuple[Unsigned, IntArray]:
@@ -268,6 +293,39 @@ def _varints(data: Bytes, at: IntArray, limit: IntArray) -> tuple[Unsigned, IntA
         if not len(going):
             return value, after
     raise DamageError("a number that does not end")
+
+
+def distinct_texts(
+    data: mmap.mmap, array: Bytes, begin: IntArray, end: IntArray
+) -> tuple[list[bytes], IntArray]:
+    """The distinct contents of text fields, and which of them each one is.
+
+    Args:
+        data: the file.
+        array: the same for numpy.
+        begin: where each begins.
+        end: where it ends.
+    """
+    size = end - begin
+    known: dict[bytes, int] = {}
+    found = np.empty(len(begin), np.int64)
+    short = size < _SHORT
+    rows = np.flatnonzero(short)
+    if len(rows):
+        # as one number each: its bytes and, above them, its length
+        keys = size[rows].astype(np.uint64) << np.uint64(8 * (_SHORT - 1))
+        for byte in range(int(size[rows].max())):
+            inside = rows[size[rows] > byte]
+            at = np.flatnonzero(size[rows] > byte)
+            keys[at] |= array[begin[inside] + byte].astype(np.uint64) << np.uint64(8 * byte)
+        _, first, inverse = with_first_and_inverse(keys.view(np.int64))
+        texts = texts_at(data, begin[rows[first]], end[rows[first]])
+        codes = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+        found[rows] = codes[inverse]
+    rows = np.flatnonzero(~short)
+    for row, text in zip(rows.tolist(), texts_at(data, begin[rows], end[rows]), strict=True):
+        found[row] = known.setdefault(text, len(known))
+    return list(known), found
 
 
 def texts_at(data: mmap.mmap, begin: IntArray, end: IntArray) -> list[bytes]:

@@ -17,7 +17,9 @@ from stepscope.importers.common.protobuf import (
     Bytes,
     DamageError,
     Fields,
+    distinct_texts,
     fields,
+    others,
     places,
     texts_at,
     walk,
@@ -141,8 +143,13 @@ class Stats:
                 values, place = with_inverse(self.value[by_name])
                 codes = [code(self.plane.stat_names.get(v, "")) for v in values.tolist()]
                 found[self.owner[by_name]] = np.array(codes, np.int64)[place]
-            for row in mine[among(self.kind[mine], (_STRING, _BYTES))].tolist():
-                found[self.owner[row]] = code(self._text(row))
+            written = mine[among(self.kind[mine], (_STRING, _BYTES))]
+            if len(written):
+                begin = self.begin[written]
+                end = np.minimum(self.end[written], begin + _LONGEST_TEXT)
+                raw, place = distinct_texts(self.plane.data, self.plane.bytes, begin, end)
+                codes = [code(text.decode("utf-8", "replace")) for text in raw]
+                found[self.owner[written]] = np.array(codes, np.int64)[place]
         return found
 
     def _text(self, row: int) -> str:
@@ -377,9 +384,7 @@ def _entries(data: mmap.mmap, array: Bytes, spans: list[Span]) -> list[tuple[int
 def _line(plane: Plane, span: Span) -> Line:
     line = Line(plane, span)
     shown = ""
-    for number, begin, end, value in walk(plane.data, span.begin, span.end):
-        if number == _EVENTS:
-            continue
+    for number, begin, end, value in others(plane.data, span.begin, span.end, _EVENTS):
         if number == _LINE_ID:
             line.id = value - (1 << 64) if value >= 1 << 63 else value
         elif number == _LINE_NAME:
