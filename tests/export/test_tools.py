@@ -70,15 +70,15 @@ def test_nsys_prints_the_same(packed: Path, stepscope: Stepscope, tmp_path: Path
     original.write_bytes(unpack(packed).read_bytes())
     made = tmp_path / "made.sqlite"
     stepscope("export", original, "-o", made)
-    said = [
+    output = [
         subprocess.run(
             [nsys, "stats", "-q", "-f", "csv", *(w for r in REPORTS for w in ("-r", r)), path],
             capture_output=True, text=True, check=False, timeout=120,
         ).stdout
         for path in (original, made)
     ]  # fmt: skip
-    assert len(said[0].splitlines()) > 100
-    assert said[1] == said[0]
+    assert len(output[0].splitlines()) > 100
+    assert output[1] == output[0]
 
 
 def test_a_trace_of_pytorch_becomes_a_database(
@@ -161,8 +161,8 @@ def test_ranks_stand_below_each_other(kind: str, stepscope: Stepscope, tmp_path:
     ranks = table.column("trace_rank").to_pylist()
     assert ranks == sorted(ranks)
     assert ranks.count(0) == ranks.count(1) > 0
-    said = stepscope("export", *paths, "-o", tmp_path / "x.sqlite", expect=2).stderr
-    assert "holds one capture, and these are 2 ranks" in said
+    output = stepscope("export", *paths, "-o", tmp_path / "x.sqlite", expect=2).stderr
+    assert "holds one capture, and these are 2 ranks" in output
 
 
 def _ipc(path: Path) -> pa.Table:
@@ -177,12 +177,12 @@ def test_what_cannot_be_written_is_refused(stepscope: Stepscope, tmp_path: Path)
     other = tmp_path / "mine.parquet"
     other.mkdir()
     (other / "letter.txt").write_text("mine")
-    said = stepscope.refuses("export", capture, "-o", other, "--force")
-    assert "letter.txt, which no export wrote" in said
+    output = stepscope.refuses("export", capture, "-o", other, "--force")
+    assert "letter.txt, which no export wrote" in output
     assert [path.name for path in other.iterdir()] == ["letter.txt"]
     assert [path.name for path in tmp_path.glob(".*partial")] == []
     made = tmp_path / "x.sqlite"
     stepscope("export", capture, "-o", made)
-    said = stepscope("export", capture, "-o", made, expect=2).stderr
-    assert "exists; --force overwrites it" in said
+    output = stepscope("export", capture, "-o", made, expect=2).stderr
+    assert "exists; --force overwrites it" in output
     stepscope("export", capture, "-o", made, "--force")

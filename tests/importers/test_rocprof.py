@@ -89,7 +89,7 @@ def test_kernels_alone_say_what_more_would_tell(tmp_path: Path) -> None:
     records["hip_api"] = records["marker_api"] = records["memory_copy"] = []
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document))
-    lacking = {item.table: item.flag for item in opened(path).traces[0].meta.absent}
+    lacking = {item.table: item.flag for item in opened(path).traces[0].meta.missing}
     assert lacking["api_call"] == "rocprofv3 --hip-trace"
     assert "--marker-trace" in lacking["range"]
 

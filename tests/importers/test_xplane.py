@@ -90,7 +90,7 @@ def test_kernels_of_a_command_buffer_lead_to_their_lines(tmp_path: Path) -> None
 
 def test_what_a_profile_lacks_comes_with_how_to_get_it(tmp_path: Path) -> None:
     meta = opened(training(steps=3), tmp_path).traces[0].meta
-    lacking = {item.table: item.flag for item in meta.absent}
+    lacking = {item.table: item.flag for item in meta.missing}
     assert "python_function" in lacking
     assert "python_tracer_level" in lacking["python_function"]
     assert not {"gpu_op", "api_call", "range"} & set(lacking)

@@ -23,7 +23,7 @@ class Event:
     name: str
     start_ns: float
     duration_ns: float
-    told: dict[str, int | float | str | bytes | Ref] = field(default_factory=dict)
+    answer: dict[str, int | float | str | bytes | Ref] = field(default_factory=dict)
 
 
 class Numbers(dict[str, int]):
@@ -37,7 +37,7 @@ class Numbers(dict[str, int]):
 def plane(
     name: str,
     lines: dict[str, list[Event]],
-    told: dict[str, int | float | str | bytes | Ref] | None = None,
+    answer: dict[str, int | float | str | bytes | Ref] | None = None,
     *,
     timestamp_ns: int = 0,
     metadata: dict[str, dict[str, bytes]] | None = None,
@@ -61,14 +61,14 @@ def plane(
         for event in events:
             made = put(1, names[event.name]) + put(2, round(event.start_ns * 1000))
             made += put(3, round(event.duration_ns * 1000))
-            made += b"".join(put(4, stat(k, v)) for k, v in event.told.items())
+            made += b"".join(put(4, stat(k, v)) for k, v in event.answer.items())
             line += put(4, made)
         body += put(3, line)
     held = dict.fromkeys(names, b"")
     for text, of_name in (metadata or {}).items():
         held[text] = b"".join(put(5, stat(k, v)) for k, v in of_name.items())
         names[text]
-    own = b"".join(put(6, stat(k, v)) for k, v in (told or {}).items())
+    own = b"".join(put(6, stat(k, v)) for k, v in (answer or {}).items())
     for text, number in names.items():
         body += put(4, put(1, number) + put(2, put(1, number) + put(2, text) + held[text]))
     for text, number in stats.items():
@@ -134,8 +134,8 @@ def training(steps: int = 6, host_ns: int = 0) -> bytes:
         gpu = begin + 300_000
         third = (work_ns - 30_000) // 3
         for number, name in enumerate(("loop_add_fusion_2", "gemm_library", "wrapped_convert")):
-            told = {**known, "cuda_graph_node_id": 3 << 32 | number}
-            stream.append(Event(name, gpu + number * (third + 10_000), third, told))
+            answer = {**known, "cuda_graph_node_id": 3 << 32 | number}
+            stream.append(Event(name, gpu + number * (third + 10_000), third, answer))
         stream.append(
             Event("Memset 0", gpu + work_ns, 1_000, {
                 "correlation_id": call, "Memset_details": Ref("kind:device num_bytes:64 async:1"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stepscope.trace.schema import TABLES
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ REFERENCE = "Apache Parquet and Apache Arrow IPC"
 SUFFIXES: Final = {"parquet": ".parquet", "arrow": ".arrow"}
 
 
-def write(ranks: Sequence[Member], folder: Path, kind: str) -> list[str]:
+def write(ranks: Sequence[RankTrace], folder: Path, kind: str) -> list[str]:
     """Write all tables that hold rows.
 
     Args:
@@ -38,21 +38,21 @@ def write(ranks: Sequence[Member], folder: Path, kind: str) -> list[str]:
     """
     written = []
     for name in TABLES:
-        held = [member for member in ranks if member.trace.rows(name)]
+        held = [rank_trace for rank_trace in ranks if rank_trace.trace.rows(name)]
         if held:
             _table(held, name, folder / f"{name}{SUFFIXES[kind]}", kind)
             written.append(name)
     return written
 
 
-def _table(ranks: Sequence[Member], name: str, path: Path, kind: str) -> None:
+def _table(ranks: Sequence[RankTrace], name: str, path: Path, kind: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer: pq.ParquetWriter | pa.RecordBatchFileWriter | None = None
     try:
-        for member in ranks:
-            table = with_rank(member.trace.arrow(name), member.rank)
+        for rank_trace in ranks:
+            table = with_rank(rank_trace.trace.arrow(name), rank_trace.rank)
             if writer is None and kind == "parquet":
                 writer = pq.ParquetWriter(path, table.schema, compression="zstd")
             elif writer is None:

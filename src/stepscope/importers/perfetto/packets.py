@@ -19,7 +19,7 @@ from stepscope.importers.common.protobuf import (
     places,
     walk,
 )
-from stepscope.importers.common.texts import Lexicon
+from stepscope.importers.common.texts import StringTable
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
@@ -115,7 +115,7 @@ class Trace:
     """
 
     tracks: dict[int, Track] = field(default_factory=dict)
-    names: Lexicon = field(default_factory=Lexicon)
+    names: StringTable = field(default_factory=StringTable)
     parts: list[tuple[IntArray, IntArray, BoolArray, IntArray, IntArray]] = field(
         default_factory=list
     )
@@ -177,15 +177,15 @@ def _each(found: Fields) -> Iterator[tuple[int, int, int]]:
 
 
 class _Interned:
-    """Texts that packets refer to by number, for each writer and each time it began anew."""
+    """Texts that packets refer to by number, for each writer and each time it began again."""
 
-    def __init__(self, names: Lexicon) -> None:
+    def __init__(self, names: StringTable) -> None:
         self._names = names
         self._began: dict[int, int] = {}
         self._codes: dict[tuple[int, int, int], int] = {}
 
     def generations(self, sequence: IntArray, cleared: BoolArray) -> IntArray:
-        """How often the writer of each packet has begun anew."""
+        """How often the writer of each packet has begun again."""
         found = np.zeros(len(sequence), np.int64)
         for own in distinct_values(sequence).tolist():
             rows = np.flatnonzero(sequence == own)
@@ -228,8 +228,8 @@ def _events(
         track = np.where((track == 0) & (sequence == own), default, track)
     flow = np.full(count, -1, np.int64)
     for number in (_OLD_FLOW, _OLD_FLOW_END, _FLOW, _FLOW_END):
-        told = inner.of(number)
-        flow[told.message] = told.value.astype(np.int64)
+        known = inner.of(number)
+        flow[known.message] = known.value.astype(np.int64)
     name = interned.codes(sequence, generation, inner.numbers(_NAME_ID, count, -1))
     written = inner.of(_NAME)
     for row, at, to in _each(written):

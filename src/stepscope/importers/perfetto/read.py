@@ -121,7 +121,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     writer.problems.count(
         "unread_events", trace.instants, scope="range", detail="events without duration"
     )
-    meta.absent = without_rows(_LACKING, sink.rows)
+    meta.missing = without_rows(_LACKING, sink.rows)
     return meta
 
 

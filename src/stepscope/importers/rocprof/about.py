@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stepscope.importers.common.about import Option, without_rows
-from stepscope.trace.meta import Absent
+from stepscope.trace.meta import MissingTable
 
 _TORCH: Final = "torch.profiler.profile(activities=[CPU, CUDA])"
 _LACKING: Final = (
@@ -21,6 +21,6 @@ _LACKING: Final = (
 )
 
 
-def absent_tables(rows: Mapping[str, int]) -> list[Absent]:
+def missing_tables(rows: Mapping[str, int]) -> list[MissingTable]:
     """The tables that a result does not hold, and how to get them."""
     return without_rows(_LACKING, rows)

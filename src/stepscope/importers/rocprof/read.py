@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepscope.importers.common.sink import Sink
-from stepscope.importers.rocprof.about import absent_tables
+from stepscope.importers.rocprof.about import missing_tables
 from stepscope.importers.rocprof.results_json import Call, Tool, load
 from stepscope.importers.rocprof.rocpd import Database, opened, timed
 from stepscope.importers.rocprof.rows import Rows
@@ -52,7 +52,7 @@ def _finish(meta: Meta, rows: Rows, window: tuple[int, int]) -> Meta:
         "stream",
         [{"process_id": p, "device": d, "stream": s} for p, _, d, s in sorted(sink.streams)],
     )
-    meta.absent = absent_tables(sink.rows)
+    meta.missing = missing_tables(sink.rows)
     return meta
 
 
@@ -62,17 +62,17 @@ def _origin(begin: int, first: int) -> int:
 
 
 def _json(writer: TraceWriter, tool: Tool) -> Meta:
-    records, told = tool.buffer_records, tool.metadata
+    records, reported = tool.buffer_records, tool.metadata
     calls = [*records.hip_api, *records.hsa_api, *records.marker_api, *records.rccl_api]
     everything = (records.kernel_dispatch, records.memory_copy, calls)
     first = min(
         (r.start_timestamp for part in everything for r in part if 0 < r.start_timestamp < _FAR),
         default=0,
     )
-    sink = Sink(writer, _origin(told.init_time, first))
+    sink = Sink(writer, _origin(reported.init_time, first))
     gpus = [agent for agent in tool.agents if agent.type == _GPU]
     devices = {agent.id.handle: agent.logical_node_type_id for agent in gpus}
-    process = told.pid if 0 <= told.pid < _FAR else 0
+    process = reported.pid if 0 <= reported.pid < _FAR else 0
     rows = Rows(sink, process, devices)
     names = _symbols(tool)
     for at in range(0, len(records.kernel_dispatch), _CHUNK):
@@ -129,8 +129,8 @@ def _json(writer: TraceWriter, tool: Tool) -> Meta:
             if 0 <= gpu.logical_node_type_id < 2**31 and 0 <= gpu.cu_count < 2**31
         ],
     )
-    meta = Meta(hostname=told.node.hostname, command=" ".join(told.command)[:4096])
-    return _finish(meta, rows, (sink.origin_ns, told.fini_time))
+    meta = Meta(hostname=reported.node.hostname, command=" ".join(reported.command)[:4096])
+    return _finish(meta, rows, (sink.origin_ns, reported.fini_time))
 
 
 def _symbols(tool: Tool) -> list[str]:

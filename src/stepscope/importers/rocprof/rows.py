@@ -11,7 +11,7 @@ import numpy as np
 
 from stepscope.importers.common.cuda import copy_name, short_kernel_name
 from stepscope.importers.common.sink import Sink
-from stepscope.importers.common.texts import Lexicon, dictionary
+from stepscope.importers.common.texts import StringTable, dictionary
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class Rows:
         start, end, keep = self._timed(columns, keep)
         both = (on_target & self._is_gpu(source))[keep]
         apart = both & (source[keep] != target[keep])
-        told = [_kind(str(name)) for name in columns["name"]]
-        found = np.array([_KINDS.index(kind) for kind in told], np.int64)[keep]
+        reported = [_kind(str(name)) for name in columns["name"]]
+        found = np.array([_KINDS.index(kind) for kind in reported], np.int64)[keep]
         kind = np.where(apart, _KINDS.index("PtoP"), found)
         place = self._place({**columns, "agent": agent.tolist()}, keep)
         self.sink.put(
@@ -134,9 +134,9 @@ class Rows:
         thread = _ints(columns["thread"])
         correlation = _ints(columns["correlation"])
         rows = np.flatnonzero(keep & ~marker) if len(keep) else np.empty(0, np.int64)
-        lexicon, kinds = Lexicon(), Lexicon()
+        string_table, kinds = StringTable(), StringTable()
         if len(rows):
-            code = lexicon.codes_of([names[row] for row in rows.tolist()])
+            code = string_table.codes_of([names[row] for row in rows.tolist()])
             api = kinds.codes_of([_api(domain[row]) for row in rows.tolist()])
             self.calls.append(correlation[rows])
             self.sink.put(
@@ -147,14 +147,14 @@ class Rows:
                     "thread_id": thread[rows],
                     "start_ns": self.sink.times(start[rows]),
                     "end_ns": self.sink.times(end[rows]),
-                    "name": dictionary(code, lexicon.texts),
-                    "raw_name": dictionary(code, lexicon.texts),
+                    "name": dictionary(code, string_table.texts),
+                    "raw_name": dictionary(code, string_table.texts),
                     "correlation_id": _positive(correlation[rows]),
                 },
             )
         rows = np.flatnonzero(keep & marker) if len(keep) else np.empty(0, np.int64)
         if len(rows):
-            messages = Lexicon()
+            messages = StringTable()
             text = [
                 _clean(str(columns["message"][row] or "")) or names[row] for row in rows.tolist()
             ]

@@ -11,7 +11,7 @@ from stepscope.importers.common.about import Option, without_rows
 from stepscope.importers.xplane.gpu import DEVICE
 from stepscope.importers.xplane.space import Plane
 from stepscope.trace.errors import InputError
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 
 _EPOCH_NS: Final = 10**18
 _WHAT: Final = "a profile of JAX or TensorFlow (XSpace, .xplane.pb)"
@@ -123,6 +123,6 @@ _LACKING: Final = (
 )  # fmt: skip
 
 
-def absent_tables(rows: Mapping[str, int]) -> list[Absent]:
+def missing_tables(rows: Mapping[str, int]) -> list[MissingTable]:
     """The tables that the profile does not hold, and how to get them."""
     return without_rows(_LACKING, rows)

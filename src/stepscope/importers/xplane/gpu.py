@@ -147,9 +147,9 @@ def _operations(
     names = [plane.names.get(n) or f"[event {n}]" for n in numbers.tolist()]
     kinds = np.array([_kind(name) for name in names], np.int64)
     details: list[str] = []
-    told = np.full(count, -1, np.int64)
+    reported = np.full(count, -1, np.int64)
     for name in ("kernel_details", "memcpy_details", "memset_details", "Memset_details"):
-        told = np.maximum(told, stats.texts(name, details))
+        reported = np.maximum(reported, stats.texts(name, details))
     known = [_details(text) for text in details]
     kind = kinds[code]
     gpus.kernels += int((kind == KERNEL).sum())
@@ -163,12 +163,12 @@ def _operations(
     ]
 
     def number(*keys: str) -> pa.Array:
-        return _numbers(told, [next((k[key] for key in keys if key in k), None) for k in known])
+        return _numbers(reported, [next((k[key] for key in keys if key in k), None) for k in known])
 
     def word(*keys: str) -> pa.Array:
         # of no kernel: its details name no memory
         texts = [next((w for key in keys if (w := words(k, key))), None) for k in known]
-        return dictionary(told, texts)
+        return dictionary(reported, texts)
 
     def words(item: dict[str, Any], key: str) -> str | None:
         value = item.get(key)
@@ -303,10 +303,10 @@ def _details(text: str) -> dict[str, Any]:
     return found
 
 
-def _numbers(told: IntArray, values: Sequence[Any]) -> pa.Array:
+def _numbers(reported: IntArray, values: Sequence[Any]) -> pa.Array:
     """The number of each row's details; null where they tell none."""
     sound = [v if isinstance(v, int) and 0 <= v <= _MOST else MISSING for v in values]
-    return _nullable(np.array([*sound, MISSING], np.int64)[told])
+    return _nullable(np.array([*sound, MISSING], np.int64)[reported])
 
 
 def _nullable(values: IntArray) -> pa.Array:

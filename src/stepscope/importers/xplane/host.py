@@ -154,13 +154,13 @@ class _Part:
         )
         self.sink.threads.add(self.place)
 
-    def _operators_of_calls(self, rows: IntArray, told: bool) -> None:
+    def _operators_of_calls(self, rows: IntArray, reported: bool) -> None:
         """Operations of HLO by the calls that launch them, where the host tells them nowhere else.
 
         XLA's collector puts the calls of a thread on a line of their own; where the thread's
         annotations tell the operations, these hold the calls.
         """
-        if told or not len(rows) or not self._os_line:
+        if reported or not len(rows) or not self._os_line:
             return
         known: list[str] = []
         found = self.events.stats.texts("hlo_op", known)[rows]

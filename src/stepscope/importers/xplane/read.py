@@ -8,9 +8,9 @@ from typing import Final
 from stepscope.importers.common.protobuf import DamageError, mapped
 from stepscope.importers.common.sink import Sink
 from stepscope.importers.xplane.about import (
-    absent_tables,
     describe,
     gpus_of,
+    missing_tables,
     process_of,
     rank_of,
     refuse_mangled,
@@ -79,7 +79,7 @@ def _read(path: Path, writer: TraceWriter, planes: list[Plane], hosts: list[str]
     meta.origin_epoch_ns = began if began is not None else (origin or None)
     window = ended - began if began is not None and ended is not None else 0
     meta.window_end_ns = max(window, sink.latest_ns)
-    meta.absent = absent_tables(sink.rows)
+    meta.missing = missing_tables(sink.rows)
     return meta
 
 

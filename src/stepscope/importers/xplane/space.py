@@ -290,11 +290,11 @@ class Plane:
         value = np.zeros(count, np.int64)
         begin = np.zeros(count, np.int64)
         end = np.zeros(count, np.int64)
-        told = each.take((each.number >= _DOUBLE) & (each.number <= _REFERENCE))
-        kind[told.message] = told.number
-        value[told.message] = told.value.view(np.int64)
-        begin[told.message] = told.begin
-        end[told.message] = told.end
+        reported = each.take((each.number >= _DOUBLE) & (each.number <= _REFERENCE))
+        kind[reported.message] = reported.number
+        value[reported.message] = reported.value.view(np.int64)
+        begin[reported.message] = reported.begin
+        end[reported.message] = reported.end
         return Stats(self, found.message, key, kind, value, begin, end, owners)
 
     @cached_property
