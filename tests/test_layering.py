@@ -154,8 +154,9 @@ OWNERS: dict[str, set[str]] = {
         "tabular.columns",
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history"),
+        "export.tables",
     },
-    "sqlite3": {"importers", "compare.history.sqlite"},
+    "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
