@@ -99,7 +99,7 @@ ARROWS: dict[str, set[str]] = {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
     },
-    "reports": {"tabular", "sql", "trace", "intervals"},
+    "reports": {"activity", "tabular", "sql", "trace", "intervals"},
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -301,7 +302,8 @@ def _file(target: Target, path: Path, origin: Origin | None) -> Path:
         base = str(path.with_name(stem(path) if origin is None else origin.stem))
     elif origin is not None:
         base = f"{base}_{origin.part}"
-    report = "_".join([target.request.report.name, *target.request.written])
+    written = (re.sub(r"[^\w.=@#+-]+", "_", part) for part in target.request.written)
+    report = "_".join([target.request.report.name, *written])
     return Path(f"{base}_{report}.{target.format_.extension}")
 
 
