@@ -148,7 +148,7 @@ def _calls(
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
     said = p.read("collective", *_SAID)
-    row = _row_said(said, p.lane, op)
+    row = described_by(said, p.lane, op)
     known = row >= 0
     if known.any():
         rows, inverse = _distinct_rows(said, row[known])
@@ -311,7 +311,7 @@ def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> I
     return np.array(codes, np.int64)[inverse]
 
 
-def _row_said(said: Frame, lane: Lane, op: IntArray) -> IntArray:
+def described_by(said: Frame, lane: Lane, op: IntArray) -> IntArray:
     """Row of ``collective`` that describes each kernel; -1 where none does."""
     if not len(said) or not len(op):
         return np.full(len(op), -1, np.int64)
