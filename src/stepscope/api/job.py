@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.timeline import Timeline
 
 _SHORTEST_S = 1e-3
@@ -368,6 +369,50 @@ class Job:
             return critical_path(self.simulation, readers, self.paths, step)
 
         return self._answers.find(f"critical path {step}", CriticalPath, made)
+
+    def exported(
+        self, kind: str, *, counters: bool = False, critical_path: bool = False
+    ) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            critical_path: whether to draw what decided how long the steps took.
+
+        Raises:
+            InputError: the critical path is asked for, and a trace holds no GPU work.
+        """
+        drawn: list[Drawn] = []
+        if critical_path:
+            drawn = list(self._drawn_path())
+        return self.views.exported(kind, counters=counters, drawn=drawn)
+
+    def _drawn_path(self) -> Iterator[Drawn]:
+        """The critical path, one piece a device."""
+        import numpy as np
+
+        from stepscope.simulation.overlay import stretches
+        from stepscope.timeline.added import Drawn
+
+        timeline = self.timeline
+        offset = {
+            member.rank: offset
+            for member, offset in zip(timeline.members, timeline.offsets_ns, strict=True)
+        }
+        devices = self.simulation.devices
+        found = stretches(self.simulation, [offset[rank] for rank, _ in devices])
+        for number, (rank, e) in enumerate(devices):
+            mine = [one for one in found if one.device == number]
+            if mine:
+                yield Drawn(
+                    rank,
+                    e.lane.process_id,
+                    e.lane.device,
+                    np.array([one.start_ns for one in mine], np.int64),
+                    np.array([one.end_ns for one in mine], np.int64),
+                    [one.text for one in mine],
+                )
 
     @property
     def findings(self) -> list[Finding]:

@@ -28,17 +28,30 @@ if TYPE_CHECKING:
 @click.option(
     "--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it."
 )
+@click.option(
+    "--counters", is_flag=True, help="Add the queue length of each stream and copy bandwidths."
+)
+@click.option("--critical-path", is_flag=True, help="Draw what decided how long the steps took.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @options.formats("text", "json")
 @options.opening
 def command(
-    paths: tuple[str, ...], kind: str, output: str, force: bool, format_: str, opening: OpenOptions
+    paths: tuple[str, ...],
+    kind: str,
+    output: str,
+    counters: bool,
+    critical_path: bool,
+    force: bool,
+    format_: str,
+    opening: OpenOptions,
 ) -> None:
     """Write the timeline for another viewer.
 
     Tracks, launch arrows and counters are those of `stepscope ui`, with steps and with idle time
-    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope. Nothing is
-    printed, but with --format json one line that says what was written.
+    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope. --counters adds
+    how many operations wait in each stream's queue, and the bandwidth of copies; --critical-path
+    draws the chain of work and waits that decided how long the steps took. Nothing is printed, but
+    with --format json one line that says what was written.
     """
     import gzip
 
@@ -50,7 +63,7 @@ def command(
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
     options.refuse_inputs(output)
-    parts = Job(paths, **opening).views.exported(kind)
+    parts = Job(paths, **opening).exported(kind, counters=counters, critical_path=critical_path)
     try:
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
             for part in parts:

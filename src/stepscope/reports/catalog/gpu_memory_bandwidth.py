@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.counters import Series, bandwidth
+from stepscope.activity.counters import Series, bandwidth
 from stepscope.reports.gpu_work import (
     DEVICE,
     MEMORY,

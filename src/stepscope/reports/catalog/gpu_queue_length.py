@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.reports.counters import Series, queue_length, until_next_ns
+from stepscope.activity.counters import Series, queue_length, until_next_ns
 from stepscope.reports.gpu_work import (
     STREAM,
     WITHOUT_LAST_STEP,

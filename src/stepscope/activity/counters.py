@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from stepscope.tabular.maths import FloatArray
 from stepscope.trace.frame import AnyArray, IntArray
 
 
@@ -74,7 +74,7 @@ def _running(counter: IntArray, change: AnyArray) -> AnyArray:
     return value
 
 
-def until_next_ns(series: Series) -> FloatArray:
+def until_next_ns(series: Series) -> npt.NDArray[np.float64]:
     """How long each value holds; NaN for the last one of a counter."""
     length = np.full(len(series.time_ns), np.nan)
     same = series.counter[1:] == series.counter[:-1]
