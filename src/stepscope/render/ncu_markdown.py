@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.result import Against, Explanation, KernelTable
 from stepscope.render.markdown import escape
-from stepscope.render.ncu import against_rows, explanation_rows, kernels_table
+from stepscope.render.ncu import against_rows, explanation_rows, kernels_table, renaming
 from stepscope.render.tables import as_markdown
 from stepscope.render.text import clean
 
@@ -54,6 +54,7 @@ def against_markdown(found: Against) -> str:
             f"{clean(pair.name, 110)}: {pair.before:,} launches before, {pair.after:,} after, "
             f"limited by {was}{change}"
         )
+        limits += [line.strip() for line in renaming(pair)]
     notes = [
         *limits,
         *(f"only before: {clean(name, 200)}" for name in found.only_before),
