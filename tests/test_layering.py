@@ -108,7 +108,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
