@@ -53,11 +53,11 @@ def measured(command: list[str], environment: dict[str, str]) -> tuple[float, fl
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert child.stderr is not None
-    said = child.stderr.read().decode(errors="replace")
+    stated = child.stderr.read().decode(errors="replace")
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise SystemExit(f"{command[0]} failed:\n{said[-2000:]}")
+        raise SystemExit(f"{command[0]} failed:\n{stated[-2000:]}")
     return time.perf_counter() - began, usage.ru_maxrss / 1024
 
 

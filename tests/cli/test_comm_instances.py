@@ -31,7 +31,7 @@ def _events(rank: int) -> list[dict[str, Any]]:
              "tid": 1, "ts": at, "dur": 9_990.0, "args": {"External id": step}}
         )  # fmt: skip
         received = [SHARE[rank]] * RANKS
-        said = {
+        output = {
             "Collective name": "all_to_allv", "dtype": "Float",
             "In msg nelems": sum(SHARE) * WIDTH, "Out msg nelems": sum(received) * WIDTH,
             "In split size": str(list(SHARE)), "Out split size": str(received),
@@ -42,7 +42,7 @@ def _events(rank: int) -> list[dict[str, Any]]:
             (
                 ("gemm", at + 100, at + 3000, {}),
                 ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-                 at + 3100 + late, at + 5000, said),
+                 at + 3100 + late, at + 5000, output),
                 ("gemm", at + 5100, at + 9000, {}),
             )
         ):  # fmt: skip

@@ -138,13 +138,13 @@ def test_a_real_run_with_itself(reader: Stepscope) -> None:
     assert all(node["gpu_before_ns"] == node["gpu_after_ns"] for node in nodes)
     # calls by name, from the file itself: every step does the same
     raw = json.loads(gzip.decompress(capture.read_bytes()))["traceEvents"]
-    said = Counter(e["name"] for e in raw if e.get("cat") == "cpu_op")
+    output = Counter(e["name"] for e in raw if e.get("cat") == "cpu_op")
     names = reader.json("compare", capture, capture, "--by", "name")["nodes"]
     calls = {node["path"][0]: node["calls_before"] for node in names}
     for name in ("aten::lstm_cell", "aten::linear", "aten::sigmoid_"):
-        if name in said:
-            assert calls[name] == said[name] / 10
-    assert said["aten::lstm_cell"]
+        if name in output:
+            assert calls[name] == output[name] / 10
+    assert output["aten::lstm_cell"]
 
 
 def test_refusals(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Needs ``pip install HolisticTraceAnalysis 'pandas<3'``; that is no dependency of the project, so the
 answers about the committed captures are committed too: ``python -m tests.reports.hta_oracle`` in an
-environment that has it writes them anew.
+environment that has it writes them again.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Book = dict[int, "list[pa.Table]"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _switch(name: str, says: str) -> Callable[[F], F]:
+def _switch(name: str, message: str) -> Callable[[F], F]:
     """``--name [true|false]``, as nsys has them; without value it is true."""
     return click.option(
         name,
@@ -36,7 +36,7 @@ def _switch(name: str, says: str) -> Callable[[F], F]:
         is_flag=False,
         flag_value="true",
         default="false",
-        help=says,
+        help=message,
     )
 
 
@@ -302,8 +302,8 @@ def _warn(outcome: Outcome, target: Target, name: str, *, several: bool) -> None
         of = f" of {name}" if several else ""
         click.echo(f"SKIPPED {report}{of}: {outcome.missing}", err=True)
     elif not outcome.table.num_rows and target.output != "-":
-        said = about(outcome.table, "none_found") or "no row results"
-        click.echo(f"{name}: {report}: {said}", err=True)
+        stated = about(outcome.table, "none_found") or "no row results"
+        click.echo(f"{name}: {report}: {stated}", err=True)
 
 
 def _is_workbook(output: str) -> bool:

@@ -84,14 +84,14 @@ def _described(c: Collectives) -> _Described:
     given: list[IntArray] = []
     taken: list[IntArray] = []
     for p, rank in zip(c.participants, c.matched.ranks, strict=True):
-        said = p.read("collective", *_SAID)
-        row = described_by(said, p.lane, rank.op)
-        found.dtype.extend(_texts(said, "dtype", row))
-        found.in_splits.extend(_texts(said, "in_splits", row))
-        found.out_splits.extend(_texts(said, "out_splits", row))
+        stated = p.read("collective", *_SAID)
+        row = described_by(stated, p.gpu, rank.op)
+        found.dtype.extend(_texts(stated, "dtype", row))
+        found.in_splits.extend(_texts(stated, "in_splits", row))
+        found.out_splits.extend(_texts(stated, "out_splits", row))
         width = np.array([kinds.element_bytes(text) for text in found.dtype[-len(row) :]], np.int64)
         for parts, column in ((given, "in_elements"), (taken, "out_elements")):
-            count = np.append(said[column], -1)[row] if len(said) else np.full(len(row), -1)
+            count = np.append(stated[column], -1)[row] if len(stated) else np.full(len(row), -1)
             parts.append(np.where((count >= 0) & (width > 0), count * width, -1))
     return _Described(
         found.dtype,
@@ -102,11 +102,11 @@ def _described(c: Collectives) -> _Described:
     )
 
 
-def _texts(said: Frame, column: str, rows: IntArray) -> list[str]:
-    if not len(said):
+def _texts(stated: Frame, column: str, rows: IntArray) -> list[str]:
+    if not len(stated):
         return [""] * len(rows)
-    texts = [*said.texts[column], ""]
-    codes = np.append(said[column], -1)[rows]
+    texts = [*stated.texts[column], ""]
+    codes = np.append(stated[column], -1)[rows]
     return [texts[code] for code in codes.tolist()]
 
 
@@ -116,26 +116,26 @@ def instance_table(c: Collectives | None) -> pa.Table:
 
     if c is None:
         return pa.table({name: pa.array([], pa.int64()) for name in INSTANCES})
-    told, matched = c.facts, c.matched
-    instances, of = matched.instances, told.instance
+    facts, matched = c.facts, c.matched
+    instances, of = matched.instances, facts.instance
     described = _described(c)
     ranks = np.array([rank.rank for rank in matched.ranks], np.int64)
     step = c.step_of(instances.last_start_ns)[of]
     start = np.concatenate(
         [
-            rank.clock.to(e.lane.ops["start_ns"][rank.op])
+            rank.clock.to(e.gpu.ops["start_ns"][rank.op])
             for e, rank in zip(c.explained, matched.ranks, strict=True)
         ]
     ).astype(np.int64)
     stream, op_id = (
         np.concatenate(
-            [e.lane.ops[name][r.op] for e, r in zip(c.explained, matched.ranks, strict=True)]
+            [e.gpu.ops[name][r.op] for e, r in zip(c.explained, matched.ranks, strict=True)]
         )
         for name in ("stream", "id")
     )
     size = instances.bytes
     least = np.full(len(instances), np.iinfo(np.int64).max)
-    np.minimum.at(least, of, told.transfer)
+    np.minimum.at(least, of, facts.transfer)
     known = (size >= 0) & (least > 0) & (least < np.iinfo(np.int64).max)
     # one rank alone: its time may be waiting for the others
     known &= instances.members > 1
@@ -149,16 +149,16 @@ def instance_table(c: Collectives | None) -> pa.Table:
         "group": groups.take(pa.array(instances.channel[of])),
         "group_size": instances.size[of],
         "members": instances.members[of],
-        "rank": ranks[told.device],
-        "device": np.array([r.device for r in matched.ranks], np.int64)[told.device],
+        "rank": ranks[facts.device],
+        "device": np.array([r.device for r in matched.ranks], np.int64)[facts.device],
         "stream": stream.astype(np.int64),
         "dtype": pa.array([text or None for text in described.dtype], pa.string()),
         "start_ns": start,
-        "duration_ns": told.end - told.start,
-        "lateness_ns": told.lateness,
+        "duration_ns": facts.end - facts.start,
+        "lateness_ns": facts.lateness,
         "skew_ns": (instances.last_start_ns - instances.first_start_ns)[of],
-        "waiting_ns": told.waiting,
-        "transfer_ns": told.transfer,
+        "waiting_ns": facts.waiting,
+        "transfer_ns": facts.transfer,
         "in_bytes": _unless_negative(described.given),
         "out_bytes": _unless_negative(described.taken),
         "message_bytes": _unless_negative(size[of]),
@@ -167,7 +167,7 @@ def instance_table(c: Collectives | None) -> pa.Table:
         "last_rank": ranks[instances.last[of]],
         "gpu_op_id": op_id.astype(np.int64),
     }
-    order = np.lexsort((ranks[told.device], of, instances.first_start_ns[of]))
+    order = np.lexsort((ranks[facts.device], of, instances.first_start_ns[of]))
     return pa.table({name: columns[name] for name in INSTANCES}).take(pa.array(order))
 
 
@@ -211,16 +211,16 @@ def _collect(
     received: dict[tuple[str, int, int], list[int]],
 ) -> None:
     """Add up (operations, bytes) by group, sender and receiver, as each side states them."""
-    told, instances = c.facts, c.matched.instances
+    facts, instances = c.facts, c.matched.instances
     described = _described(c)
-    inside = c.step_of(instances.last_start_ns)[told.instance] >= 0
+    inside = c.step_of(instances.last_start_ns)[facts.instance] >= 0
     if not inside.any():  # a capture without steps
         inside[:] = True
-    wanted = inside & (instances.kind[told.instance] == kinds.CODE["all_to_all"])
+    wanted = inside & (instances.kind[facts.instance] == kinds.CODE["all_to_all"])
     for row in np.flatnonzero(wanted).tolist():
-        channel = c.matched.channels[int(instances.channel[told.instance[row]])]
+        channel = c.matched.channels[int(instances.channel[facts.instance[row]])]
         group, ranks = ranks_text(channel.ranks), list(channel.ranks)
-        own = c.matched.ranks[int(told.device[row])].rank
+        own = c.matched.ranks[int(facts.device[row])].rank
         for text, size, into, outwards in (
             (described.in_splits[row], int(described.given[row]), sent, True),
             (described.out_splits[row], int(described.taken[row]), received, False),

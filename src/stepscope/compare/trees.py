@@ -66,9 +66,9 @@ def call_tree(e: Explanation, read: Reader) -> Node:
     count = np.bincount(path[shown], minlength=len(root.nodes))
     host = np.bincount(path[shown], weights=(stop - start)[shown], minlength=len(root.nodes))
     gpu = np.zeros(len(root.nodes))
-    ops, call = e.lane.ops, e.lane.call
+    ops, call = e.gpu.ops, e.gpu.call
     launched = np.flatnonzero(call >= 0)
-    api = e.lane.host.api
+    api = e.gpu.host.api
     at, by = api["start_ns"][call[launched]], api["thread_id"][call[launched]]
     length = (ops["end_ns"] - ops["start_ns"])[launched]
     wanted = (at >= begin) & (at < end)
@@ -112,7 +112,7 @@ def _host_events(
         frame = read(table, *wanted)
         if not len(frame):
             continue
-        keep = (frame["process_id"] == e.lane.process_id) & (frame["start_ns"] >= begin)
+        keep = (frame["process_id"] == e.gpu.process_id) & (frame["start_ns"] >= begin)
         keep &= frame["start_ns"] < end
         if table == "range":
             keep &= frame.equals("kind", "pushpop", "annotation")

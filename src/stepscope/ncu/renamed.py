@@ -169,16 +169,16 @@ def _ratio(a: int, b: int) -> float:
 
 
 def _evidence(a: _Kernel, b: _Kernel, score: Mapping[str, float]) -> list[str]:
-    said = [
+    stated = [
         "the same words in the name"
         if score["words"] == 1
         else f"{score['words']:.0%} of the words of the name"
     ]
     if score["numbers"] < 1:
-        said.append("other template arguments or tile sizes")
-    said.append("the same launch shape" if score["shape"] == 1 else "another launch shape")
+        stated.append("other template arguments or tile sizes")
+    stated.append("the same launch shape" if score["shape"] == 1 else "another launch shape")
     if a.before == b.before and a.after == b.after and (a.before or a.after):
-        said.append("between the same kernels")
+        stated.append("between the same kernels")
     if a.launches != b.launches:
-        said.append("another number of launches")
-    return said
+        stated.append("another number of launches")
+    return stated

@@ -66,7 +66,7 @@ def _placed(
             continue
         subject = simulation.subjects[part.device]
         op = int(subject.program.op[part.item])
-        ops, offset = subject.lane.ops, offsets_ns[part.device]
+        ops, offset = subject.gpu.ops, offsets_ns[part.device]
         stop = min(int(ops["end_ns"][op]) + offset, end_ns)
         start = min(max(int(ops["start_ns"][op]) + offset, cursor), max(stop, cursor))
         found += _between(waiting or [_late(part)], cursor, start)

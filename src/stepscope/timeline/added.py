@@ -115,7 +115,7 @@ def _counter(
         title,
         "gpu_op",
         f"{source.rank}/{process}/gpu{device}/{title}",
-        source.member,
+        source.rank_trace,
         source.rank,
         build=build,
         kind="counter",
@@ -127,13 +127,13 @@ def _counter(
 
 def drawn_track(timeline: Timeline, title: str, drawn: Drawn) -> Track:
     """A track of stretches."""
-    member = next(n for n, one in enumerate(timeline.members) if one.rank == drawn.rank)
+    rank_trace = next(n for n, one in enumerate(timeline.rank_traces) if one.rank == drawn.rank)
     return Track(
         0,
         title,
         "critical_path",
         f"{drawn.rank}/{drawn.process_id}/gpu{drawn.device}/{title}",
-        member,
+        rank_trace,
         drawn.rank,
         build=partial(_slices, timeline, drawn),
         process_id=drawn.process_id,
