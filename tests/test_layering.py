@@ -102,7 +102,7 @@ ARROWS: dict[str, set[str]] = {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
     },
-    "reports": {"tabular", "sql", "trace", "intervals"},
+    "reports": {"activity", "tabular", "sql", "trace", "intervals"},
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
@@ -111,7 +111,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.timeline import Timeline
 
 _SHORTEST_S = 1e-3
@@ -347,6 +348,26 @@ class Job:
             raise InputError(without_memory(self.paths[0], self.traces[0].meta))
         return found
 
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
+
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
 
@@ -398,6 +419,50 @@ class Job:
             return critical_path(self.simulation, readers, self.paths, step)
 
         return self._answers.find(f"critical path {step}", CriticalPath, made)
+
+    def exported(
+        self, kind: str, *, counters: bool = False, critical_path: bool = False
+    ) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            critical_path: whether to draw what decided how long the steps took.
+
+        Raises:
+            InputError: the critical path is asked for, and a trace holds no GPU work.
+        """
+        drawn: list[Drawn] = []
+        if critical_path:
+            drawn = list(self._drawn_path())
+        return self.views.exported(kind, counters=counters, drawn=drawn)
+
+    def _drawn_path(self) -> Iterator[Drawn]:
+        """The critical path, one piece a device."""
+        import numpy as np
+
+        from stepscope.simulation.overlay import stretches
+        from stepscope.timeline.added import Drawn
+
+        timeline = self.timeline
+        offset = {
+            rank_trace.rank: offset
+            for rank_trace, offset in zip(timeline.rank_traces, timeline.offsets_ns, strict=True)
+        }
+        devices = self.simulation.devices
+        found = stretches(self.simulation, [offset[rank] for rank, _ in devices])
+        for number, (rank, e) in enumerate(devices):
+            mine = [one for one in found if one.device == number]
+            if mine:
+                yield Drawn(
+                    rank,
+                    e.gpu.process_id,
+                    e.gpu.device,
+                    np.array([one.start_ns for one in mine], np.int64),
+                    np.array([one.end_ns for one in mine], np.int64),
+                    [one.text for one in mine],
+                )
 
     @property
     def findings(self) -> list[Finding]:
