@@ -50,8 +50,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
-            *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("diagnosis", "compare", "timeline"),
+            *("importers", "trace", "steps", "gaps", "kernels", "collectives", "operators"),
+            *("simulation", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -93,7 +93,10 @@ ARROWS: dict[str, set[str]] = {
     "jobs": {"collectives", "breakdown", "activity", "trace"},
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
-    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "derived": {
+        *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
     "tabular": {"trace", "intervals"},
     "timeline": {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
