@@ -94,7 +94,7 @@ ARROWS: dict[str, set[str]] = {
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {
-        *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
     },
     "tabular": {"trace", "intervals"},
@@ -106,8 +106,8 @@ ARROWS: dict[str, set[str]] = {
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
-        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("activity", "trace", "intervals"),
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),

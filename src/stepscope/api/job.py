@@ -428,6 +428,7 @@ class Job:
             remarks=self.remarks,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
+            levers=self.explained.levers,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from stepscope.activity.host import cut
 from stepscope.activity.locations import function_at
 from stepscope.breakdown.explain import Explanation
 from stepscope.derived import DEVICE, DerivedTable, of_device
+from stepscope.derived.kernel_family import coded_text
 from stepscope.gaps.details import gap_details
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import JobView
@@ -60,10 +60,10 @@ def detail_table(job: JobView) -> pa.Table:
             "gap": found.gap,
             "start_ns": pieces["start_ns"],
             "end_ns": pieces["end_ns"],
-            "cause": _text(pieces["cause"], CAUSES),
+            "cause": coded_text(pieces["cause"], CAUSES),
             "gpu_op_id": pa.array(e.lane.ops["id"][np.maximum(op, 0)], mask=op < 0),
-            "ended_by": _text(ended, endings),
-            "launch_call": _text(
+            "ended_by": coded_text(ended, endings),
+            "launch_call": coded_text(
                 np.where(launch >= 0, api["name"][np.maximum(launch, 0)], -1)
                 if len(api)
                 else launch,
@@ -72,11 +72,11 @@ def detail_table(job: JobView) -> pa.Table:
             "launch_start_ns": pa.array(
                 api["start_ns"][np.maximum(launch, 0)] if len(api) else launch, mask=launch < 0
             ),
-            "host_call": _text(found.call, found.calls),
-            "range": _text(found.range, [plain_range_name(text) for text in found.ranges]),
-            "operator": _text(found.operator, found.operators),
-            "function": _text(found.function, [function_at(text) for text in found.functions]),
-            "stack": _text(found.stack, found.stacks),
+            "host_call": coded_text(found.call, found.calls),
+            "range": coded_text(found.range, [plain_range_name(text) for text in found.ranges]),
+            "operator": coded_text(found.operator, found.operators),
+            "function": coded_text(found.function, [function_at(text) for text in found.functions]),
+            "stack": coded_text(found.stack, found.stacks),
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts).unify_dictionaries()
@@ -109,22 +109,6 @@ def _endings(e: Explanation, op: IntArray) -> tuple[IntArray, list[str]]:
     )
     found = np.where(ops.equals("kind", "memset")[row], memset, found)
     return np.where(op >= 0, found, end), labels
-
-
-def _text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:
-    """Codes into values as a text column of those that are used; negative codes are null."""
-    import pyarrow as pa
-
-    place: dict[str, int] = {}
-    used = np.zeros(len(values) + 1, bool)
-    used[codes] = True
-    shared = np.full(len(values) + 1, -1, np.int32)
-    for code in np.flatnonzero(used[:-1]).tolist():
-        shared[code] = place.setdefault(values[code], len(place))
-    found = shared[codes]
-    return pa.DictionaryArray.from_arrays(
-        pa.array(found, mask=found < 0), pa.array(list(place), pa.string())
-    )
 
 
 TABLE = DerivedTable(
