@@ -4,7 +4,8 @@ usage: python3 benchmarks/levers.py OUTPUT_FOLDER [PAIR...]
 
 Needs PyTorch and a GPU. Of each pair it prints one JSON line with the median step of both sides (of
 ``batch``: for the same number of samples), and writes a trace of the side without the lever, with
-shapes, to OUTPUT_FOLDER/PAIR.json.gz. ``stepscope diagnose`` on that trace must predict the other.
+shapes, to OUTPUT_FOLDER/PAIR.json.gz, and of the side with it to OUTPUT_FOLDER/PAIR.on.json.gz.
+``stepscope diagnose`` on the first must predict the step of the second.
 """
 
 from __future__ import annotations
@@ -204,8 +205,8 @@ def traced(step: Step, file: Path) -> None:
     with profile(activities=activities, record_shapes=True, schedule=plan) as profiler:
         for _ in range(TRACED + 3):
             step()
-            torch.cuda.synchronize()
             profiler.step()
+        torch.cuda.synchronize()
     profiler.export_chrome_trace(str(file))
 
 
@@ -222,8 +223,11 @@ def main() -> None:
             traced(off, folder / f"{name}.json.gz")
             del off
             torch.cuda.empty_cache()
-            on = timed(pair(name, on=True))
-            found["on_ms"] = round(on / 2 if name == "batch" else on, 3)
+            on = pair(name, on=True)
+            took = timed(on)
+            found["on_ms"] = round(took / 2 if name == "batch" else took, 3)
+            traced(on, folder / f"{name}.on.json.gz")
+            del on
         except Exception as error:  # the other pairs are measured all the same
             found["error"] = f"{type(error).__name__}: {error}"[:300]
         torch.cuda.empty_cache()

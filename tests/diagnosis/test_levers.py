@@ -159,7 +159,7 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     lever = named(found, "lower_precision")
     peaks = peaks_of("NVIDIA H200")
     assert peaks is not None
-    gain = 1 + (peaks.half / peaks.tf32 - 1) * 0.8
+    gain = peaks.half / peaks.tf32
     assert lever.time_ns_per_step == pytest.approx(6 * 200e3 * (1 - 1 / gain), rel=0.01)
     assert "TF32" in lever.message
 

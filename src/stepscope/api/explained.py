@@ -182,8 +182,7 @@ class Explained:
         from stepscope.diagnosis.lever import pulled
         from stepscope.diagnosis.ranking import reported
 
-        ids = frozenset(item.cause.id for item in reported(self.ranked))
-        return pulled(reference_of(self.cases), ids, lambda: self.simulation)
+        return pulled(reference_of(self.cases), reported(self.ranked), lambda: self.simulation)
 
 
 def changes_of(

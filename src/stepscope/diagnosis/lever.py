@@ -21,11 +21,13 @@ from stepscope.diagnosis.cause import Case, Figure, causes, located
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
 from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import Finding, Severity
 from stepscope.diagnosis.sentence import filled
+from stepscope.gaps.idle import CAUSES
 from stepscope.kernels.view import Repair
 from stepscope.operators.bounds import own_time_ns
-from stepscope.simulation import Free, Simulation
+from stepscope.simulation import Change, Free, Simulation
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ class Pulled:
         own_ns: device time that each of its operations has to itself.
         saved_ns: what of it the change saves.
         predicted: the step after the change.
+        after: whether it gains that only once the findings are repaired.
     """
 
     lever: Lever
@@ -142,6 +145,7 @@ class Pulled:
     own_ns: IntArray
     saved_ns: IntArray
     predicted: Predicted
+    after: bool = False
 
     @property
     def gain_ns(self) -> float:
@@ -150,38 +154,38 @@ class Pulled:
 
 
 def noise_ns(case: Case) -> float:
-    """A gain up to this is noise: two standard errors of the mean step, at least 1 % of it, ns."""
-    steps = case.explanation.steady_durations_ns
+    """A gain up to this is noise, ns: two standard errors of the steps' compute, at least 1 %.
+
+    What the steps wait for varies as well, and more under a profiler; levers are about the kernels.
+    """
+    e = case.explanation
+    steps = e.accounting.compute_ns[e.first : e.last + 1]
     error = 2 * float(np.std(steps)) / float(np.sqrt(max(len(steps), 1)))
     return max(error, NOISE_SHARE * case.step_ns)
 
 
 def pulled(
-    case: Case, reported: frozenset[str], simulation: Callable[[], Simulation]
+    case: Case, found_causes: Sequence[Ranked], simulation: Callable[[], Simulation]
 ) -> list[Pulled]:
     """The levers of a device whose gain is above the noise, the largest gain first.
 
     Args:
         case: the device.
-        reported: ids of the job's findings: neither they nor their kernels are repeated.
+        found_causes: what is reported of the job: neither causes nor their kernels are repeated.
         simulation: gives the job's replay.
     """
     kernels = case.explanation.kernels
-    if "insufficient_data" in reported:
-        return []
+    reported = {item.cause.id for item in found_causes}
     taken = np.zeros(len(kernels.lane.ops), bool)
+    if INSUFFICIENT in reported or not len(taken):
+        return []
     for cause, repair in case.explanation.inside_kernels.repairs.items():
         if cause in reported:
             taken[repair.rows] = True
     own = own_time_ns(kernels)
     least = noise_ns(case)
+    replays = _replays(case, found_causes, simulation)
     result: list[Pulled] = []
-    if not len(own):
-        return result
-    # a host that only recording makes the limit is none: the kernels are what is left
-    recording = bool(reported) and not any(causes()[cause].of_program for cause in reported)
-    alone = len(case.job.cases) == 1 and not recording
-    replay = simulation() if alone else None
     for lever in levers().values():
         if reported.intersection(lever.instead):
             continue
@@ -193,27 +197,62 @@ def pulled(
         saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
         if kernels.per_step(int(saved.sum())) <= least:
             continue
-        predicted = _predicted(case, repair, own[repair.rows], saved, replay)
+        predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)
         if case.step_ns - predicted.step_ns <= least:
             continue
         if lever.claims:
             taken = taken.copy()
             taken[repair.rows] = True
-        result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted))
+        result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 
 
-def _predicted(
-    case: Case,
-    repair: Repair,
-    own_ns: IntArray,
-    saved_ns: IntArray,
-    replay: Simulation | None,
-) -> Predicted:
-    """The step after a change: replayed where that is possible, else by arithmetic.
+@dataclass(frozen=True)
+class _Replays:
+    """The job replayed as it is, and with its findings repaired.
 
-    The replay knows when the host would become the limit, at the pace that it has while it is
-    recorded; what the kernels save is therefore the other end of the range.
+    Attributes:
+        replay: the replay.
+        repairs: the changes that repair what is reported; empty where nothing is.
+        repaired_ns: the step with them.
+    """
+
+    replay: Simulation
+    repairs: list[Change]
+    repaired_ns: float
+
+
+def _replays(
+    case: Case, found_causes: Sequence[Ranked], simulation: Callable[[], Simulation]
+) -> _Replays | None:
+    """None where arithmetic has to do: several devices, or a replay that misses the step."""
+    if len(case.job.cases) > 1:
+        return None
+    replay = simulation()
+    if abs(replay.replay_error) > LARGEST_REPLAY_ERROR:
+        return None
+    repairs: list[Change] = []
+    for item in found_causes:
+        detection = item.detection
+        if detection.repair is not None:
+            repairs += changes_of_repair(case, detection.repair, "expected", None)
+        elif detection.change is not None:
+            repairs += [detection.change, *detection.also]
+        elif item.cause.id in CAUSES:
+            repairs.append(Free(item.cause.id))
+    if case.explanation.recording_ns and Free("profiler_overhead") not in repairs:
+        repairs.append(Free("profiler_overhead"))
+    repaired = float(replay.predict(repairs).step_ns) if repairs else 0.0
+    return _Replays(replay, repairs, repaired)
+
+
+def _predicted(
+    case: Case, repair: Repair, own_ns: IntArray, saved_ns: IntArray, replays: _Replays | None
+) -> tuple[Predicted, bool]:
+    """The step after a change; and whether it gains that only once the findings are repaired.
+
+    By replay where that is possible: it knows when the host would become the limit, at the pace
+    that it has while it is recorded. What the kernels save is the other end of the range.
     """
     kernels = case.explanation.kernels
     step = case.step_ns
@@ -225,28 +264,26 @@ def _predicted(
     ]
     gain = kernels.per_step(int(saved_ns.sum()))
     low, middle, high = min(gains[0], gain), gain, max(gains[1], gain)
-    plain = Predicted(step - middle, step - high, step - low)
-    if replay is None or abs(replay.replay_error) > LARGEST_REPLAY_ERROR:
-        return plain
-    bounds: tuple[Bound, ...] = ("expected", "high")
-    expected, least = (
-        replay.predict(changes_of_repair(case, repair, bound, None)) for bound in bounds
-    )
-    gained = step - float(expected.step_ns)
-    if case.explanation.recording_ns:
-        # recording slows the host, which then hides what the program itself would gain
-        quick = Free("profiler_overhead")
-        change = [*changes_of_repair(case, repair, "expected", None), quick]
-        before, after = replay.predict([quick]).step_ns, replay.predict(change).step_ns
-        gained = max(gained, float(before - after))
-    most = kernels.per_step(spent)
-    predicted = step - min(max(gained, 0.0), most)
+    if replays is None:
+        return Predicted(step - middle, step - high, step - low), False
+    replay, most = replays.replay, kernels.per_step(spent)
+
+    def gained(bound: Bound) -> tuple[float, float]:
+        """As it is, and with the findings repaired."""
+        change = changes_of_repair(case, repair, bound, None)
+        alone = min(max(step - float(replay.predict(change).step_ns), 0.0), most)
+        if not replays.repairs:
+            return alone, 0.0
+        with_them = float(replay.predict([*replays.repairs, *change]).step_ns)
+        return alone, min(max(replays.repaired_ns - with_them, 0.0), most)
+
+    now, later = gained("expected")
+    after = later > now + noise_ns(case)
+    chosen = max(now, later)
+    least = min(max(gained("high")), chosen, low)
     return Predicted(
-        predicted,
-        min(step - high, predicted),
-        min(max(predicted, float(least.step_ns), step - low), step),
-        expected.replay_error,
-    )
+        step - chosen, step - max(high, chosen), step - least, replay.replay_error
+    ), after
 
 
 def lever_table(found: Sequence[Pulled]) -> pa.Table:
@@ -312,6 +349,8 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
+    if item.after:
+        message += "; that shortens the step once what is found above is repaired"
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
     return Finding(
         cause=lever.id,

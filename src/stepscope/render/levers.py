@@ -87,7 +87,7 @@ def headline(lever: Finding) -> str:
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
     return (
-        f"{clean(lever.message.partition(': ')[0])} gains about {milliseconds(gain)} a step, "
+        f"{clean(lever.message.partition(': ')[0])}: about {milliseconds(gain)} less a step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
         f"{milliseconds(most)})"
     )

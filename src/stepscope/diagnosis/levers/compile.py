@@ -11,13 +11,14 @@ from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_jax
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.intervals.distinct import among
-from stepscope.kernels.view import FAMILY_NAMES
-from stepscope.trace.frame import BoolArray
+from stepscope.kernels.view import FAMILY_NAMES, Kernels
+from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "compile"
 _MERGED: Final = ("elementwise", "dropout", "random", "copy", "reduction", "softmax",
                   "normalisation", "loss")  # fmt: skip
 _LEAST_KERNELS = 2
+_SAME_SIZE = 0.02  # grids are rounded up to whole blocks
 _ASSUMED_TENSORS = 2  # of a kernel whose name does not tell: it reads one and writes one
 
 
@@ -38,6 +39,12 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     length = np.bincount(run[can], minlength=int(run[-1]) + 1 if len(run) else 0)
     inside = can & (length[run] >= _LEAST_KERNELS) if len(run) else can
     rows, run = order[inside], run[inside]
+    elements = _elements(kernels, rows)
+    # casts of one weight after the other stand in a row and have nothing to do with each other
+    joined = np.zeros(len(rows) + 1, bool)
+    joined[1:-1] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
+    part_of = joined[:-1] | joined[1:]
+    rows, run, elements = rows[part_of], run[part_of], elements[part_of]
     if not len(rows):
         return None
     duration = kernels.duration_ns[rows]
@@ -48,7 +55,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     reads = np.where(reduces, duration, each)
     writes = np.where(reduces, 0, each)
     linked = np.zeros(len(rows), bool)
-    linked[1:] = run[1:] == run[:-1]
+    linked[1:] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
     between = np.zeros(len(rows))
     between[1:] = np.where(linked[1:], np.minimum(writes[:-1], reads[1:]), 0)
     saved = between.copy()
@@ -83,6 +90,20 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         ],
         next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
     )
+
+
+def _elements(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements of the result of contiguous elementwise kernels, by their launch; 0 for others."""
+    each = np.array([c.thread_elements for c in kernels.classes] + [0])
+    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.lane.ops["name"]])[rows]
+    return found
+
+
+def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
+    """Whether one kernel's result may be the next one's operand: of one size, if that is known."""
+    unknown = (before == 0) | (after == 0)
+    found: BoolArray = unknown | (np.abs(before - after) <= _SAME_SIZE * np.maximum(before, after))
+    return found
 
 
 LEVER = Lever(

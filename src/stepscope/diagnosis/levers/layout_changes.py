@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
 
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever, changed
+from stepscope.kernels.fusion import LAYOUT_CHANGE
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "layout_changes"
-_REORDER: Final = re.compile(
-    r"nchwToNhwc|nhwcToNchw|tensorTransformGeneric|nchw2nhwc|nhwc2nchw|batched_transpose_",
-    re.IGNORECASE,
-)
 _STAYS: Final = 0.3
 """Share that may stay: the first convolution's input, and operators that have no other order."""
 
@@ -23,7 +19,7 @@ _STAYS: Final = 0.3
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions."""
     kernels = case.explanation.kernels
-    mine = kernels.lane.ops.matches("name", _REORDER) & kernels.lane.is_compute
+    mine = kernels.lane.ops.matches("name", LAYOUT_CHANGE) & kernels.lane.is_compute
     rows = np.flatnonzero(mine & kernels.steady & ~taken)
     if not len(rows):
         return None
