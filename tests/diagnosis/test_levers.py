@@ -1,4 +1,4 @@
-"""Levers: planted kernels and what they take without, look-alikes, and the contract's promises."""
+"""Levers: planted kernels and what they take without, differential, and the contract's promises."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_vocabulary_off_the_grid(tmp_path: Path) -> None:
     def least_us(size: int) -> float:
         return 2 * 4096 * 1024 * size / peaks.half * 1e6
 
-    # others attain 70 %, the odd one 40 %
+    # others achieve 70 %, the odd one 40 %
     found = _gemms(tmp_path, (50304, least_us(50304) / 0.7), (50257, least_us(50257) / 0.4))
     lever = named(found, "aligned_shapes")
     assert "50257" in lever.message
@@ -232,7 +232,7 @@ def test_the_bound_is_the_ceiling_of_what_is_known(tmp_path: Path) -> None:
     assert bound.bound_ns == pytest.approx(16 * least * 1e3, rel=0.01)
     (category,) = found.kernels.categories
     assert (category.category, category.bound) == ("matmul", "compute")
-    assert category.attained == pytest.approx(0.5, rel=0.01)
+    assert category.achieved == pytest.approx(0.5, rel=0.01)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -249,16 +249,16 @@ def test_what_levers_promise_holds_on_captures(file: str) -> None:
         assert lever.prediction_low_ns <= lever.predicted_step_ns <= lever.prediction_high_ns
         assert value["step_ns"] - lever.prediction_low_ns <= value["kernels_ns_per_step"] + 1
         assert unsupported(lever.message, lever.evidence, lever.names) == []
-    told = ", ".join(f"'{cause}'" for cause in reported) or "''"
+    answer = ", ".join(f"'{cause}'" for cause in reported) or "''"
     shared = job.figure(
         "SELECT count(*) FROM kernel_lever l JOIN kernel_repair r USING (gpu_op_id) "
-        f"WHERE r.cause IN ({told})"
+        f"WHERE r.cause IN ({answer})"
     )
     assert shared == 0
     assert job.verify(msgspec.json.encode(diagnosis)).verified
     split = diagnosis.kernels
     assert split is not None
-    compute = sum(lane.compute_ns for lane in diagnosis.accounting) / case.explanation.n_steady
+    compute = sum(gpu.compute_ns for gpu in diagnosis.accounting) / case.explanation.n_steady
     assert sum(one.time_ns_per_step for one in split.categories) == pytest.approx(compute, rel=1e-3)
     assert split.bound is not None
     assert split.bound.fused_bound_ns <= split.bound.bound_ns <= case.step_ns + 1

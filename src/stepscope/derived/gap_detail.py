@@ -10,7 +10,7 @@ from stepscope.activity.host import cut
 from stepscope.activity.locations import function_at
 from stepscope.breakdown.explain import Explanation
 from stepscope.derived import DEVICE, DerivedTable, of_device
-from stepscope.derived.kernel_family import coded_text
+from stepscope.derived.kernel_category import coded_text
 from stepscope.gaps.details import gap_details
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import JobView
@@ -51,8 +51,8 @@ def detail_table(job: JobView) -> pa.Table:
     for device in job.devices:
         e = device.explanation
         pieces = _by_step(e)
-        found = gap_details(e.lane, device.read, pieces, e.steps.label)
-        op, launch, api = found.op, found.launch, e.lane.host.api
+        found = gap_details(e.gpu, device.read, pieces, e.steps.label)
+        op, launch, api = found.op, found.launch, e.gpu.host.api
         ended, endings = _endings(e, op)
         columns = {
             **of_device(device, len(pieces)),
@@ -61,7 +61,7 @@ def detail_table(job: JobView) -> pa.Table:
             "start_ns": pieces["start_ns"],
             "end_ns": pieces["end_ns"],
             "cause": coded_text(pieces["cause"], CAUSES),
-            "gpu_op_id": pa.array(e.lane.ops["id"][np.maximum(op, 0)], mask=op < 0),
+            "gpu_op_id": pa.array(e.gpu.ops["id"][np.maximum(op, 0)], mask=op < 0),
             "ended_by": coded_text(ended, endings),
             "launch_call": coded_text(
                 np.where(launch >= 0, api["name"][np.maximum(launch, 0)], -1)
@@ -91,7 +91,7 @@ def _by_step(e: Explanation) -> Frame:
 
 def _endings(e: Explanation, op: IntArray) -> tuple[IntArray, list[str]]:
     """Code of a text for each operation that ended a gap, and the texts."""
-    ops = e.lane.ops
+    ops = e.gpu.ops
     labels = [*(kernel.label for kernel in e.kernels.classes), WINDOW_END, "memset", "copy"]
     end, memset, copy = range(len(labels) - 3, len(labels))
     copies = ops.texts["copy_kind"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stepscope.derived import DEVICE, DerivedTable, of_device
-from stepscope.derived.kernel_family import coded_text
+from stepscope.derived.kernel_category import coded_text
 from stepscope.jobs.view import JobView
-from stepscope.kernels.view import FAMILY_NAMES
+from stepscope.kernels.view import CATEGORY_NAMES
 from stepscope.operators.bounds import kernel_bounds
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS: Final = {
     "end_ns": "end, ns since the origin",
     "steady": "whether it starts in the steady steps",
     "compute": "whether it is a kernel that computes, rather than communication, a copy or a set",
-    "family": "what kind of work it is, by its name; null for copies and sets",
+    "category": "what kind of work it is, by its name; null for copies and sets",
     "own_ns": "device time that it has to itself: operations at the same time share it, ns",
     "least_ns": "what it takes at least by the device's ceilings, ns; null where its work is not "
     "known",
@@ -37,7 +37,7 @@ def bound_table(job: JobView) -> pa.Table:
     parts = []
     for device in job.devices:
         e = device.explanation
-        kernels, ops = e.kernels, e.lane.ops
+        kernels, ops = e.kernels, e.gpu.ops
         found = kernel_bounds(kernels, device.read)
         columns = {
             **of_device(device, len(ops)),
@@ -45,8 +45,8 @@ def bound_table(job: JobView) -> pa.Table:
             "start_ns": ops["start_ns"],
             "end_ns": ops["end_ns"],
             "steady": kernels.steady,
-            "compute": e.lane.is_compute,
-            "family": coded_text(kernels.family, FAMILY_NAMES),
+            "compute": e.gpu.is_compute,
+            "category": coded_text(kernels.category, CATEGORY_NAMES),
             "own_ns": found.own_ns,
             "least_ns": pa.array(found.least_ns, mask=~found.known),
             "by_arithmetic": found.by_arithmetic,

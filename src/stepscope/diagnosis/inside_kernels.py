@@ -7,7 +7,7 @@ from typing import Literal
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.diagnosis.tool_cost import doubtful_ns
+from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
 from stepscope.kernels.view import Repair
 from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
 
@@ -44,7 +44,7 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
         rank: its rank; None where it is the only device.
     """
     total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
-    ids = case.explanation.lane.ops["id"][repair.rows]
+    ids = case.explanation.gpu.ops["id"][repair.rows]
     if repair.replaced:
         a_step = total // case.explanation.n_steady
         return [FuseOps(tuple(ids.tolist()), a_step, rank)]
@@ -60,7 +60,7 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
 
 def repair_figures(cause: str) -> list[Figure]:
     """Kernels that a repair changes: how many, their time, and the time they are left with."""
-    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
     return [
         Figure(
             "kernels_per_step",
@@ -84,7 +84,7 @@ def saved_time_sql(cause: str) -> str:
     """What the repair of a cause's kernels saves, ns a step."""
     return (
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
-        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
     )
 
 
@@ -93,12 +93,12 @@ def detection(
     cause: str,
     repair: Repair,
     *,
-    says: str,
-    do: list[str],
+    message: str,
+    recommendations: list[str],
     figures: list[Figure] | None = None,
     texts: dict[str, str] | None = None,
     next_capture: str | None = None,
-    unsure_ns: float = 0.0,
+    uncertain_ns: float = 0.0,
     absorbs: frozenset[tuple[str, int]] = frozenset(),
 ) -> Detection:
     """A detection whose time is what the repair saves.
@@ -107,13 +107,13 @@ def detection(
         case: the device.
         cause: public id.
         repair: the repair.
-        says: the sentence's predicate, a template.
-        do: what to change, most effective first.
+        message: the sentence's predicate, a template.
+        recommendations: what to change, most effective first.
         figures: evidence beyond the repair itself.
         texts: names that the sentence uses.
         next_capture: a command that would sharpen the finding; by default the capture that names
             the line, where the trace has no lines.
-        unsure_ns: further time that may belong to it, ns a step.
+        uncertain_ns: further time that may belong to it, ns a step.
         absorbs: (cause, rank) of findings that are symptoms of this one.
     """
     kernels = case.explanation.kernels
@@ -123,10 +123,10 @@ def detection(
     return Detection(
         time_ns=saved,
         direct_ns=min(least, saved),
-        unsure_ns=max(most - saved, 0.0) + unsure_ns,
-        doubt_ns=doubtful_ns(case, kernels.per_step(repair.total_idle_ns)),
-        says=says,
-        do=do,
+        uncertain_ns=max(most - saved, 0.0) + uncertain_ns,
+        overhead_ns=uncertain_overhead_ns(case, kernels.per_step(repair.total_idle_ns)),
+        message=message,
+        recommendations=recommendations,
         figures=[*repair_figures(cause), *(figures or [])],
         where=located(place),
         texts=texts or {},

@@ -13,7 +13,7 @@ from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evalua
 from stepscope.diagnosis.result import Evidence, KernelCategory, KernelSplit, StepBound
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.fusion import WAITING
-from stepscope.kernels.view import FAMILY_NAMES
+from stepscope.kernels.view import CATEGORY_NAMES
 from stepscope.operators.bounds import KernelBounds, kernel_bounds
 from stepscope.operators.roofline import function_name
 from stepscope.trace.units import Unit, percent
@@ -25,16 +25,16 @@ WORTH: Final = 0.02
 _ALL = 0.995
 _UNKNOWN_LOSS = 0.5
 """What a kernel of unknown work is taken to lose when kernels are ranked for that."""
-_STEADY: Final = "FROM kernel_bound WHERE steady AND {lane}"
+_STEADY: Final = "FROM kernel_bound WHERE steady AND {gpu}"
 _BOUND: Final = (
     "SELECT round((SELECT sum(CASE WHEN compute THEN own_ns * coalesce(least_ns, end_ns - start_ns)"
     "::DOUBLE / greatest(end_ns - start_ns, 1) ELSE 0 END) "
     + _STEADY
     + ") / {steps} + (SELECT sum(exposed_communication_ns + exposed_copy_ns + memset_ns) FROM step "
-    "WHERE steady AND {lane}) / {steps})::BIGINT"
+    "WHERE steady AND {gpu}) / {steps})::BIGINT"
 ).replace("{steps}", STEADY_STEPS)
 _FUSED: Final = _BOUND.replace(
-    "WHEN compute THEN", f"WHEN compute AND family NOT IN {WAITING} THEN"
+    "WHEN compute THEN", f"WHEN compute AND category NOT IN {WAITING} THEN"
 )
 """The same where kernels that wait for memory are merged into their neighbours without a rest."""
 
@@ -49,10 +49,10 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         compute: evaluates evidence statements.
     """
     kernels = case.explanation.kernels
-    if not (kernels.lane.is_compute & kernels.steady).any():
+    if not (kernels.gpu.is_compute & kernels.steady).any():
         return None
     bounds = kernel_bounds(kernels, case.device.read)
-    rows = kernels.steady & kernels.lane.is_compute
+    rows = kernels.steady & kernels.gpu.is_compute
     evidence: list[Evidence] = []
 
     def figure(name: str, unit: Unit, sql: str) -> float:
@@ -62,20 +62,20 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
 
     categories = []
     step = case.step_ns
-    for code in distinct_values(kernels.family[rows]).tolist():
-        mine = rows & (kernels.family == code)
-        name = FAMILY_NAMES[code]
-        of = f"{_STEADY} AND compute AND family = '{name}'"
+    for code in distinct_values(kernels.category[rows]).tolist():
+        mine = rows & (kernels.category == code)
+        name = CATEGORY_NAMES[code]
+        of = f"{_STEADY} AND compute AND category = '{name}'"
         time = figure(
             f"{name}.time_ns_per_step",
             "ns",
             f"SELECT round(sum(own_ns) / {STEADY_STEPS})::BIGINT {of}",
         )
         known = int(bounds.own_ns[mine & bounds.known].sum())
-        attained = None
+        achieved = None
         if known:
-            attained = figure(
-                f"{name}.attained",
+            achieved = figure(
+                f"{name}.achieved",
                 "share",
                 f"SELECT round(sum(least_ns)::DOUBLE / sum(end_ns - start_ns), 4) {of} AND "
                 "least_ns IS NOT NULL",
@@ -87,7 +87,7 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
                 category=name,
                 time_ns_per_step=int(time),
                 share_of_step=round(time / step, 4),
-                attained=attained,
+                achieved=achieved,
                 known_share=round(known / total, 4),
                 bound=("compute" if 2 * by_arithmetic > known else "memory") if known else "",
             )
@@ -141,20 +141,20 @@ def _bound(case: Case, bounds: KernelBounds, figure: _Evaluate) -> StepBound:
 def _examine(case: Case, bounds: KernelBounds) -> str | None:
     """The command that examines the kernels which lose most time against their ceilings."""
     kernels = case.explanation.kernels
-    lane = kernels.lane
-    rows = np.flatnonzero(kernels.steady & lane.is_compute & lane.ops.equals("kind", "kernel"))
+    gpu = kernels.gpu
+    rows = np.flatnonzero(kernels.steady & gpu.is_compute & gpu.ops.equals("kind", "kernel"))
     if not len(rows):
         return None
     duration = np.maximum(kernels.duration_ns[rows], 1)
     lost = np.where(
         bounds.known[rows], 1 - bounds.least_ns[rows] / duration, _UNKNOWN_LOSS
     ) * bounds.own_ns[rows]  # fmt: skip
-    names = lane.ops["name"][rows]
+    names = gpu.ops["name"][rows]
     by_name = np.bincount(names, weights=lost)
     spent = np.bincount(names, weights=bounds.own_ns[rows])
     worth = spent >= WORTH * case.step_ns * case.explanation.n_steady
     order = [code for code in np.argsort(-by_name, kind="stable").tolist() if worth[code]]
-    functions = dict.fromkeys(function_name(lane.ops.texts["name"][code]) for code in order)
+    functions = dict.fromkeys(function_name(gpu.ops.texts["name"][code]) for code in order)
     chosen = list(functions)[:EXAMINED]
     if not chosen:
         return None

@@ -176,7 +176,7 @@ def pulled(
     """
     kernels = case.explanation.kernels
     reported = {item.cause.id for item in found_causes}
-    taken = np.zeros(len(kernels.lane.ops), bool)
+    taken = np.zeros(len(kernels.gpu.ops), bool)
     if INSUFFICIENT in reported or not len(taken):
         return []
     for cause, repair in case.explanation.inside_kernels.repairs.items():
@@ -293,15 +293,15 @@ def lever_table(found: Sequence[Pulled]) -> pa.Table:
     kinds = {"lever": pa.string()}
     parts = [pa.schema([(n, kinds.get(n, pa.int64())) for n in TABLE_COLUMNS]).empty_table()]
     for item in found:
-        lane, rows = item.case.explanation.lane, item.found.repair.rows
+        gpu, rows = item.case.explanation.gpu, item.found.repair.rows
         n = len(rows)
         columns = {
             "rank": np.full(n, item.case.rank, np.int64),
-            "process_id": np.full(n, lane.process_id, np.int64),
-            "device": np.full(n, lane.device, np.int64),
-            "gpu_op_id": lane.ops["id"][rows],
-            "start_ns": lane.ops["start_ns"][rows],
-            "end_ns": lane.ops["end_ns"][rows],
+            "process_id": np.full(n, gpu.process_id, np.int64),
+            "device": np.full(n, gpu.device, np.int64),
+            "gpu_op_id": gpu.ops["id"][rows],
+            "start_ns": gpu.ops["start_ns"][rows],
+            "end_ns": gpu.ops["end_ns"][rows],
             "lever": pa.array([item.lever.id] * n, pa.string()),
             "changed_ns": item.found.repair.new_ns,
             "own_ns": item.own_ns,
@@ -313,7 +313,7 @@ def lever_table(found: Sequence[Pulled]) -> pa.Table:
 
 def lever_rows(lever: str) -> str:
     """``FROM`` and ``WHERE`` of the operations of a lever."""
-    return f"FROM kernel_lever WHERE lever = '{lever}' AND {{lane}}"
+    return f"FROM kernel_lever WHERE lever = '{lever}' AND {{gpu}}"
 
 
 def of_lever(lever: str) -> str:
@@ -384,7 +384,7 @@ def changed(
     """A change of some operations; those that take nothing afterwards are not launched any more.
 
     Args:
-        rows: rows of ``lane.ops``, in any order.
+        rows: rows of ``GPU.ops``, in any order.
         old_ns: their lengths.
         new_ns: their lengths afterwards.
         low_ns: the least that all of them may take.

@@ -124,7 +124,7 @@ class ProfilerOverhead(msgspec.Struct, frozen=True):
     how: Literal["unrecorded steps", "estimated"]
 
 
-class LaneAccounting(msgspec.Struct, frozen=True):
+class DeviceAccounting(msgspec.Struct, frozen=True):
     """One device's steady window, ns in total: the accounting identity and idle time by cause.
 
     Attributes:
@@ -271,7 +271,7 @@ class KernelCategory(msgspec.Struct, frozen=True):
         category: kernel category, as in the reference page on kernels.
         time_ns_per_step: device time that they have; kernels that run at the same time share it.
         share_of_step: part of the step.
-        attained: share of the device's ceiling that those attain whose work is known: the time
+        achieved: share of the device's ceiling that those achieve whose work is known: the time
             that the ceilings allow over the time that they take; null where none is known.
         known_share: share of their time whose work is known, from shapes or names.
         bound: ceiling that is nearer for most of that: ``compute`` or ``memory``; empty where
@@ -281,7 +281,7 @@ class KernelCategory(msgspec.Struct, frozen=True):
     category: str
     time_ns_per_step: int
     share_of_step: float
-    attained: float | None
+    achieved: float | None
     known_share: float
     bound: str
 
@@ -355,7 +355,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     schema: str
     trace: TraceSummary
     step_ns: StepTime
-    accounting: list[LaneAccounting]
+    accounting: list[DeviceAccounting]
     verdict: str
     findings: list[Finding]
     warnings: list[str]

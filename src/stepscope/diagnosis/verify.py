@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from stepscope.diagnosis.profiler_overhead_figures import OVERHEAD_NAMES
 from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding, KernelSplit
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.diagnosis.tool_cost import OVERHEAD_NAMES
 from stepscope.trace.errors import InputError, UsageError
 
 _EARLIER: Final = "stepscope.diagnosis/1"
@@ -103,7 +103,11 @@ def decoded(report: bytes) -> Diagnosis:
         ) from error
 
 
-_RENAMED: Final = {"says": "message", "do": "recommendations", "because": "root_cause"}
+_RENAMED: Final = {
+    "message": "message",
+    "recommendations": "recommendations",
+    "because": "root_cause",
+}
 
 
 def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
@@ -120,8 +124,8 @@ def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
         return {_RENAMED.get(name, name): item for name, item in value.items()}
 
     upgraded = dict(report)
-    if "remarks" in upgraded:
-        upgraded["warnings"] = upgraded.pop("remarks")
+    if "warnings" in upgraded:
+        upgraded["warnings"] = upgraded.pop("warnings")
     for finding in (found := renamed(report.get("findings"))) or []:
         if isinstance(finding, dict) and "inside" in finding:
             finding["inside"] = renamed(finding["inside"])
@@ -141,9 +145,9 @@ def _comparisons(
     diagnosis: Diagnosis, compute: Callable[[str], float | int]
 ) -> Iterator[Difference | None]:
     """One item a figure: None where it agrees."""
-    told = [(f"findings[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.findings)]
-    told += [(f"levers[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.levers)]
-    for where, finding in told:
+    facts = [(f"findings[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.findings)]
+    facts += [(f"levers[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.levers)]
+    for where, finding in facts:
         for item in finding.evidence:
             yield _recomputed(where, item, compute)
         yield from _fields(where, _fields_of(finding), finding.evidence)
@@ -165,9 +169,9 @@ def _comparisons(
         names = next((n for n in OVERHEAD_NAMES if shown.issuperset(n)), OVERHEAD_NAMES[0])
         values = (cost.measured_ns, cost.low_ns, cost.high_ns)
         stated |= dict(zip(names, values, strict=True))
-    for lane in diagnosis.accounting:
-        name = f"rank{lane.rank}.device{lane.device}"
-        values = msgspec.to_builtins(lane)
+    for gpu in diagnosis.accounting:
+        name = f"rank{gpu.rank}.device{gpu.device}"
+        values = msgspec.to_builtins(gpu)
         causes = values.pop("idle_by_cause_ns")
         stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
         stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}
@@ -185,8 +189,8 @@ def _split(
     stated: dict[str, Any] = {}
     for one in split.categories:
         stated[f"kernels.{one.category}.time_ns_per_step"] = one.time_ns_per_step
-        if one.attained is not None:
-            stated[f"kernels.{one.category}.attained"] = one.attained
+        if one.achieved is not None:
+            stated[f"kernels.{one.category}.achieved"] = one.achieved
     if split.bound is not None:
         values = msgspec.to_builtins(split.bound)
         stated |= {f"kernels.{name}": v for name, v in values.items() if name != "assumed"}

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.locations import is_framework_function
 from stepscope.activity.names import marking_steps
 from stepscope.intervals import nest, stab_innermost
@@ -32,7 +32,7 @@ class GapDetails:
 
     Attributes:
         gap: number of the gap, in time order from 0.
-        op: row of ``lane.ops``: the operation that ended the gap; -1 at the window's end.
+        op: row of ``GPU.ops``: the operation that ended the gap; -1 at the window's end.
         launch: row of ``host.api``: the call that enqueued that operation; -1 where unknown.
         call: code of ``calls``: what the host was calling; -1 where nothing was recorded.
         range: code of ``ranges``: innermost annotation of the main thread that marks no step.
@@ -56,22 +56,22 @@ class GapDetails:
     stacks: list[str]
 
 
-def gap_details(lane: Lane, read: Reader, segments: Frame, step_label: str) -> GapDetails:
+def gap_details(gpu: GpuTimeline, read: Reader, segments: Frame, step_label: str) -> GapDetails:
     """What ended each piece of idle time, and where the host was.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         segments: its pieces, as in :class:`~stepscope.gaps.idle.Gaps`.
         step_label: stem of the ranges that mark steps.
     """
     start, end, op = segments["start_ns"], segments["end_ns"], segments["op"]
     at = (start + end) // 2
-    launch = np.where(op >= 0, lane.call[np.maximum(op, 0)], -1) if len(op) else op
-    call, calls = _calls(lane, launch, at)
-    range_, ranges = _ranges(lane, step_label, at)
-    operator, operators = _operators(lane, read, at)
-    function, functions, stack, stacks = _python(lane, read, at)
+    launch = np.where(op >= 0, gpu.call[np.maximum(op, 0)], -1) if len(op) else op
+    call, calls = _calls(gpu, launch, at)
+    range_, ranges = _ranges(gpu, step_label, at)
+    operator, operators = _operators(gpu, read, at)
+    function, functions, stack, stacks = _python(gpu, read, at)
     return GapDetails(
         gap=gap_numbers(start, end, op),
         op=op,
@@ -102,12 +102,12 @@ def gap_numbers(start_ns: IntArray, end_ns: IntArray, op: IntArray) -> IntArray:
     return np.cumsum(new) - 1
 
 
-def _calls(lane: Lane, launch: IntArray, at: IntArray) -> tuple[IntArray, list[str]]:
+def _calls(gpu: GpuTimeline, launch: IntArray, at: IntArray) -> tuple[IntArray, list[str]]:
     """The call that the host was in: of the thread that launched what ended the gap, else another.
 
     Where no CUDA call was open, what the main thread asked of the operating system.
     """
-    api, os_calls, host = lane.host.api, lane.host.os_calls, lane.host
+    api, os_calls, host = gpu.host.api, gpu.host.os_calls, gpu.host
     texts = [*api.texts.get("name", []), *os_calls.texts.get("name", [])]
     found = np.full(len(at), -1, np.int64)
     if not len(at):
@@ -127,17 +127,17 @@ def _calls(lane: Lane, launch: IntArray, at: IntArray) -> tuple[IntArray, list[s
     return found, texts
 
 
-def _ranges(lane: Lane, step_label: str, at: IntArray) -> tuple[IntArray, list[str]]:
-    ranges = lane.host.ranges
+def _ranges(gpu: GpuTimeline, step_label: str, at: IntArray) -> tuple[IntArray, list[str]]:
+    ranges = gpu.host.ranges
     texts = ranges.texts.get("name", [])
     if not len(ranges):
         return np.full(len(at), -1, np.int64), texts
     telling = ~np.append(marking_steps(texts, step_label), True)
-    mine = telling[ranges["name"]] & (ranges["thread_id"] == lane.host.main_thread)
+    mine = telling[ranges["name"]] & (ranges["thread_id"] == gpu.host.main_thread)
     return _named(ranges, mine, at, innermost=True), texts
 
 
-def _operators(lane: Lane, read: Reader, at: IntArray) -> tuple[IntArray, list[str]]:
+def _operators(gpu: GpuTimeline, read: Reader, at: IntArray) -> tuple[IntArray, list[str]]:
     """The outermost operator open on a launching thread: of those but the main one first.
 
     While autograd's thread runs the backward pass, the main thread is inside the call that waits
@@ -147,9 +147,9 @@ def _operators(lane: Lane, read: Reader, at: IntArray) -> tuple[IntArray, list[s
     found = np.full(len(at), -1, np.int64)
     if not len(table):
         return found, []
-    mine = table["process_id"] == lane.process_id
-    main = lane.host.main_thread
-    for thread in [*(t for t in lane.host.launch_threads if t != main), main]:
+    mine = table["process_id"] == gpu.process_id
+    main = gpu.host.main_thread
+    for thread in [*(t for t in gpu.host.launch_threads if t != main), main]:
         asked = np.flatnonzero(found < 0)
         found[asked] = _named(table, mine & (table["thread_id"] == thread), at[asked])
     return found, table.texts["name"]
@@ -179,22 +179,22 @@ def _named(table: Frame, rows: IntArray, at: IntArray, *, innermost: bool = Fals
 
 
 def _python(
-    lane: Lane, read: Reader, at: IntArray
+    gpu: GpuTimeline, read: Reader, at: IntArray
 ) -> tuple[IntArray, list[str], IntArray, list[str]]:
     """Function and stack of the main thread, traced or sampled: (codes, texts) of both."""
     none = np.full(len(at), -1, np.int64)
     table = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
     if len(table):
-        mine = table["process_id"] == lane.process_id
-        table = table.take(mine & (table["thread_id"] == lane.host.main_thread))
+        mine = table["process_id"] == gpu.process_id
+        table = table.take(mine & (table["thread_id"] == gpu.host.main_thread))
     if len(table):
         return _traced(table, at)
     samples = read("cpu_sample", "process_id", "thread_id", "time_ns", "stack_id")
     frames = read("stack_frame", "stack_id", "depth", "function", "module", "line")
     if not len(samples) or not len(frames):
         return none, [], none, []
-    mine = samples["process_id"] == lane.process_id
-    mine &= (samples["thread_id"] == lane.host.main_thread) & (samples["stack_id"] >= 0)
+    mine = samples["process_id"] == gpu.process_id
+    mine &= (samples["thread_id"] == gpu.host.main_thread) & (samples["stack_id"] >= 0)
     return _sampled(samples.take(mine), frames, at)
 
 

@@ -1,7 +1,7 @@
 """What the ceilings of a device allow for each of its operations: the roofline of a whole step.
 
 An operation whose work is known takes at least the longer of its arithmetic at the peak rate and
-its bytes at the peak bandwidth. Work is known of matrix products, convolutions and attention where
+its bytes at the peak bandwidth. Work is known of GEMMs, convolutions and attention where
 operators have recorded shapes, and of copies, sets and contiguous elementwise kernels.
 """
 
@@ -23,7 +23,7 @@ Floats = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class KernelBounds:
-    """One value an operation of ``lane.ops``.
+    """One value an operation of ``GPU.ops``.
 
     Attributes:
         own_ns: device time that it has to itself: operations that run at the same time share it.
@@ -52,7 +52,7 @@ def kernel_bounds(kernels: Kernels, read: Reader) -> KernelBounds:
         kernels: the device's kernels.
         read: gives tables as frames.
     """
-    n = len(kernels.lane.ops)
+    n = len(kernels.gpu.ops)
     duration = kernels.duration_ns
     flop, moved = np.zeros(n), kernels.moved_bytes.astype(float)
     arithmetic_ns = np.zeros(n)
@@ -89,15 +89,15 @@ def own_time_ns(kernels: Kernels) -> IntArray:
     memory sets and communication count where no compute kernel runs. Their sum over compute
     kernels is the compute time, but for rounding.
     """
-    lane = kernels.lane
-    start, end = lane.ops["start_ns"], lane.ops["end_ns"]
+    gpu = kernels.gpu
+    start, end = gpu.ops["start_ns"], gpu.ops["end_ns"]
     own = np.zeros(len(start))
-    compute = np.flatnonzero(lane.is_compute)
+    compute = np.flatnonzero(gpu.is_compute)
     own[compute] = _shared(start[compute], end[compute])
-    rest = np.flatnonzero(~lane.is_compute)
+    rest = np.flatnonzero(~gpu.is_compute)
     if len(rest):
         shared = _shared(start[rest], end[rest])
-        busy = lane.union_of(lane.is_compute)
+        busy = gpu.union_of(gpu.is_compute)
         length = end[rest] - start[rest]
         covered = np.zeros(len(rest), np.int64)
         if len(busy[0]):

@@ -112,10 +112,10 @@ def bound_lines(split: KernelSplit) -> list[str]:
 
 
 def category_text(one: KernelCategory) -> str:
-    """What a category attains of its ceiling."""
-    if one.attained is None:
+    """What a category achieves of its ceiling."""
+    if one.achieved is None:
         return "its work is not known"
-    text = f"at {percent(one.attained)} of the {one.bound} ceiling"
+    text = f"at {percent(one.achieved)} of the {one.bound} ceiling"
     if one.known_share < 1 - _SMALL:
         text += f", where its work is known ({percent(one.known_share)} of it)"
     return text

@@ -23,8 +23,8 @@ GRID: Final = {"16bit": 8, "tf32": 4, "8bit": 16}
 """Elements that make 16 bytes: other sizes cannot be loaded in one access."""
 
 REACHED: Final = 0.6
-"""Share of the ceiling that GEMMs on the grid attain, where the capture has none to compare with:
-libraries attain 50 to 80 %."""
+"""Share of the ceiling that GEMMs on the grid achieve, where the capture has none to compare with:
+libraries achieve 50 to 80 %."""
 
 _NAMED: Final = re.compile(r"_align[12](?!\d)")
 """cutlass's kernels for operands that are aligned to one or two elements."""
@@ -39,7 +39,7 @@ class _Gemm:
     """Calls of one operator with one set of shapes: their share of the ceiling, and the sizes."""
 
     group: OperatorGroup
-    attained: float
+    achieved: float
     sizes: tuple[int, int, int]
 
 
@@ -49,7 +49,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     gemms = _gemms(kernels, case)
     if gemms:
         return _by_shape(kernels, gemms, taken)
-    named = kernels.lane.ops.matches("name", _NAMED) & kernels.in_family("matmul")
+    named = kernels.gpu.ops.matches("name", _NAMED) & kernels.in_category("matmul")
     rows = np.flatnonzero(named & kernels.steady & ~taken)
     if not len(rows) or len(kernels.attribution.operators):
         return None
@@ -85,7 +85,7 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
         if not odd or taken[gemm.group.rows].any():
             continue
         good = [
-            (other.attained, other.group.time_ns)
+            (other.achieved, other.group.time_ns)
             for other in gemms
             if other.group.math == gemm.group.math and not any(size % grid for size in other.sizes)
         ]
@@ -93,7 +93,7 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
         reached = sum(share * time for share, time in good) / whole if whole else REACHED
         padded = np.prod([ceil(size / _PADDED_TO) * _PADDED_TO for size in gemm.sizes])
         grown = float(padded / np.prod(gemm.sizes))
-        factor = gemm.attained * grown / reached
+        factor = gemm.achieved * grown / reached
         if factor >= 1:
             continue
         old = kernels.duration_ns[gemm.group.rows]
@@ -113,8 +113,8 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
         repair=changed(every, kernels.duration_ns[every], np.concatenate(new), least, most),
         message=(
             "GEMMs with a size of {sizes}, which the tensor cores cannot load whole, take "
-            "{kernels_ns_per_step} and attain {attained} of their ceiling; at the share that "
-            "others attain, some {changed_ns_per_step}"
+            "{kernels_ns_per_step} and achieve {achieved} of their ceiling; at the share that "
+            "others achieve, some {changed_ns_per_step}"
         ),
         recommendations=[
             _PAD,
@@ -123,10 +123,10 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
         ],
         figures=[
             Figure(
-                "attained",
+                "achieved",
                 "share",
                 "SELECT sum(least_ns)::DOUBLE / sum(end_ns - start_ns) FROM kernel_bound WHERE "
-                f"{of_lever(_ID)} AND {{lane}}",
+                f"{of_lever(_ID)} AND {{gpu}}",
             )
         ],
         texts=texts,
@@ -149,8 +149,8 @@ def _gemms(kernels: Kernels, case: Case) -> list[_Gemm]:
         if not peak or sizes is None or not group.work.moved_bytes:
             continue
         least = max(group.work.flop / peak, group.work.moved_bytes / kernels.bandwidth)
-        attained = min(least * group.calls / max(group.time_ns, 1) * 1e9, 1.0)
-        found.append(_Gemm(group, attained, sizes))
+        achieved = min(least * group.calls / max(group.time_ns, 1) * 1e9, 1.0)
+        found.append(_Gemm(group, achieved, sizes))
     return found
 
 
@@ -188,8 +188,8 @@ LEVER = Lever(
         "Sizes off the grid that cost nothing are not named."
     ),
     prediction=(
-        "the padded work at the share of the ceiling that GEMMs on the grid attain in the same "
-        "capture (60 % where there is none); from what the best of them attains to half of the "
+        "the padded work at the share of the ceiling that GEMMs on the grid achieve in the same "
+        "capture (60 % where there is none); from what the best of them achieves to half of the "
         "gain. Without shapes, half the time of cutlass's kernels for unaligned operands"
     ),
     reference="NVIDIA: matrix multiplication background, requirements of tensor cores",

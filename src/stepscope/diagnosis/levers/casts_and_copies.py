@@ -30,10 +30,10 @@ COPIES_GO: Final = (0.0, 0.5, 1.0)
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Casts, and copies by kernels or by the copy engine within the device."""
     kernels = case.explanation.kernels
-    ops = kernels.lane.ops
+    ops = kernels.gpu.ops
     mine = kernels.steady & ~taken & ~kernels.in_phase("optimizer")
-    casts = mine & kernels.lane.is_compute & ops.matches("name", _CAST)
-    copies = mine & kernels.lane.is_compute & ops.matches("name", _COPY) & ~casts
+    casts = mine & kernels.gpu.is_compute & ops.matches("name", _CAST)
+    copies = mine & kernels.gpu.is_compute & ops.matches("name", _COPY) & ~casts
     copies |= mine & ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD")
     rows = np.flatnonzero(casts | copies)
     if not len(rows):
@@ -45,7 +45,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     new = np.where(is_cast, scaled(old, 1 - CASTS_GO[1]), scaled(old, 1 - COPIES_GO[1]))
     cast_sql = (
         f"SELECT coalesce(sum(end_ns - start_ns) FILTER (kernel LIKE '%16_copy%'), 0)::DOUBLE / "
-        f"sum(end_ns - start_ns) FROM kernel_family WHERE {of_lever(_ID)} AND {{lane}}"
+        f"sum(end_ns - start_ns) FROM kernel_category WHERE {of_lever(_ID)} AND {{gpu}}"
     )
     return Found(
         repair=changed(rows, old, new, least, most),

@@ -11,7 +11,7 @@ from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_jax
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.intervals.distinct import among
-from stepscope.kernels.view import FAMILY_NAMES, Kernels
+from stepscope.kernels.view import CATEGORY_NAMES, Kernels
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "compile"
@@ -25,12 +25,12 @@ _ASSUMED_TENSORS = 2  # of a kernel whose name does not tell: it reads one and w
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Runs of kernels that wait for memory, launched one after the other by one thread."""
     kernels = case.explanation.kernels
-    if is_jax(case.explanation.lane):
+    if is_jax(case.explanation.gpu):
         return None  # XLA has merged what it could
-    ops = kernels.lane.ops
-    order = kernels.order[(kernels.lane.is_compute & kernels.steady)[kernels.order]]
-    family = kernels.family[order]
-    can = among(family, [FAMILY_NAMES.index(name) for name in _MERGED])
+    ops = kernels.gpu.ops
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    category = kernels.category[order]
+    can = among(category, [CATEGORY_NAMES.index(name) for name in _MERGED])
     can &= ~taken[order] & ~kernels.in_phase("optimizer")[order]
     thread, phase = kernels.attribution.thread[order], kernels.phase[order]
     starts = np.ones(len(order), bool)
@@ -51,7 +51,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
     tensors = np.maximum(np.where(tensors > 0, tensors, _ASSUMED_TENSORS), _ASSUMED_TENSORS)
     each = duration / tensors  # what one tensor's way to or from memory takes at this speed
-    reduces = kernels.in_family("reduction", "loss")[rows]
+    reduces = kernels.in_category("reduction", "loss")[rows]
     reads = np.where(reduces, duration, each)
     writes = np.where(reduces, 0, each)
     linked = np.zeros(len(rows), bool)
@@ -73,7 +73,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "{kernels_per_step} pointwise kernels, reductions and normalisations a step stand "
             "next to each other and take {kernels_ns_per_step}; merged, what one hands to the "
             "next need not go through memory, which leaves some {changed_ns_per_step} at the "
-            "bandwidth that they attain"
+            "bandwidth that they achieve"
         ),
         recommendations=[
             "torch.compile(model); begin with the part of the model that holds most of them",
@@ -85,7 +85,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 "attained_bytes_per_s",
                 "bytes_per_s",
                 "SELECT coalesce(sum(moved_bytes) * 1e9 / sum(end_ns - start_ns), 0) FROM "
-                f"kernel_family WHERE moved_bytes IS NOT NULL AND {of_lever(_ID)} AND {{lane}}",
+                f"kernel_category WHERE moved_bytes IS NOT NULL AND {of_lever(_ID)} AND {{gpu}}",
             )
         ],
         next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
@@ -95,7 +95,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
 def _elements(kernels: Kernels, rows: IntArray) -> IntArray:
     """Elements of the result of contiguous elementwise kernels, by their launch; 0 for others."""
     each = np.array([c.thread_elements for c in kernels.classes] + [0])
-    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.lane.ops["name"]])[rows]
+    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
     return found
 
 

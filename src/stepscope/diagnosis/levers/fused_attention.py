@@ -44,7 +44,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         )
     if not _HOPPER.search(kernels.device[0]):
         return None
-    older = kernels.lane.ops.matches("name", _OLDER) & kernels.in_family("attention")
+    older = kernels.gpu.ops.matches("name", _OLDER) & kernels.in_category("attention")
     older &= kernels.math == MATH_NAMES.index("16bit")  # no newer kernel takes other types
     rows = np.flatnonzero(older & kernels.steady & ~taken)
     if not len(rows):
@@ -72,7 +72,7 @@ LEVER = Lever(
     definition=(
         "Attention is computed by separate kernels with the scores in memory between them, or by "
         "a fused kernel that does not use what the device has: kernels made for Ampere (cutlass "
-        "fmha, FlashAttention-2) attain half of Hopper's rate."
+        "fmha, FlashAttention-2) achieve half of Hopper's rate."
     ),
     differential=(
         "the cause unfused_attention is attention written out that takes much of the step."

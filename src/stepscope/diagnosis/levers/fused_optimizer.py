@@ -33,7 +33,7 @@ SPREAD: Final = 1.15
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Multi-tensor kernels of PyTorch's foreach optimizers, by the passes that each makes."""
     kernels = case.explanation.kernels
-    ops = kernels.lane.ops
+    ops = kernels.gpu.ops
     traffic = np.array([_traffic(text) for text in ops.texts["name"]] + [0])
     mine = (traffic[ops["name"]] > 0) & kernels.steady & ~taken & kernels.in_phase("optimizer")
     rows = np.flatnonzero(mine)
@@ -59,9 +59,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     old = kernels.duration_ns[rows]
     new = old * (needed / all_passes)
     repair = changed(rows, old, np.rint(new), needed * each.min(), needed * each.max() * SPREAD)
-    passes_sql = "SELECT count(DISTINCT name) FROM gpu_op WHERE {lane} AND " + of_lever(
-        _ID
-    ).replace("gpu_op_id IN", "id IN")
+    passes_sql = "SELECT count(DISTINCT name) FROM gpu_op WHERE {gpu} AND " + of_lever(_ID).replace(
+        "gpu_op_id IN", "id IN"
+    )
     return Found(
         repair=repair,
         message=(

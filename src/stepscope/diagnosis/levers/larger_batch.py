@@ -23,7 +23,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     if not sms:
         return None
     blocks = kernels.blocks
-    mine = kernels.lane.is_compute & kernels.steady & ~taken
+    mine = kernels.gpu.is_compute & kernels.steady & ~taken
     small = mine & (blocks > 0) & (blocks < sms)
     update = mine & kernels.in_phase("optimizer")
     rows = np.flatnonzero(small | update)
@@ -52,15 +52,15 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 "small_share",
                 "share",
                 f"SELECT coalesce(sum(end_ns - start_ns) FILTER (blocks < {sms}), 0)::DOUBLE / "
-                "sum(end_ns - start_ns) FROM kernel_family WHERE steady AND family IS NOT NULL "
-                "AND {lane}",
+                "sum(end_ns - start_ns) FROM kernel_category WHERE steady AND category IS NOT NULL "
+                "AND {gpu}",
             ),
             Figure(
                 "small_kernels_per_step",
                 "per_step",
                 "SELECT count(*) FILTER (blocks < "
-                f"{sms})::DOUBLE / (SELECT count(*) FROM step WHERE steady AND {{lane}}) FROM "
-                f"kernel_family WHERE {of_lever(_ID)} AND {{lane}}",
+                f"{sms})::DOUBLE / (SELECT count(*) FROM step WHERE steady AND {{gpu}}) FROM "
+                f"kernel_category WHERE {of_lever(_ID)} AND {{gpu}}",
             ),
         ],
     )

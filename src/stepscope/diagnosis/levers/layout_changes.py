@@ -19,7 +19,7 @@ _STAYS: Final = 0.3
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions."""
     kernels = case.explanation.kernels
-    mine = kernels.lane.ops.matches("name", LAYOUT_CHANGE) & kernels.lane.is_compute
+    mine = kernels.gpu.ops.matches("name", LAYOUT_CHANGE) & kernels.gpu.is_compute
     rows = np.flatnonzero(mine & kernels.steady & ~taken)
     if not len(rows):
         return None

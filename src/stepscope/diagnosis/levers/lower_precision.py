@@ -18,9 +18,9 @@ LARGE_NS: Final = {"fp32": 20_000, "tf32": 20_000, "16bit": 100_000}
 
 _SCALED: Final = {"tf32": ("16bit", 1.0), "16bit": ("8bit", 0.5), "fp32": ("16bit", 0.6)}
 """Type -> the next quicker one, and the part of the gain that the ratio of their peaks promises.
-Libraries attain the same share of the peak in half precision as in TF32; FP8 pays for scaling."""
+Libraries achieve the same share of the peak in half precision as in TF32; FP8 pays for scaling."""
 BEST: Final = 1.25
-"""The quicker type may attain a larger share of its peak, where its kernels are the better ones."""
+"""The quicker type may achieve a larger share of its peak, where its kernels are the better ones."""
 _SINGLE_ATTENTION: Final = re.compile(r"fmha_cutlass[FB]_f32")
 """Fused attention in single precision: half precision has kernels of a newer design."""
 
@@ -34,16 +34,16 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     peaks = kernels.peaks
     if peaks is None:
         return None
-    product = kernels.in_family("matmul", "convolution", "attention") & kernels.steady & ~taken
+    gemm = kernels.in_category("matmul", "convolution", "attention") & kernels.steady & ~taken
 
-    single = kernels.lane.ops.matches("name", _SINGLE_ATTENTION)
+    single = kernels.gpu.ops.matches("name", _SINGLE_ATTENTION)
 
     def large(math: str) -> BoolArray:
-        mine = product & (kernels.math == MATH_NAMES.index(math))
+        mine = gemm & (kernels.math == MATH_NAMES.index(math))
         if math == "tf32":
-            mine |= product & single
+            mine |= gemm & single
         if math == "16bit":
-            mine &= kernels.in_family("matmul")  # eight bits are for GEMMs
+            mine &= kernels.in_category("matmul")  # eight bits are for GEMMs
         found: BoolArray = mine & (kernels.duration_ns >= LARGE_NS[math])
         return found
 
@@ -94,8 +94,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 "products_share",
                 "share",
                 "SELECT sum(own_ns)::DOUBLE / (SELECT sum(own_ns) FROM kernel_bound WHERE steady "
-                "AND compute AND {lane}) FROM kernel_bound WHERE "
-                f"{of_lever(_ID)} AND {{lane}}",
+                "AND compute AND {gpu}) FROM kernel_bound WHERE "
+                f"{of_lever(_ID)} AND {{gpu}}",
             )
         ],
         texts=texts,

@@ -40,7 +40,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return None
     slots = resident * sms
     waves = kernels.blocks / np.maximum(slots, 1)
-    tiled = kernels.in_family("matmul", "convolution") & kernels.steady & ~taken
+    tiled = kernels.in_category("matmul", "convolution") & kernels.steady & ~taken
     # one wave or less is no matter of the last one: the grid is persistent, or too small
     tiled &= (slots > 0) & (waves > 1) & (waves < MOST_WAVES)
     tiled &= kernels.duration_ns >= LONG_ENOUGH_NS
@@ -71,8 +71,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             Figure(
                 "median_blocks",
                 "count",
-                f"SELECT median(blocks)::BIGINT FROM kernel_family WHERE {of_lever(_ID)} "
-                "AND {lane}",
+                f"SELECT median(blocks)::BIGINT FROM kernel_category WHERE {of_lever(_ID)} "
+                "AND {gpu}",
             )
         ],
     )
@@ -85,8 +85,8 @@ def resident_blocks(kernels: Kernels, case: Case) -> IntArray | None:
     """
     read = case.device.read
     devices = read("device", "process_id", "device", "compute_major", "compute_minor")
-    lane = kernels.lane
-    mine = devices["device"] == lane.device if len(devices) else np.zeros(0, bool)
+    gpu = kernels.gpu
+    mine = devices["device"] == gpu.device if len(devices) else np.zeros(0, bool)
     if not mine.any():
         return None
     row = int(np.argmax(mine))
@@ -97,7 +97,7 @@ def resident_blocks(kernels: Kernels, case: Case) -> IntArray | None:
     frame = read("gpu_op", "id", *columns)
     if any(name not in frame for name in columns):
         return None
-    frame = frame.take(np.searchsorted(frame["id"], lane.ops["id"]))
+    frame = frame.take(np.searchsorted(frame["id"], gpu.ops["id"]))
     threads = kernels.threads
     warps = -(-threads // _WARP)
     registers = np.maximum(frame["registers"], 0)

@@ -14,13 +14,13 @@ describe("levers", () => {
     expect(gainOf(lever)).toEqual({ gain: 1_600_000, least: 1_400_000, most: 1_700_000, share: 1.6 / 20.3 });
   });
 
-  test("what is attained says of how much it is known", () => {
+  test("what is achieved message of how much it is known", () => {
     const category = { category: "copy", time_ns_per_step: 1, share_of_step: 0.1, bound: "memory" };
-    expect(attainedText({ ...category, attained: 0.61, known_share: 0.56 })).toBe(
+    expect(attainedText({ ...category, achieved: 0.61, known_share: 0.56 })).toBe(
       "61 % of the memory ceiling, known of 56 %",
     );
-    expect(attainedText({ ...category, attained: 0.61, known_share: 1 })).toBe("61 % of the memory ceiling");
-    expect(attainedText({ ...category, attained: null, known_share: 0 })).toBe("work not known");
+    expect(attainedText({ ...category, achieved: 0.61, known_share: 1 })).toBe("61 % of the memory ceiling");
+    expect(attainedText({ ...category, achieved: null, known_share: 0 })).toBe("work not known");
   });
 
   test("the bound names where its ceilings are from", () => {

@@ -115,8 +115,8 @@ export interface Problem {
   severity: "data_loss" | "error" | "info" | "notice";
   count: number;
   scope: string[];
-  says: string;
-  do: string;
+  message: string;
+  recommendations: string;
   detail: string;
 }
 
@@ -142,7 +142,7 @@ export interface KernelCategory {
   category: string;
   time_ns_per_step: number;
   share_of_step: number;
-  attained: number | null;
+  achieved: number | null;
   known_share: number;
   bound: string;
 }
@@ -159,7 +159,7 @@ export interface StepBound {
 export interface Comparison {
   schema: string;
   verdict: "faster" | "no_difference" | "not_comparable" | "slower";
-  says: string;
+  message: string;
   before: string[][];
   after: string[][];
   step: StepDifference;
@@ -174,7 +174,7 @@ export interface Comparison {
   findings: FindingDifference[];
   predictions: PredictionCheck[];
   setup: SetupDifference[];
-  remarks: string[];
+  warnings: string[];
 }
 
 export interface StepDifference {
@@ -210,7 +210,7 @@ export interface KernelDifference {
   relation: string;
   before: string[];
   after: string[];
-  family: string;
+  category: string;
   range: string | null;
   operator: string | null;
   calls_before: number;
@@ -250,7 +250,7 @@ export interface FindingDifference {
   fate: "gone" | "larger" | "new" | "smaller" | "unchanged";
   before_ns: number | null;
   after_ns: number | null;
-  says: string;
+  message: string;
   idle_before_ns: number | null;
   idle_after_ns: number | null;
 }
@@ -262,7 +262,7 @@ export interface PredictionCheck {
   high_ns: number;
   measured_ns: number;
   came_true: boolean | null;
-  says: string;
+  message: string;
 }
 
 export interface SetupDifference {
@@ -270,5 +270,5 @@ export interface SetupDifference {
   before: string;
   after: string;
   weight: "confounds" | "note";
-  says: string;
+  message: string;
 }

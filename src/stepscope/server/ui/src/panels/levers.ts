@@ -24,10 +24,10 @@ export function gainOf(lever: Lever): { gain: number; least: number; most: numbe
 }
 
 /** What a category attains of its ceiling. */
-export function attainedText({ attained, bound, known_share: known }: Category): string {
-  if (attained === null) return "work not known";
+export function attainedText({ achieved, bound, known_share: known }: Category): string {
+  if (achieved === null) return "work not known";
   const part = known < 0.99 ? `, known of ${percent(known)}` : "";
-  return `${percent(attained)} of the ${bound} ceiling${part}`;
+  return `${percent(achieved)} of the ${bound} ceiling${part}`;
 }
 
 /** The least step that the ceilings allow. */
