@@ -20,7 +20,7 @@ _SCALED: Final = {"tf32": ("16bit", 1.0), "16bit": ("8bit", 0.5), "fp32": ("16bi
 """Type -> the next quicker one, and the part of the gain that the ratio of their peaks promises.
 Libraries achieve the same share of the peak in half precision as in TF32; FP8 pays for scaling."""
 BEST: Final = 1.25
-"""The quicker type may achieve a larger share of its peak, where its kernels are the better ones."""
+"""The quicker type may achieve more of its peak, where its kernels are the better ones."""
 _SINGLE_ATTENTION: Final = re.compile(r"fmha_cutlass[FB]_f32")
 """Fused attention in single precision: half precision has kernels of a newer design."""
 
