@@ -40,8 +40,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         # What is kept of a timeline beside the cached traces.
         "shelves": {"timeline", "trace", ".answers"},
         "explained": {
-            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
-            "trace",
+            *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
+            *("steps", "trace"),
         },
         "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
         "reports": {"reports", "rules", "tabular", "compare", "trace", ".tables"},
@@ -52,7 +52,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
             *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("diagnosis", "compare", "timeline"),
+            *("memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -93,6 +93,8 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    # Who allocated memory, when and what for.
+    "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
     "tabular": {"trace", "intervals"},
@@ -100,7 +102,7 @@ ARROWS: dict[str, set[str]] = {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
     },
-    "reports": {"tabular", "sql", "trace", "intervals"},
+    "reports": {"activity", "tabular", "sql", "trace", "intervals"},
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
@@ -109,11 +111,20 @@ ARROWS: dict[str, set[str]] = {
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
+        *(
+            "compare",
+            "diagnosis",
+            "memory",
+            "ncu",
+            "operators",
+            "simulation",
+            "collectives",
+            "tabular",
+        ),
         *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
@@ -143,8 +154,9 @@ OWNERS: dict[str, set[str]] = {
         "tabular.columns",
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history"),
+        "export.tables",
     },
-    "sqlite3": {"importers", "compare.history.sqlite"},
+    "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
@@ -165,7 +177,7 @@ PRINTING = {
 
 PURE = {
     *("activity", "steps", "gaps", "kernels", "breakdown", "collectives", "jobs", "operators"),
-    *("simulation", "derived", "diagnosis", "intervals", "rules"),
+    *("memory", "simulation", "derived", "diagnosis", "intervals", "rules"),
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
