@@ -124,10 +124,6 @@ FILES: dict[str, tuple[Make, str]] = {
         written(b'{"version": "0.0.4"}{"id": "1", "name": "mm", "type": "COMP_NODE"}'), r"Chakra",
     ),
     "chakra.et": (written(b"\x07" + field(1, b"0.0.4") + varint(20) + b"\x08\x01"), r"Chakra"),
-    "snapshot.pickle": (
-        written(pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]})),
-        r"memory snapshot.*memory_viz",
-    ),
     "other.pkl": (written(pickle.dumps({"a": 1})), r"pickle of Python, which is never loaded"),
     "trace.pftrace": (written(PERFETTO), r"Perfetto without a track"),
     "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto without a track"),
@@ -204,7 +200,6 @@ def test_python_functions_of_viztracer_beside_kernels_do_not_hide_these(tmp_path
 
 SHARED_FILES = {
     "public/formats/pytorch_et_resnet.json.gz": r"ExecutionTraceObserver",
-    "public/formats/torch_memory_snapshot.pickle": r"memory snapshot",
     "public/formats/xprof_tpu_inference.xplane.pb": r"XSpace.*TPU, damaged",
     "h200/ncu/kernels.ncu-rep.xz": r"packed with xz",
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepscope.api.explained import Explained
     from stepscope.api.shelves import Shelves
     from stepscope.breakdown.explain import Explanation
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.ask import Asker
     from stepscope.timeline.panels import Panels
     from stepscope.timeline.stepview.steps import AlignedSteps, StepView
@@ -255,11 +256,15 @@ class Views:
 
         return instances(self.asker, self._explained.view, cause, ranks)
 
-    def exported(self, kind: str) -> Iterator[bytes]:
+    def exported(
+        self, kind: str, *, counters: bool = False, drawn: Sequence[Drawn] = ()
+    ) -> Iterator[bytes]:
         """The timeline as a file of another viewer, in parts.
 
         Args:
             kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            drawn: the critical path, to be drawn as tracks of its devices.
         """
         from stepscope.export import chrome, perfetto, speedscope
 
@@ -268,7 +273,14 @@ class Views:
             "perfetto": perfetto.write,
             "speedscope": speedscope.write,
         }
-        return writers[kind](self.timeline)
+        timeline = self.timeline
+        if counters or drawn:
+            from stepscope.timeline.added import counter_tracks, drawn_track, with_tracks
+
+            added = list(counter_tracks(timeline)) if counters else []
+            added += [drawn_track(timeline, "Critical path", one) for one in drawn]
+            timeline = with_tracks(timeline, added)
+        return writers[kind](timeline)
 
     def write_database(self, path: Path) -> None:
         """Write a SQLite file in the schema of Nsight Systems.

@@ -13,6 +13,8 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.api import Job, OpenOptions
 
 _BY_SUFFIX = {
@@ -44,6 +46,10 @@ _FOLDERS = ("parquet", "arrow")
     required=True,
     help="File to write, for parquet and arrow a folder; .gz packs a timeline.",
 )
+@click.option(
+    "--counters", is_flag=True, help="Add the queue length of each stream and copy bandwidths."
+)
+@click.option("--critical-path", is_flag=True, help="Draw what decided how long the steps took.")
 @click.option("--force", is_flag=True, help="Overwrite the file or folder.")
 @options.formats("text", "json")
 @options.opening
@@ -51,6 +57,8 @@ def command(
     paths: tuple[str, ...],
     kind: str | None,
     output: str,
+    counters: bool,
+    critical_path: bool,
     force: bool,
     format_: str,
     opening: OpenOptions,
@@ -58,9 +66,11 @@ def command(
     """Write the capture in the format of another tool.
 
     `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope: tracks, launch arrows and
-    counters are those of `stepscope ui`, with steps and with idle time by cause. `sqlite` has the
-    schema of Nsight Systems' exports, so `nsys stats` and other tools for these read it. `parquet`
-    and `arrow` are a folder with a file for each table that `stepscope query` knows. Nothing is
+    counters are those of `stepscope ui`, with steps and with idle time by cause; --counters adds
+    how many operations wait in each stream's queue, and the bandwidth of copies; --critical-path
+    draws the chain of work and waits that decided how long the steps took. `sqlite` has the schema
+    of Nsight Systems' exports, so `nsys stats` and other tools for these read it. `parquet` and
+    `arrow` are a folder with a file for each table that `stepscope query` knows. Nothing is
     printed, but with --format json one line that says what was written.
     """
     from stepscope.api import Job
@@ -78,9 +88,17 @@ def command(
     if path.is_dir():
         _refuse_other_files(path, kind)
     options.refuse_inputs(output)
+    if kind in (*_FOLDERS, "sqlite", "speedscope") and (counters or critical_path):
+        raise UsageError(
+            f"--counters and --critical-path draw into perfetto and chrome, not {kind}"
+        )
     job = Job(paths, **opening)
+    if kind not in (*_FOLDERS, "sqlite"):
+        parts = job.exported(kind, counters=counters, critical_path=critical_path)
+    else:
+        parts = iter(())
     try:
-        _write(job, kind, path)
+        _write(job, kind, path, parts)
     except OSError as error:
         raise StorageError(
             f"cannot write {output}: {error.strerror}; choose another file"
@@ -100,12 +118,11 @@ def _kind_of(path: Path) -> str:
     )
 
 
-def _write(job: Job, kind: str, path: Path) -> None:
+def _write(job: Job, kind: str, path: Path, parts: Iterator[bytes]) -> None:
     """Write the file or folder; it appears under its name only when it is whole."""
     import gzip
 
     if kind not in (*_FOLDERS, "sqlite"):
-        parts = job.views.exported(kind)
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
             for part in parts:
                 file.write(part)
