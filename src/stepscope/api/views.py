@@ -18,6 +18,8 @@ from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepscope.api.explained import Explained
     from stepscope.api.shelves import Shelves
     from stepscope.breakdown.explain import Explanation
@@ -279,6 +281,42 @@ class Views:
             added += [drawn_track(timeline, "Critical path", one) for one in drawn]
             timeline = with_tracks(timeline, added)
         return writers[kind](timeline)
+
+    def write_database(self, path: Path) -> None:
+        """Write a SQLite file in the schema of Nsight Systems.
+
+        Args:
+            path: the file, which does not exist.
+
+        Raises:
+            UsageError: the job has several captures, or ids that do not fit the schema.
+            OSError: the file cannot be written.
+        """
+        from stepscope.export import nsys
+
+        if len(self._ranks) > 1:
+            raise UsageError(
+                f"a file of Nsight Systems' schema holds one capture, and these are "
+                f"{len(self._ranks)} ranks; export each by itself, or as parquet"
+            )
+        nsys.write(self._ranks[0].trace, path)
+
+    def write_tables(self, folder: Path, kind: str) -> list[str]:
+        """Write every table of all ranks as a file.
+
+        Args:
+            folder: an existing empty folder.
+            kind: ``parquet`` or ``arrow``.
+
+        Returns:
+            The tables that were written.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        from stepscope.export import tables
+
+        return tables.write(self._ranks, folder, kind)
 
     def refuse_too_large(self, window: str, step: int | None) -> None:
         """Refuse what :meth:`extract` would refuse, as far as that is known without much work.
