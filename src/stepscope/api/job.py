@@ -341,6 +341,26 @@ class Job:
 
         return self._answers.find("communication", Communication, made)
 
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
+
     def memory(
         self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
     ) -> Memory:
@@ -384,26 +404,6 @@ class Job:
         if not found:
             raise InputError(without_memory(self.paths[0], self.traces[0].meta))
         return found
-
-    def collective_instances(self) -> pa.Table:
-        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import instance_table
-
-        return instance_table(self.explained.view.collectives)
-
-    def all_to_all_splits(self) -> pa.Table:
-        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import split_table
-
-        return split_table(self.explained.view.collectives)
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
