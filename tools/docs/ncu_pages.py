@@ -9,6 +9,7 @@ from stepscope.ncu import against, decide, explain, memory, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
+from stepscope.operators import averages
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -47,6 +48,12 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
         "`kernels TRACE --roofline`",
         operators.SCHEMA,
         [operators.OperatorRooflines, operators.OperatorRoofline],
+    ),
+    "operators": (
+        "host and device time by operator",
+        "`operators`",
+        averages.SCHEMA,
+        [averages.OperatorAverages, averages.OperatorRow, averages.OperatorKernel],
     ),
     "ceilings": ("a GPU's ceilings", "`ceilings`", ceilings.SCHEMA, [ceilings.Ceilings]),
 }

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
+    from stepscope.operators.averages import OperatorAverages
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
@@ -296,6 +297,58 @@ class Job:
             return summary(view.collectives, self.paths)
 
         return self._answers.find("communication", Communication, made)
+
+    def key_averages(
+        self,
+        by: str = "",
+        *,
+        steady: bool = False,
+        join: bool = False,
+        kernels: bool = False,
+        sort: str = "",
+    ) -> OperatorAverages:
+        """Host and device time by operator, as ``torch.profiler``'s ``key_averages()`` counts it.
+
+        Captures without any GPU work have it, too.
+
+        Args:
+            by: ``name``, ``shape``, ``stack``, ``module``, ``source``, ``range`` or ``category``;
+                by default names where any trace holds operators, else ranges.
+            steady: only what begins in the steady steps, rather than in the whole capture.
+            join: whether the backward pass of an operator counts as its own row's.
+            kernels: whether to list the kernels under each.
+            sort: a column of numbers, the largest first.
+
+        Raises:
+            UsageError: there is no such grouping or column.
+            InputError: the steady steps are wanted, and a trace holds no GPU work.
+        """
+        from stepscope.operators.averages import OperatorAverages, operator_averages
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.traces)
+            by = "name" if known else "range"
+
+        def made() -> OperatorAverages:
+            from stepscope.operators.averages import (
+                sampled_averages,
+                steady_sources,
+                whole_sources,
+            )
+
+            traced = any(trace.rows("python_function") for trace in self.traces)
+            if by == "source" and not traced and any(t.rows("stack_frame") for t in self.traces):
+                steps = sum(e.n_steady for _, e in self.explained.explanations)
+                return sampled_averages(self.operators("source").to_pylist(), self.paths, steps)
+            sources = (
+                steady_sources(self.explained.view)
+                if steady
+                else whole_sources([trace.frame for trace in self.traces])
+            )
+            return operator_averages(sources, self.paths, by, join=join, kernels=kernels, sort=sort)
+
+        asked = f"key averages {by} {steady} {join} {kernels} {sort}"
+        return self._answers.find(asked, OperatorAverages, made)
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.

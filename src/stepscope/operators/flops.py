@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
+from stepscope.intervals.distinct import distinct_rows
+from stepscope.trace.frame import Frame, IntArray
+
 ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8,
                      "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1}  # fmt: skip
 """Bytes of an element by the type that PyTorch records."""
@@ -204,3 +209,63 @@ def _shape(value: Any) -> list[int]:
     if isinstance(value, list) and all(isinstance(size, int) for size in value):
         return value
     return []
+
+
+def works_of(operators: Frame) -> tuple[list[Work], IntArray]:
+    """Distinct known works of some operators, and which of them each one is; -1 for none.
+
+    Args:
+        operators: with ``name``, ``input_shapes``, ``input_types`` and ``concrete_inputs``.
+    """
+    works: list[Work] = []
+    if not len(operators):
+        return works, np.empty(0, np.int64)
+    columns = ("name", "input_shapes", "input_types", "concrete_inputs")
+    first, inverse = distinct_rows([operators[column] for column in columns])
+    place = np.full(len(first), -1, np.int64)
+    known = np.array([text in _KNOWN for text in operators.texts["name"]] + [False])
+    asked = known[operators["name"][first]] & (operators["input_shapes"][first] >= 0)
+    for at in np.flatnonzero(asked).tolist():
+        row = int(first[at])
+        name, shapes, types, scalars = (operators.text(column, row) for column in columns)
+        work = work_of_call(name, shapes, types or "[]", scalars)
+        if work is not None:
+            place[at] = len(works)
+            works.append(work)
+    return works, place[inverse]
+
+
+_ELEMENTWISE: Final = ("aten::add", "aten::mul")
+"""Operators that torch counts as one operation an element of their first operand."""
+
+
+def elementwise_flop(operators: Frame) -> IntArray:
+    """Operations of sums and products element by element; 0 for all other operators.
+
+    Args:
+        operators: with ``name`` and ``input_shapes``.
+    """
+    found = np.zeros(len(operators), np.int64)
+    if not len(operators):
+        return found
+    rows = np.flatnonzero(operators.equals("name", *_ELEMENTWISE))
+    rows = rows[operators["input_shapes"][rows] >= 0]
+    if len(rows):
+        sizes = [_first_size(text) for text in operators.texts["input_shapes"]]
+        found[rows] = np.array(sizes, np.int64)[operators["input_shapes"][rows]]
+    return found
+
+
+def _first_size(shapes: str) -> int:
+    """Elements of the first operand; 0 where it is no tensor."""
+    try:
+        items = json.loads(shapes)
+        shape = _shape(items[0]) if items else []
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return 0
+    size = prod(shape) if shape and all(extent >= 0 for extent in shape) else 0
+    return size if size < _MOST_ELEMENTS else 0
+
+
+_MOST_ELEMENTS: Final = 1 << 50
+"""No tensor has so many: shapes come from a trace, which may hold anything."""
