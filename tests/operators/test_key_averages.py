@@ -72,7 +72,10 @@ def of_stepscope(document: dict[str, Any], *, memory: bool = True) -> Cells:
 def test_every_cell_is_that_of_torch(reader: Stepscope, name: str, by: str) -> None:
     with gzip.open(TABLES / f"{name}.table.json.gz") as stream:
         table = json.load(stream)
-    document: dict[str, Any] = reader.json("operators", TABLES / f"{name}.json.gz", "--by", by)
+    # the tables of the CPU are of PyTorch 2.14, which counts Python functions as events
+    python = ["--python"] if table["torch"].startswith("2.14") else []
+    path = TABLES / f"{name}.json.gz"
+    document: dict[str, Any] = reader.json("operators", path, "--by", by, *python)
     assert document["schema"] == "stepscope.operators/2"
     expected = of_torch(table[f"by_{by}"], by == "shape")
     assert len(expected) > 20
@@ -123,7 +126,7 @@ def naive_table(path: Path) -> Cells:
                      (event["pid"], event["tid"]))  # fmt: skip
 
     hidden = {"aten::is_leaf", "aten::output_nr", "aten::_version"}
-    kinds = {"cpu_op": "operator", "user_annotation": "annotation", "python_function": "python"}
+    kinds = {"cpu_op": "operator", "user_annotation": "annotation"}
     events: list[Naive] = []
     by_id: dict[int, Naive] = {}
     for e in spans:
@@ -139,7 +142,7 @@ def naive_table(path: Path) -> Cells:
         target = by_id.get(e.get("args", {}).get("External id", -1))
         if category in ("cuda_runtime", "cuda_driver"):
             one = made(e, "call")
-            one.thread = target.thread if target is not None else "unlinked"
+            one.thread = target.thread if target is not None else one.thread
             events.append(one)
         elif category in ("kernel", "gpu_memcpy", "gpu_memset") and target is not None:
             target.own_device += round(e["dur"] * 1e3)
@@ -166,8 +169,6 @@ def naive_table(path: Path) -> Cells:
             kept.append(one)
     found: Cells = {}
     for one in kept:
-        if one.kind == "python":
-            continue
         key = (one.kind == "annotation", one.name, "")
         length = one.end - one.start
         own = length - sum(child.end - child.start for child in one.children)

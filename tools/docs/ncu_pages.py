@@ -9,7 +9,7 @@ from stepscope.ncu import against, decide, explain, memory, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
-from stepscope.operators import averages
+from stepscope.operators import averages, phases, python_time
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -54,6 +54,18 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
         "`operators`",
         averages.SCHEMA,
         [averages.OperatorAverages, averages.OperatorRow, averages.OperatorKernel],
+    ),
+    "phases": (
+        "the phases of a step",
+        "`phases`",
+        phases.SCHEMA,
+        [phases.Phases, phases.DeviceSteps, phases.PhaseTime],
+    ),
+    "python-time": (
+        "where Python spends the steps",
+        "`phases --python`",
+        python_time.SCHEMA,
+        [python_time.PythonReport, python_time.PythonTime, python_time.PythonProcess],
     ),
     "ceilings": ("a GPU's ceilings", "`ceilings`", ceilings.SCHEMA, [ceilings.Ceilings]),
 }

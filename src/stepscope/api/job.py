@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
     from stepscope.operators.averages import OperatorAverages
+    from stepscope.operators.phases import Phases
+    from stepscope.operators.python_time import PythonReport
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
@@ -305,6 +307,7 @@ class Job:
         steady: bool = False,
         join: bool = False,
         kernels: bool = False,
+        python: bool = False,
         sort: str = "",
     ) -> OperatorAverages:
         """Host and device time by operator, as ``torch.profiler``'s ``key_averages()`` counts it.
@@ -317,6 +320,8 @@ class Job:
             steady: only what begins in the steady steps, rather than in the whole capture.
             join: whether the backward pass of an operator counts as its own row's.
             kernels: whether to list the kernels under each.
+            python: whether traced Python functions are taken out of the self time of what called
+                them, as PyTorch 2.14 does; they are a row of their own then.
             sort: a column of numbers, the largest first.
 
         Raises:
@@ -345,10 +350,34 @@ class Job:
                 if steady
                 else whole_sources([trace.frame for trace in self.traces])
             )
-            return operator_averages(sources, self.paths, by, join=join, kernels=kernels, sort=sort)
+            return operator_averages(
+                sources, self.paths, by, join=join, kernels=kernels, python=python, sort=sort
+            )
 
-        asked = f"key averages {by} {steady} {join} {kernels} {sort}"
+        asked = f"key averages {by} {steady} {join} {kernels} {python} {sort}"
         return self._answers.find(asked, OperatorAverages, made)
+
+    def phases(self) -> Phases:
+        """Host, GPU and idle time of the steady steps by phase of the step.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.phases import Phases, phases
+
+        return self._answers.find("phases", Phases, lambda: phases(self.explained.view, self.paths))
+
+    def python_time(self) -> PythonReport:
+        """Where Python spends the steady steps: functions or lines, the GIL, the collector.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.python_time import PythonReport, python_time
+
+        return self._answers.find(
+            "python time", PythonReport, lambda: python_time(self.explained.view, self.paths)
+        )
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.

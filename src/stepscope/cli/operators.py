@@ -36,6 +36,12 @@ _GROUPINGS = ("name", "shape", "stack", "module", "source", "range", "category")
 @click.option(
     "--kernels", is_flag=True, help="List the kernels under each; json has them in any case."
 )
+@click.option(
+    "--python",
+    is_flag=True,
+    help="Take traced Python functions out of the self time of what called them, as PyTorch 2.14 "
+    "does: a row of their own then.",
+)
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
 @options.opening
@@ -46,6 +52,7 @@ def command(
     steady: bool,
     join: bool,
     kernels: bool,
+    python: bool,
     limit: int | None,
     format_: str,
     opening: OpenOptions,
@@ -55,8 +62,7 @@ def command(
     Self time is without what an operator calls inside, total time is with it; device time is that
     of the kernels launched within. The figures of Kineto traces are those of torch's own table, by
     name and by shape, to the nanosecond. Captures without GPU work are read, too. What no operator
-    launched, and the time of traced Python functions, has a row of its own, so that self times add
-    up. Times are ms, and ns in csv and json.
+    launched has a row of its own, so that self times add up. Times are ms, and ns in csv and json.
     """
     from stepscope.api import Job
     from stepscope.render import operators as render
@@ -64,7 +70,12 @@ def command(
 
     job = Job(paths, **opening)
     found = job.key_averages(
-        by or "", steady=steady, join=join, kernels=kernels or format_ == "json", sort=sort
+        by or "",
+        steady=steady,
+        join=join,
+        kernels=kernels or format_ == "json",
+        python=python,
+        sort=sort,
     )
     shown = SHOWN_ROWS if limit is None else limit
     if format_ == "column":

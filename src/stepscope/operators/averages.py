@@ -20,7 +20,6 @@ from stepscope.intervals.distinct import distinct_rows
 from stepscope.jobs.view import JobView
 from stepscope.operators.calltree import (
     ANNOTATION,
-    CALL,
     CATEGORIES,
     KINDS,
     OPERATOR,
@@ -218,9 +217,6 @@ _SUMS: Final = (
     *("self_cpu_memory_bytes", "cpu_memory_bytes"),
     *("self_device_memory_bytes", "device_memory_bytes"),
 )
-_OF_LAUNCHES: Final = (
-    *("self_device_ns", "device_ns", "kernels", "eligible_ns", "tensor_core_ns"),
-)
 _Key = tuple[str, str, str]
 
 
@@ -231,6 +227,7 @@ def operator_averages(
     *,
     join: bool = False,
     kernels: bool = False,
+    python: bool = False,
     sort: str = "",
 ) -> OperatorAverages:
     """Host and device time by operator, of all traces together.
@@ -241,6 +238,7 @@ def operator_averages(
         by: key of ``GROUPINGS``.
         join: whether the backward pass of an operator counts as its own row's.
         kernels: whether to list the kernels under each operator.
+        python: whether traced Python functions are taken out of the self time of what called them.
         sort: a column of numbers, the largest first; by default device time, else host time.
 
     Raises:
@@ -254,7 +252,7 @@ def operator_averages(
     held = _Held()
     sums, facts = held.sums, held.facts
     for source in sources:
-        _add(source, by, held, join=join, kernels=kernels)
+        _add(source, by, held, join=join, kernels=kernels, python=python)
     self_cpu = round(sum(row[_SUMS.index("self_cpu_ns")] for row in sums.values()))
     rows = [
         _row(key, values, self_cpu, facts, join=join, flop=key in held.flop_known)
@@ -392,11 +390,15 @@ class _Held:
         )
 
 
-def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool) -> None:
+def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool, python: bool) -> None:
     """Add what one trace holds."""
-    tree = call_tree(source.read)
+    stacked = by in ("stack", "module", "source")
+    tree = call_tree(source.read, python=python or stacked)
     wanted, on_device = _in_scope(tree, source)
     _note_facts(tree, on_device, held.facts)
+    by_name = by in ("name", "shape")
+    if by_name:
+        tree = tree.linked()
     columns = _columns(tree, source.read, held.facts)
     back_cpu, back_device, absorbed = _backward(tree)
     columns["backward_cpu_ns"], columns["backward_device_ns"] = back_cpu, back_device
@@ -404,17 +406,13 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool) -> 
     if join:
         wanted = wanted & ~absorbed
     first, group, keys = _groups(tree, by)
-    by_name = by in ("name", "shape")
     outer = np.ones(len(tree), bool) if by_name else _outermost(tree, group)
     hidden = (tree.kind == PYTHON) & by_name
     counted = np.flatnonzero(wanted & ~hidden)
     of, size = group[counted], len(first)
     table = np.zeros((size, len(_SUMS)))
-    orphans = tree.kind[counted] == CALL if by_name else np.zeros(len(counted), bool)
     for at, name in enumerate(_SUMS):
         values = columns[name][counted]
-        if name in _OF_LAUNCHES:
-            values = np.where(orphans, 0, values)
         if not name.startswith("self_") and name != "calls":
             values = np.where(outer[counted], values, 0)
         table[:, at] = np.bincount(of, weights=values, minlength=size)
@@ -423,11 +421,11 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool) -> 
         held.add_row(keys[at], table[at].tolist())
         if knows[at]:
             held.flop_known.add(keys[at])
-    python = wanted & hidden
-    if python.any():
-        spent = int(tree.self_cpu_ns[python].sum())
-        held.add(("python", PYTHON_TIME, ""), calls=int(python.sum()), self_cpu_ns=spent)
-    alone = on_device & ((tree.launcher < 0) | (by_name & tree.by_call))
+    functions = wanted & hidden
+    if functions.any():
+        spent = int(tree.self_cpu_ns[functions].sum())
+        held.add(("python", PYTHON_TIME, ""), calls=int(functions.sum()), self_cpu_ns=spent)
+    alone = on_device & (tree.launcher < 0)
     if alone.any():
         time = int(tree.gpu_ns[alone].sum())
         held.add(
@@ -437,8 +435,7 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool) -> 
             kernels=int(alone.sum()),
         )
     if kernels and len(tree.gpu):
-        launcher = np.where(by_name & tree.by_call, -1, tree.launcher)
-        _add_kernels(tree, launcher, group, keys, on_device, held.under)
+        _add_kernels(tree, group, keys, on_device, held.under)
 
 
 def _in_scope(tree: CallTree, source: Source) -> tuple[BoolArray, BoolArray]:
@@ -620,14 +617,13 @@ def _outermost(tree: CallTree, group: IntArray) -> BoolArray:
 
 def _add_kernels(
     tree: CallTree,
-    launcher: IntArray,
     group: IntArray,
     keys: list[_Key],
     on_device: BoolArray,
     under: dict[tuple[_Key, str], list[int]],
 ) -> None:
     rows = np.flatnonzero(on_device)
-    launcher = launcher[rows]
+    launcher = tree.launcher[rows]
     of = np.where(launcher >= 0, group[np.maximum(launcher, 0)] if len(group) else -1, -1)
     names = tree.gpu["name"][rows]
     first, pair = distinct_rows([of, names])

@@ -5,8 +5,7 @@ same times:
 
 - An event's parent is the innermost event of its thread that holds it. Asynchronous events (ranges
   that another thread may close) have no parent and no children.
-- A CUDA call belongs to the thread of the operator that the profiler linked it to. Calls that it
-  linked to none nest among themselves.
+- A CUDA call belongs to the thread of the operator that the profiler linked it to.
 - A kernel belongs to the operator that its call is linked to. Where a source has no such links
   (Nsight Systems, own captures), to what was open on the calling thread.
 - An event that is its parent's only child and has its name is merged with it.
@@ -15,7 +14,7 @@ same times:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -77,6 +76,7 @@ class CallTree:
         row: row of the event in its table: ``operators`` for an operator; -1 for the others.
         group: number of its process and thread; events nest within one.
         process: operating-system process.
+        thread: operating-system thread; of a call that of the operator that it is linked to.
         start_ns: begin.
         end_ns: end.
         parent: the event around it; -1 at the top.
@@ -94,6 +94,7 @@ class CallTree:
     row: IntArray
     group: IntArray
     process: IntArray
+    thread: IntArray
     start_ns: IntArray
     end_ns: IntArray
     parent: IntArray
@@ -128,6 +129,10 @@ class CallTree:
         kind = np.append(self.kind, -1)[self.launcher]
         found: BoolArray = np.equal(kind, CALL)
         return found
+
+    def linked(self) -> CallTree:
+        """The same without what no operator or annotation launched, as torch counts."""
+        return replace(self, launcher=np.where(self.by_call, -1, self.launcher))
 
     @cached_property
     def self_device_ns(self) -> IntArray:
@@ -364,11 +369,13 @@ CATEGORIES: Final = (
 """Kernel categories, and what the copy engine does."""
 
 
-def call_tree(read: Reader) -> CallTree:
+def call_tree(read: Reader, *, python: bool = True) -> CallTree:
     """The host events of one trace.
 
     Args:
         read: gives tables as frames.
+        python: whether traced Python functions are events, too; else their time is part of what
+            called them. PyTorch 2.14 counts them as events, 2.11 did not.
     """
     operators = _kept_operators(read("operator", *_OPERATOR_COLUMNS))
     ranges = read("range", *_RANGE_COLUMNS)
@@ -377,9 +384,10 @@ def call_tree(read: Reader) -> CallTree:
         ranges = ranges.take(~ranges.matches("name", _OPERATOR_RANGE))
     calls = read("api_call", *_CALL_COLUMNS)
     calls = calls.take(calls.equals("api", "runtime", "driver"))
-    python = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    functions = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    functions = functions if python else functions.slice(0, 0)
     gpu = read("gpu_op", *_GPU_COLUMNS)
-    parts = (operators, ranges, calls, python)
+    parts = (operators, ranges, calls, functions)
     sizes = [len(part) for part in parts]
     kind = np.repeat(np.arange(len(KINDS)), sizes)
     first = np.cumsum([0, *sizes])
@@ -392,9 +400,8 @@ def call_tree(read: Reader) -> CallTree:
     link = _links(operators, calls)
     if link is not None:
         at_calls = slice(first[CALL], first[CALL] + sizes[CALL])
-        thread[at_calls] = np.where(
-            link >= 0, operators["thread_id"][np.maximum(link, 0)], _UNLINKED
-        )
+        owner = operators["thread_id"][np.maximum(link, 0)]
+        thread[at_calls] = np.where(link >= 0, owner, thread[at_calls])
     asynchronous = np.zeros(len(kind), bool)
     if len(ranges):
         asynchronous[first[1] : first[2]] = ranges.equals("kind", "startend")
@@ -417,14 +424,10 @@ def call_tree(read: Reader) -> CallTree:
     row = np.where(kind == OPERATOR, np.arange(len(kind)), -1)
     return _merged(
         CallTree(
-            *(kind, names, texts, row, group, process, start, end, parent, depth),
+            *(kind, names, texts, row, group, process, thread, start, end, parent, depth),
             *(asynchronous, operators, gpu, launcher),
         )
     )
-
-
-_UNLINKED: Final = -(2**40)
-"""Thread of the calls that the profiler linked to no operator."""
 
 
 def _kept_operators(operators: Frame) -> Frame:
@@ -493,6 +496,7 @@ def _merged(tree: CallTree) -> CallTree:
         row=tree.row[kept],
         group=tree.group[kept],
         process=tree.process[kept],
+        thread=tree.thread[kept],
         start_ns=tree.start_ns[kept],
         end_ns=tree.end_ns[kept],
         parent=up,
