@@ -9,7 +9,7 @@ from stepscope.ncu import against, decide, explain, memory, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
-from stepscope.operators import averages, phases, python_time
+from stepscope.operators import averages, compiled, phases, python_time, sheets
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -53,7 +53,19 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
         "host and device time by operator",
         "`operators`",
         averages.SCHEMA,
-        [averages.OperatorAverages, averages.OperatorRow, averages.OperatorKernel],
+        [
+            averages.OperatorAverages,
+            averages.OperatorRow,
+            averages.OperatorKernel,
+            compiled.CompiledCode,
+            compiled.CompiledRegion,
+        ],
+    ),
+    "operator-sheet": (
+        "operators by unique shape",
+        "`operators --sheet`",
+        sheets.SCHEMA,
+        [sheets.Sheet, sheets.SheetRow],
     ),
     "phases": (
         "the phases of a step",

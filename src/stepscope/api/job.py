@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from stepscope.operators.phases import Phases
     from stepscope.operators.python_time import PythonReport
     from stepscope.operators.roofline import Launches, OperatorRooflines
+    from stepscope.operators.sheets import Sheet
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
     from stepscope.timeline.timeline import Timeline
@@ -356,6 +357,47 @@ class Job:
 
         asked = f"key averages {by} {steady} {join} {kernels} {python} {sort}"
         return self._answers.find(asked, OperatorAverages, made)
+
+    def operator_sheet(self, sheet: str) -> Sheet:
+        """Operators of one kind by unique shape, against the device's ceilings.
+
+        Args:
+            sheet: ``gemm``, ``convolution``, ``attention``, ``normalisation``, ``elementwise`` or
+                ``communication``.
+
+        Raises:
+            UsageError: there is no such sheet.
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.sheets import (
+            COMMUNICATION_SQL,
+            Sheet,
+            communication_sheet,
+            operator_sheet,
+        )
+
+        def made() -> Sheet:
+            view = self.explained.view
+            if sheet == "communication":
+                rows = self.query(COMMUNICATION_SQL).to_pylist()
+                return communication_sheet(view, self.paths, rows)
+            return operator_sheet(view, self.paths, sheet)
+
+        return self._answers.find(f"operator sheet {sheet}", Sheet, made)
+
+    def replay_script(self, operator: str, limit: int = 5) -> str:
+        """A PyTorch program that runs an operator again with its recorded inputs.
+
+        Args:
+            operator: its name, as ``aten::mm``.
+            limit: distinct inputs to take, those of most time.
+
+        Raises:
+            UsageError: the captures hold no such operator with shapes.
+        """
+        from stepscope.operators.replay import replay_script
+
+        return replay_script([trace.frame for trace in self.traces], operator, limit)
 
     def phases(self) -> Phases:
         """Host, GPU and idle time of the steady steps by phase of the step.

@@ -9,8 +9,9 @@ import click
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    from stepscope.api import OpenOptions
+    from stepscope.api import Job, OpenOptions
 
+_SHEETS = ("gemm", "convolution", "attention", "normalisation", "elementwise", "communication")
 _GROUPINGS = ("name", "shape", "stack", "module", "source", "range", "category")
 
 
@@ -42,6 +43,18 @@ _GROUPINGS = ("name", "shape", "stack", "module", "source", "range", "category")
     help="Take traced Python functions out of the self time of what called them, as PyTorch 2.14 "
     "does: a row of their own then.",
 )
+@click.option(
+    "--sheet",
+    type=click.Choice(_SHEETS),
+    help="Operators of one kind by unique inputs, in the steady steps: calls, time, TFLOP/s, TB/s, "
+    "FLOP per byte, share of the ceiling.",
+)
+@click.option(
+    "--replay",
+    metavar="OPERATOR",
+    help="Print a PyTorch program that runs this operator (aten::mm) again with its recorded "
+    "inputs, the heaviest --limit of them (5 by default).",
+)
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
 @options.opening
@@ -53,6 +66,8 @@ def command(
     join: bool,
     kernels: bool,
     python: bool,
+    sheet: str | None,
+    replay: str | None,
     limit: int | None,
     format_: str,
     opening: OpenOptions,
@@ -69,6 +84,14 @@ def command(
     from stepscope.render.fitted import SHOWN_ROWS, terminal_width
 
     job = Job(paths, **opening)
+    if replay is not None:
+        options.write(job.replay_script(replay, 5 if limit is None else limit))
+        return
+    shown = SHOWN_ROWS if limit is None else limit
+    if sheet is not None:
+        _write_sheet(job, sheet, format_, shown, limit or 0)
+        options.warn_of_problems(job)
+        return
     found = job.key_averages(
         by or "",
         steady=steady,
@@ -77,7 +100,6 @@ def command(
         python=python,
         sort=sort,
     )
-    shown = SHOWN_ROWS if limit is None else limit
     if format_ == "column":
         options.write(render.averages_text(found, shown, terminal_width()))
     elif format_ == "markdown":
@@ -88,3 +110,20 @@ def command(
     else:
         options.write(options.as_json(render.limited(found, limit or 0)))
     options.warn_of_problems(job)
+
+
+def _write_sheet(job: Job, sheet: str, format_: str, shown: int, limit: int) -> None:
+    from stepscope.render import operators as render
+    from stepscope.render.fitted import terminal_width
+
+    found = job.operator_sheet(sheet)
+    if format_ == "column":
+        options.write(render.sheet_text(found, shown, terminal_width()))
+    elif format_ == "markdown":
+        options.write(render.sheet_markdown(found, shown))
+    elif format_ == "csv":
+        options.write_table(
+            render.sheet_table(found).slice(0, limit or None), format_, found.schema
+        )
+    else:
+        options.write(options.as_json(found))

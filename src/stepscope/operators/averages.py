@@ -27,6 +27,12 @@ from stepscope.operators.calltree import (
     CallTree,
     call_tree,
 )
+from stepscope.operators.compiled import (
+    CompiledCode,
+    compiled_code,
+    compiled_readings,
+    shows_compiled_code,
+)
 from stepscope.operators.flops import elementwise_flop, works_of
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
@@ -156,6 +162,7 @@ class OperatorAverages(msgspec.Struct, frozen=True):
         has_device: whether the capture holds any.
         operators: one entry a group, in the order that was asked for.
         kernels: the kernels under each, the longest time first; empty unless asked for.
+        compiled: what ``torch.compile`` did; null where the capture shows none of it.
         readings: what stands out, in sentences.
         warnings: what is missing, and what was assumed.
     """
@@ -170,6 +177,7 @@ class OperatorAverages(msgspec.Struct, frozen=True):
     has_device: bool
     operators: list[OperatorRow]
     kernels: list[OperatorKernel]
+    compiled: CompiledCode | None
     readings: list[str]
     warnings: list[str]
 
@@ -253,6 +261,7 @@ def operator_averages(
     sums, facts = held.sums, held.facts
     for source in sources:
         _add(source, by, held, join=join, kernels=kernels, python=python)
+    compiled = compiled_code(held.trees)
     self_cpu = round(sum(row[_SUMS.index("self_cpu_ns")] for row in sums.values()))
     rows = [
         _row(key, values, self_cpu, facts, join=join, flop=key in held.flop_known)
@@ -292,7 +301,11 @@ def operator_averages(
         has_device=facts.device_ns > 0,
         operators=rows,
         kernels=_kernel_rows(held.under, rows),
-        readings=readings(rows) if by in ("name", "shape") else [],
+        compiled=compiled,
+        readings=[
+            *(readings(rows, facts.device_ns) if by in ("name", "shape") else []),
+            *(compiled_readings(compiled) if compiled else []),
+        ],
         warnings=warnings,
     )
 
@@ -354,6 +367,7 @@ def sampled_averages(
         has_device=held.facts.device_ns > 0,
         operators=rows,
         kernels=[],
+        compiled=None,
         readings=[],
         warnings=[
             "lines are those that the nearest sample of the main thread shows at a launch; samples "
@@ -371,12 +385,14 @@ class _Held:
         under: launches and time of each kernel under a group.
         flop_known: groups of which some operations are known.
         facts: what the traces hold.
+        trees: the host events of each trace that shows compiled code.
     """
 
     sums: dict[_Key, list[float]] = field(default_factory=dict)
     under: dict[tuple[_Key, str], list[int]] = field(default_factory=dict)
     flop_known: set[_Key] = field(default_factory=set)
     facts: _Facts = field(default_factory=_Facts)
+    trees: list[tuple[CallTree, Reader]] = field(default_factory=list)
 
     def add(self, key: _Key, **values: float) -> None:
         """Add to a group."""
@@ -394,9 +410,11 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool, pyt
     """Add what one trace holds."""
     stacked = by in ("stack", "module", "source")
     tree = call_tree(source.read, python=python or stacked)
-    wanted, on_device = _in_scope(tree, source)
+    wanted, on_device = in_scope(tree, source)
     _note_facts(tree, on_device, held.facts)
     by_name = by in ("name", "shape")
+    if shows_compiled_code(tree):
+        held.trees.append((tree, source.read))
     if by_name:
         tree = tree.linked()
     columns = _columns(tree, source.read, held.facts)
@@ -438,7 +456,7 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool, pyt
         _add_kernels(tree, group, keys, on_device, held.under)
 
 
-def _in_scope(tree: CallTree, source: Source) -> tuple[BoolArray, BoolArray]:
+def in_scope(tree: CallTree, source: Source) -> tuple[BoolArray, BoolArray]:
     """Which events, and which operations of the devices, are wanted."""
     if source.window_ns is None:
         return np.ones(len(tree), bool), np.ones(len(tree.gpu), bool)
@@ -692,15 +710,20 @@ _UNLIKE: Final = 4
 _MOST: Final = 3
 
 
-def readings(rows: Sequence[OperatorRow]) -> list[str]:
-    """Operators whose host and device shares differ much, in sentences."""
+def readings(rows: Sequence[OperatorRow], device_ns: int) -> list[str]:
+    """Operators whose host and device shares differ much, in sentences.
+
+    Args:
+        rows: the operators.
+        device_ns: all device time.
+    """
     operators = [row for row in rows if row.kind == "operator"]
     if not any(row.self_device_ns for row in operators):
         return []
     host = [
         row
         for row in operators
-        if row.self_cpu_share >= _MUCH and row.self_cpu_share > _UNLIKE * row.self_device_share
+        if row.self_cpu_share >= _MUCH and row.self_cpu_share * device_ns > _UNLIKE * row.device_ns
     ]
     device = [
         row
@@ -711,9 +734,9 @@ def readings(rows: Sequence[OperatorRow]) -> list[str]:
     device.sort(key=lambda row: -row.self_device_share)
     return [
         *(
-            f"{row.name}: {row.self_cpu_share:.0%} of the host's time, {row.self_device_share:.0%} "
-            f"of the device's ({row.calls:,} calls): its cost is launching and dispatch, not the "
-            "kernels; fewer, fused or compiled calls, or CUDA graphs, help, faster kernels do not"
+            f"{row.name}: {row.self_cpu_share:.0%} of the host's time, "
+            f"{row.device_ns / device_ns:.0%} of the device's ({row.calls:,} calls): its cost "
+            "is launching and dispatch, not the kernels; fewer, fused or compiled calls, or CUDA graphs, help, faster kernels do not"
             for row in host[:_MOST]
         ),
         *(

@@ -21,6 +21,12 @@ ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8
                      "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1}  # fmt: skip
 """Bytes of an element by the type that PyTorch records."""
 
+_OTHER_ITEM_BYTES: Final = {"int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
+                            "unsigned char": 1, "bool": 1, "c10::complex<float>": 8,
+                            "c10::complex<double>": 16, "c10::Float8_e4m3fnuz": 1,
+                            "c10::Float8_e5m2fnuz": 1}  # fmt: skip
+"""... of types that no product has."""
+
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
 FlashAttention-2, section 4.1)."""
@@ -78,6 +84,32 @@ def _product(left: int, right: int) -> Callable[[_Call], Work]:
         return call.work(2.0 * batch * m * k * n, a, b, [batch, m, n])
 
     return work
+
+
+def _matmul(call: _Call) -> Work:
+    """``torch.matmul``: batches broadcast; a vector is a matrix of one row or column."""
+    a, b = (list(call.shapes[at]) for at in (0, 1))
+    if not a or not b or min((*a, *b)) < 0:
+        raise ValueError("not a matrix")
+    rows, columns = [1, *a] if len(a) == 1 else a, [*b, 1] if len(b) == 1 else b
+    if rows[-1] != columns[-2]:
+        raise ValueError("shapes do not fit")
+    batch = _broadcast([rows[:-2], columns[:-2]])
+    out = [*batch, rows[-2], columns[-1]]
+    return call.work(2.0 * prod(out) * rows[-1], a, b, out)
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    """The shape that some shapes have together."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    found = []
+    for sizes in zip(*padded, strict=True):
+        wide = [size for size in sizes if size != 1]
+        if len(set(wide)) > 1:
+            raise ValueError("shapes do not fit")
+        found.append(wide[0] if wide else 1)
+    return found
 
 
 def _linear(call: _Call) -> Work:
@@ -160,10 +192,17 @@ _KNOWN: Final[dict[str, Callable[[_Call], Work]]] = {
     "aten::_scaled_mm": _product(0, 1),
     "aten::_int_mm": _product(0, 1),
     "aten::linear": _linear,
+    "aten::matmul": _matmul,
+    "aten::mv": _matmul,
     "aten::cudnn_convolution": _convolution(3, 2, 4, -1),
     "aten::cudnn_convolution_relu": _convolution(3, 4, 5, -1),
     "aten::convolution": _convolution(3, 4, 5, 6),
     "aten::_convolution": _convolution(3, 4, 5, 6),
+    "aten::conv1d": _convolution(3, 4, 5, -1),
+    "aten::conv2d": _convolution(3, 4, 5, -1),
+    "aten::conv3d": _convolution(3, 4, 5, -1),
+    "aten::miopen_convolution": _convolution(4, 3, 5, -1),
+    "aten::mkldnn_convolution": _convolution(4, 3, 5, -1),
     "aten::convolution_backward": _convolution_backward,
     "aten::_scaled_dot_product_flash_attention": _attention(0, 4),
     "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6),
@@ -172,6 +211,7 @@ _KNOWN: Final[dict[str, Callable[[_Call], Work]]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, backward=True),
     "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, 11, backward=True),
     "flash_attn::_flash_attn_forward": _attention(0, 5, heads_inner=True),
+    "flash_attn::_flash_attn_backward": _attention(1, 11, backward=True, heads_inner=True),
 }
 
 OPERATORS: Final = tuple(_KNOWN)
@@ -209,6 +249,39 @@ def _shape(value: Any) -> list[int]:
     if isinstance(value, list) and all(isinstance(size, int) for size in value):
         return value
     return []
+
+
+def streamed(name: str, shapes: str, types: str) -> Work | None:
+    """Work of an operator that goes through its operands once, element by element.
+
+    One operation an element of the result. A result has the type of the first operand; what works
+    in place (``aten::add_``) reads and writes it, a copy and a fill only write it.
+
+    Args:
+        name: operator.
+        shapes: input shapes as JSON text.
+        types: input types as JSON text.
+
+    Returns:
+        None where the record does not tell.
+    """
+    try:
+        tensors = [
+            (_shape(shape), {**ITEM_BYTES, **_OTHER_ITEM_BYTES}[str(kind)])
+            for shape, kind in zip(json.loads(shapes), json.loads(types), strict=True)
+            if _shape(shape)
+        ]
+        if not tensors or any(extent < 0 for shape, _ in tensors for extent in shape):
+            return None
+        read = sum(prod(shape) * item for shape, item in tensors)
+        result, item = _broadcast([shape for shape, _ in tensors]), tensors[0][1]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    only_writes = name.rsplit("::", 1)[-1].startswith(("copy_", "fill_", "zero_"))
+    written = 0 if only_writes else prod(result) * item  # else it is an operand already
+    if not read + written or read + written >= _MOST_ELEMENTS:
+        return None
+    return Work(float(prod(result)), float(read + written), item)
 
 
 def works_of(operators: Frame) -> tuple[list[Work], IntArray]:

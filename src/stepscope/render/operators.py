@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.operators.averages import OperatorAverages, OperatorKernel, OperatorRow
+from stepscope.operators.sheets import SHEETS, Sheet, SheetRow
 from stepscope.render.fitted import ALWAYS, Column, fitted, more_rows, name_column, wrapped
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean
@@ -38,6 +39,93 @@ def averages_table(found: OperatorAverages) -> pa.Table:
     ]
     rows = [msgspec.to_builtins(row) for row in found.operators]
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+
+
+def sheet_table(found: Sheet) -> pa.Table:
+    """One row an operator and inputs, in base units."""
+    import msgspec
+    import pyarrow as pa
+
+    types = {int: pa.int64(), float: pa.float64(), float | None: pa.float64(), str: pa.string()}
+    fields = [(f.name, types[f.type]) for f in msgspec.structs.fields(SheetRow)]
+    rows = [msgspec.to_builtins(row) for row in found.rows]
+    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+
+
+def sheet_text(found: Sheet, limit: int, width: int | None) -> str:
+    """A sheet for a terminal; arguments as for :func:`averages_text`."""
+    lines = [*wrapped(clean(_sheet_heading(found), 300), width), ""]
+    if found.rows:
+        lines += fitted(_sheet_columns(found, limit), width)
+        more = more_rows(len(found.rows), limit)
+        lines += ["", *wrapped(more, width)] if more else []
+    else:
+        lines.append("nothing of this kind was found")
+    for warning in found.warnings:
+        lines += ["", *wrapped(clean(warning, 400), width)]
+    return "\n".join(lines) + "\n"
+
+
+def sheet_markdown(found: Sheet, limit: int) -> str:
+    """The same as a Markdown table."""
+    lines = [escape(clean(_sheet_heading(found), 300)), ""]
+    if found.rows:
+        columns = _sheet_columns(found, limit)
+        sides = "".join("---:|" if column.least is None else "---|" for column in columns)
+        lines += ["| " + " | ".join(escape(column.title) for column in columns) + " |"]
+        lines += ["|" + sides]
+        cells = zip(*(column.cells for column in columns), strict=True)
+        lines += ["| " + " | ".join(map(escape, row)) + " |" for row in cells]
+        more = more_rows(len(found.rows), limit)
+        lines += ["", more] if more else []
+    lines += [f"- {escape(clean(warning, 400))}" for warning in found.warnings]
+    return "\n".join(lines) + "\n"
+
+
+def _sheet_heading(found: Sheet) -> str:
+    said = f"{SHEETS[found.sheet]}, by unique inputs; {found.steps:,} steady steps (of all devices)"
+    said += f"; {found.device or 'unknown device'}"
+    return said + (f", ceilings: {found.source}" if found.source else "")
+
+
+def _sheet_columns(found: Sheet, limit: int) -> list[Column]:
+    rows = found.rows[: limit or None]
+
+    def number(title: str, of: str, scale: float, digits: int, weight: int) -> Column:
+        values = [getattr(row, of) for row in rows]
+        cells = ["" if value is None else f"{value / scale:,.{digits}f}" for value in values]
+        return Column(title, cells, weight)
+
+    collective = found.sheet == "communication"
+    columns = [
+        number("% of GPU", "share_of_device", 0.01, 1, 97),
+        number("total ms", "time_ns", 1e6, 3, 80),
+        Column("calls", [f"{row.calls:,}" for row in rows], 85),
+        number("avg us", "mean_ns", 1e3, 1, 90),
+        name_column("collective" if collective else "operator", [row.operator for row in rows],
+                    least=18, weight=ALWAYS),
+        name_column("ranks" if collective else "input shapes", [row.shapes for row in rows],
+                    least=18, weight=96),
+    ]  # fmt: skip
+    if collective:
+        return [
+            *columns,
+            number("MB", "moved_bytes", 1e6, 3, 95),
+            number("algorithm GB/s", "bytes_per_s", 1e9, 1, 93),
+            number("bus GB/s", "bus_bytes_per_s", 1e9, 1, 94),
+        ]
+    if any(row.math for row in rows):
+        columns.append(name_column("math", [row.math for row in rows], least=5, weight=60))
+        columns.append(number("TFLOP/s", "flop_per_s", 1e12, 1, 95))
+    columns += [
+        number("TB/s", "bytes_per_s", 1e12, 3, 94),
+        number("FLOP/byte", "intensity", 1, 1, 50),
+    ]
+    if any(row.attained is not None for row in rows):
+        columns.append(number("% of ceiling", "attained", 0.01, 1, 92))
+        columns.append(name_column("bound", [row.bound for row in rows], least=6, weight=40))
+    columns.append(name_column("longest kernel", [r.kernel for r in rows], least=12, weight=30))
+    return columns
 
 
 def limited(found: OperatorAverages, limit: int) -> OperatorAverages:
