@@ -91,7 +91,9 @@ ARROWS: dict[str, set[str]] = {
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
-    "operators": {"jobs", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"},
+    "operators": {
+        *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
+    },
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
     "tabular": {"trace", "intervals"},

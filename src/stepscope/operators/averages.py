@@ -736,7 +736,8 @@ def readings(rows: Sequence[OperatorRow], device_ns: int) -> list[str]:
         *(
             f"{row.name}: {row.self_cpu_share:.0%} of the host's time, "
             f"{row.device_ns / device_ns:.0%} of the device's ({row.calls:,} calls): its cost "
-            "is launching and dispatch, not the kernels; fewer, fused or compiled calls, or CUDA graphs, help, faster kernels do not"
+            "is launching and dispatch, not the kernels; fewer, fused or compiled calls, or CUDA "
+            "graphs, help, faster kernels do not"
             for row in host[:_MOST]
         ),
         *(

@@ -168,7 +168,8 @@ def compiled_readings(code: CompiledCode) -> list[str]:
         places = ", ".join(code.graph_breaks[:_SHOWN])
         said.append(
             f"torch.compile: {_count(len(code.graph_breaks), 'graph break')}, at {places}: what "
-            "follows is a graph of its own, and Python runs between; TORCH_LOGS=graph_breaks tells why"
+            "follows is a graph of its own, and Python runs between; TORCH_LOGS=graph_breaks tells "
+            "why"
         )
     elif len({region.frame for region in code.regions}) > 1:
         said.append(
