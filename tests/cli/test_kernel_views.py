@@ -45,9 +45,9 @@ def test_kernels_sum_to_all_device_time(reader: Stepscope, healthy: Path) -> Non
     )[0]
     assert sum(times) == int(total["ns"])
     assert sum(int(row["calls"]) for row in table) == int(total["n"])
-    families = {row["family"] for row in table}
-    assert {"matmul", "attention", "elementwise", "normalisation", "optimizer"} <= families
-    assert "other" not in families
+    categories = {row["category"] for row in table}
+    assert {"matmul", "attention", "elementwise", "normalisation", "optimizer"} <= categories
+    assert "other" not in categories
 
 
 def test_operators_have_forward_and_backward(reader: Stepscope, attention: Path) -> None:
@@ -63,7 +63,7 @@ def test_without_operators_ranges_answer(reader: Stepscope, healthy: Path) -> No
     assert names[:3] == ["backward", "forward", "optimizer"]
 
 
-@pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "family"])
+@pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "category"])
 def test_every_grouping_keeps_the_time(attention: Path, by: str) -> None:
     job = Job(attention)
     total = sum(job.kernels.column("time_ns").to_pylist())

@@ -51,7 +51,7 @@ def test_products_are_those_of_the_trace(reader: Stepscope) -> None:
         left, right = [s for s in json.loads(row["shapes"]) if len(s) == 2][:2]
         assert row["flop"] == 2 * left[0] * left[1] * right[1]
         assert row["flop_per_s"] == pytest.approx(row["flop"] * row["calls"] / row["time_ns"] * 1e9)
-        assert 0 < row["attained"] < 1
+        assert 0 < row["achieved"] < 1
     assert {key: value[0] for key, value in found.items()} == {k: v[0] for k, v in expected.items()}
     for key, (_, time) in expected.items():
         assert found[key][1] == pytest.approx(time, abs=0.01)

@@ -93,7 +93,7 @@ class OperatorRow(msgspec.Struct, frozen=True):
         flop: floating-point operations, by the recorded shapes, with operators inside; null where
             not known.
         flop_per_s: these over ``device_ns``, over ``cpu_ns`` where nothing ran on a device.
-        tensor_core_share: time on tensor cores over that of matrix products, convolutions and
+        tensor_core_share: time on tensor cores over that of GEMMs, convolutions and
             attention; null where it launched none.
         self_cpu_memory_bytes: host memory allocated less released, without events inside; null
             where the capture does not tell.
@@ -212,9 +212,9 @@ def steady_sources(job: JobView) -> list[Source]:
         begin = int(e.steps.begin_ns[e.first])
         last = e.last + 1
         end = int(e.steps.begin_ns[last]) if last < len(e.steps) else int(e.steps.end_ns)
-        key = device.trace_rank, e.lane.process_id
+        key = device.trace_rank, e.gpu.process_id
         if key not in found:
-            source = Source(device.read, (begin, end), e.last - e.first + 1, e.lane.process_id)
+            source = Source(device.read, (begin, end), e.last - e.first + 1, e.gpu.process_id)
             found[key] = source
     return list(found.values())
 

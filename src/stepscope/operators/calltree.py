@@ -25,7 +25,7 @@ from stepscope.activity.locations import function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import among, distinct_rows, with_inverse
 from stepscope.kernels.attribution import MODULE_PREFIX, forward_rows
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 from stepscope.trace.text import LONGEST_JUDGED
 
@@ -46,7 +46,7 @@ _FILTERED: Final = frozenset(
     }
 )
 """Helpers that torch's table leaves out, too: their time counts as that of what called them."""
-_PRODUCTS: Final = ("matmul", "convolution", "attention")
+_GEMMS: Final = ("matmul", "convolution", "attention")
 _TENSOR_CORES: Final = ("tf32", "16bit", "8bit", "tensor")
 
 _OPERATOR_COLUMNS: Final = (
@@ -166,16 +166,18 @@ class CallTree:
         return self.with_children(self.of_launches(np.where(on, self.gpu_ns, 0)))
 
     @cached_property
-    def families(self) -> list[str]:
+    def categories(self) -> list[str]:
         """Kernel category of each distinct name of ``gpu``."""
-        return [classify(text).family for text in self.gpu.texts["name"]] if len(self.gpu) else []
+        return [classify(text).category for text in self.gpu.texts["name"]] if len(self.gpu) else []
 
     @cached_property
     def gpu_category(self) -> IntArray:
         """Code of ``CATEGORIES`` of each operation of the devices."""
         if not len(self.gpu):
             return _NONE
-        codes = np.array([CATEGORIES.index(family) for family in self.families] + [0])
+        codes = np.array(
+            [CATEGORIES.index(kernel_category) for kernel_category in self.categories] + [0]
+        )
         found = codes[self.gpu["name"]]
         for kind in ("graph", "memcpy", "memset"):
             found = np.where(self.gpu.equals("kind", kind), CATEGORIES.index(kind), found)
@@ -183,9 +185,11 @@ class CallTree:
 
     @cached_property
     def _eligible(self) -> BoolArray:
-        products = among(self.gpu_category, [CATEGORIES.index(family) for family in _PRODUCTS])
+        gemms = among(
+            self.gpu_category, [CATEGORIES.index(kernel_category) for kernel_category in _GEMMS]
+        )
         known: BoolArray = np.not_equal(self._maths, "")
-        return products & known
+        return gemms & known
 
     @cached_property
     def _maths(self) -> np.ndarray[tuple[int], np.dtype[np.str_]]:

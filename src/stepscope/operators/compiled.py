@@ -146,12 +146,12 @@ def _compiling(tree: CallTree, read: Reader) -> int:
 
 def compiled_readings(code: CompiledCode) -> list[str]:
     """The same in sentences."""
-    said = []
+    stated = []
     if code.regions:
         calls = sum(region.calls for region in code.regions)
         host = sum(region.host_ns for region in code.regions)
         device = sum(region.device_ns for region in code.regions)
-        said.append(
+        stated.append(
             f"torch.compile: {_count(len(code.regions), 'compiled region')} ran "
             f"{_count(calls, 'time')}, "
             f"{host / 1e6:,.3f} ms on the host, {device / 1e6:,.3f} ms on the device; checks of "
@@ -159,26 +159,26 @@ def compiled_readings(code: CompiledCode) -> list[str]:
         )
     if code.recompilations:
         ids = [f"{r.frame}/{r.compilation}" for r in code.regions if r.compilation]
-        said.append(
+        stated.append(
             f"torch.compile: {_count(code.recompilations, 'recompilation')} up to the end of the "
             f"capture (regions {', '.join(ids[:_SHOWN])}): guards failed, as with a new shape; "
             "TORCH_LOGS=recompiles tells which, dynamic=True or mark_dynamic avoids those of shapes"
         )
     if code.graph_breaks:
         places = ", ".join(code.graph_breaks[:_SHOWN])
-        said.append(
+        stated.append(
             f"torch.compile: {_count(len(code.graph_breaks), 'graph break')}, at {places}: what "
             "follows is a graph of its own, and Python runs between; TORCH_LOGS=graph_breaks tells "
             "why"
         )
     elif len({region.frame for region in code.regions}) > 1:
-        said.append(
+        stated.append(
             f"torch.compile: {len({region.frame for region in code.regions})} frames were "
             "compiled; whether these are graph breaks, Python stacks tell (with_stack=True)"
         )
     if code.compiling_ns:
-        said.append(f"torch.compile: compilers worked for {code.compiling_ns / 1e6:,.1f} ms")
-    return said
+        stated.append(f"torch.compile: compilers worked for {code.compiling_ns / 1e6:,.1f} ms")
+    return stated
 
 
 def _count(number: int, noun: str) -> str:

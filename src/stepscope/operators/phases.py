@@ -228,12 +228,12 @@ def _of_device(device: Device) -> tuple[DeviceSteps, list[PhaseTime], list[Phase
     host_ends = np.append(e.steps.begin_ns[1:], e.steps.end_ns)
     host_begin, host_end = e.steps.begin_ns[rows], host_ends[rows]
     op_phase, op_evidence = gpu_phases(e)
-    known = bool((e.lane.call >= 0).any())
+    known = bool((e.gpu.call >= 0).any())
     first = min(int(begin[0]), int(host_begin[0]))
     last = max(int(end[-1]), int(host_end[-1]))
     host = host_phases(e, op_phase, device, first, last) if known else None
     busy = _busy(e, op_phase, op_evidence)
-    idle = complement(e.lane.busy, first, last)
+    idle = complement(e.gpu.busy, first, last)
     waited = host if host is not None else _by_next_op(e, op_phase, first, last)
     wall = end - begin
     host_wall = host_end - host_begin
@@ -245,20 +245,20 @@ def _of_device(device: Device) -> tuple[DeviceSteps, list[PhaseTime], list[Phase
         )
         for phase in range(len(PHASES))
     }
-    place = device.rank, e.lane.device
+    place = device.rank, e.gpu.device
     totals, steps = [], []
     for phase, (on_host, on_gpu, waiting) in table.items():
-        told = tuple(_told_by(phase, p, int(begin[0]), int(end[-1])) for p in (busy, waited))
+        facts = tuple(_told_by(phase, p, int(begin[0]), int(end[-1])) for p in (busy, waited))
         spent = None if on_host is None else int(on_host.sum())
         gpu, idle_ = int(on_gpu.sum()), int(waiting.sum())
         share = (gpu + idle_) / max(int(wall.sum()), 1)
-        totals.append(PhaseTime(*place, None, _NAMES[phase], spent, gpu, idle_, share, *told))
+        totals.append(PhaseTime(*place, None, _NAMES[phase], spent, gpu, idle_, share, *facts))
         for at, row in enumerate(rows.tolist()):
             each = None if on_host is None else int(on_host[at])
             share = int(on_gpu[at] + waiting[at]) / max(int(wall[at]), 1)
             steps.append(
                 PhaseTime(*place, row, _NAMES[phase], each, int(on_gpu[at]), int(waiting[at]),
-                          share, *told)
+                          share, *facts)
             )  # fmt: skip
     steps.sort(key=lambda time: (time.step or 0, _NAMES.index(time.phase)))
     whole = int(host_wall.sum()) if host is not None else None
@@ -298,16 +298,16 @@ def _telling(ranges: Frame) -> tuple[Frame, IntArray]:
         held = words.judged(ranges.texts["name"], lambda text, p=phase: phase_of_range(text) == p)  # type: ignore[misc]
         codes[:-1][held] = phase
     phase_of = codes[ranges["name"]]
-    told = phase_of >= 0
-    return ranges.take(told), phase_of[told]
+    facts = phase_of >= 0
+    return ranges.take(facts), phase_of[facts]
 
 
 def gpu_phases(e: Explanation) -> tuple[IntArray, IntArray]:
     """Phase and evidence of each operation of a device: indices of ``PHASES``, ``EVIDENCE``."""
-    lane, kernels = e.lane, e.kernels
+    gpu_timeline, kernels = e.gpu, e.kernels
     who = kernels.attribution
-    phase = np.full(len(lane.ops), FORWARD, np.int64)
-    evidence = np.full(len(lane.ops), REMAINS, np.int64)
+    phase = np.full(len(gpu_timeline.ops), FORWARD, np.int64)
+    evidence = np.full(len(gpu_timeline.ops), REMAINS, np.int64)
     by_kernel = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
     for code, name in enumerate(KERNEL_PHASES):
         mine = kernels.phase == code
@@ -320,8 +320,8 @@ def gpu_phases(e: Explanation) -> tuple[IntArray, IntArray]:
         evidence[backward & (who.operator >= 0)] = AUTOGRAD
     late = _after_backward_kernels(e, phase)
     phase[late], evidence[late] = BACKWARD, KERNEL
-    told, named = _telling(who.ranges)
-    inner = _named_range(e, told, named)
+    facts, named = _telling(who.ranges)
+    inner = _named_range(e, facts, named)
     phase = np.where(inner >= 0, inner, phase)
     evidence = np.where(inner >= 0, ANNOTATION, evidence)
     crossing = _crossing(e)
@@ -334,40 +334,42 @@ def _after_backward_kernels(e: Explanation, phase: IntArray) -> BoolArray:
 
     One launch of a CUDA graph starts them all, or no launch is recorded.
     """
-    lane = e.lane
-    silent = (lane.ops["graph_id"] >= 0) | (e.kernels.attribution.thread < 0)
-    silent &= lane.is_kernel & (phase == FORWARD)
-    named = silent & lane.ops.matches("name", _BACKWARD_KERNEL)
+    gpu_timeline = e.gpu
+    untraced = (gpu_timeline.ops["graph_id"] >= 0) | (e.kernels.attribution.thread < 0)
+    untraced &= gpu_timeline.is_kernel & (phase == FORWARD)
+    named = untraced & gpu_timeline.ops.matches("name", _BACKWARD_KERNEL)
     found = np.zeros(len(phase), bool)
     if not named.any():
         return found
     step = e.kernels.step
     first = np.full(int(step.max()) + 2, np.iinfo(np.int64).max)
-    np.minimum.at(first, step[named] + 1, lane.ops["start_ns"][named])
-    found = silent & (lane.ops["start_ns"] >= first[step + 1])
+    np.minimum.at(first, step[named] + 1, gpu_timeline.ops["start_ns"][named])
+    found = untraced & (gpu_timeline.ops["start_ns"] >= first[step + 1])
     return found
 
 
 def _crossing(e: Explanation) -> BoolArray:
-    ops = e.lane.ops
+    ops = e.gpu.ops
     crossing: BoolArray = ops.equals("copy_kind", "HtoD", "DtoH")
     return crossing
 
 
-def _named_range(e: Explanation, told: Frame, named: IntArray) -> IntArray:
+def _named_range(e: Explanation, facts: Frame, named: IntArray) -> IntArray:
     """Phase of the innermost telling annotation at each launch; -1 for none.
 
     On the launching thread, else on the main thread, which waits while autograd's launches.
     """
-    at = e.lane.enqueue_begin_ns
+    at = e.gpu.enqueue_begin_ns
     found = np.full(len(at), -1, np.int64)
-    if not len(told):
+    if not len(facts):
         return found
     thread = e.kernels.attribution.thread
-    main = e.lane.host.main_thread
-    for one in (*e.lane.host.launch_threads, None):
+    main = e.gpu.host.main_thread
+    for one in (*e.gpu.host.launch_threads, None):
         rows = np.flatnonzero(found < 0) if one is None else np.flatnonzero(thread == one)
-        stack = stack_of(told, np.flatnonzero(told["thread_id"] == (main if one is None else one)))
+        stack = stack_of(
+            facts, np.flatnonzero(facts["thread_id"] == (main if one is None else one))
+        )
         if not len(rows) or not len(stack.rows):
             continue
         inner = stack.innermost(at[rows])
@@ -377,17 +379,17 @@ def _named_range(e: Explanation, told: Frame, named: IntArray) -> IntArray:
 
 def _busy(e: Explanation, phase: IntArray, evidence: IntArray) -> _Painted:
     """When the device was busy with each phase; what overlaps counts once."""
-    ops = e.lane.ops
-    busy = e.lane.busy
+    ops = e.gpu.ops
+    busy = e.gpu.busy
     parts: list[tuple[Intervals, int, int]] = []
     taken: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
     for code in (FORWARD, BACKWARD, OPTIMIZER, OTHER, DATALOAD, COPIES):
-        for told in range(len(EVIDENCE)):
-            rows = (phase == code) & (evidence == told)
+        for facts in range(len(EVIDENCE)):
+            rows = (phase == code) & (evidence == facts)
             if not rows.any():
                 continue
             mine = subtract(union(ops["start_ns"][rows], ops["end_ns"][rows]), taken)
-            parts.append((mine, code, told))
+            parts.append((mine, code, facts))
             taken = union(np.concatenate((taken[0], mine[0])), np.concatenate((taken[1], mine[1])))
     if not parts:
         return _Painted(*busy, *(np.full(len(busy[0]), OTHER) for _ in range(2)))
@@ -400,7 +402,7 @@ def _busy(e: Explanation, phase: IntArray, evidence: IntArray) -> _Painted:
 
 def _by_next_op(e: Explanation, phase: IntArray, begin: int, end: int) -> _Painted:
     """Each moment in the phase of the next operation that starts on the device."""
-    return _until(e.lane.ops["start_ns"], phase, begin, end, None)
+    return _until(e.gpu.ops["start_ns"], phase, begin, end, None)
 
 
 def _until(
@@ -413,13 +415,13 @@ def _until(
     edges = np.concatenate(([begin], at[inside], [end]))
     after = phase[np.searchsorted(at, end, side="left")] if (at >= end).any() else OTHER
     code = np.concatenate((phase[inside], [after]))
-    told = np.full(len(code), NEXT_LAUNCH, np.int64)
+    facts = np.full(len(code), NEXT_LAUNCH, np.int64)
     length = np.diff(edges)
     if longest_ns is not None:
         paused = length >= longest_ns
-        code, told = np.where(paused, OTHER, code), np.where(paused, REMAINS, told)
+        code, facts = np.where(paused, OTHER, code), np.where(paused, REMAINS, facts)
     real = length > 0
-    return _Painted(edges[:-1][real], edges[1:][real], code[real], told[real])
+    return _Painted(edges[:-1][real], edges[1:][real], code[real], facts[real])
 
 
 def host_phases(
@@ -436,24 +438,24 @@ def host_phases(
     """
     from stepscope.gaps.untraced_cpu import input_time
 
-    host = e.lane.host
+    host = e.gpu.host
     painter = _Painter(begin, end)
-    told, named = _telling(e.kernels.attribution.ranges)
-    if len(told):
-        main = np.flatnonzero(told["thread_id"] == host.main_thread)
-        start, stop = told["start_ns"][main], told["end_ns"][main]
+    facts, named = _telling(e.kernels.attribution.ranges)
+    if len(facts):
+        main = np.flatnonzero(facts["thread_id"] == host.main_thread)
+        start, stop = facts["start_ns"][main], facts["end_ns"][main]
         depth = nest(start, stop, np.zeros(len(main), np.int64))[1]
         for level in range(int(depth.max(initial=-1)), -1, -1):
             for phase in range(len(PHASES)):
                 mine = (depth == level) & (named[main] == phase)
                 painter.paint(union(start[mine], stop[mine]), phase, ANNOTATION)
-    painter.paint(input_time(e.lane, device.read), DATALOAD, INPUT)
-    copies = e.lane.calls_of(_crossing(e)) & (host.api["thread_id"] == host.main_thread)
+    painter.paint(input_time(e.gpu, device.read), DATALOAD, INPUT)
+    copies = e.gpu.calls_of(_crossing(e)) & (host.api["thread_id"] == host.main_thread)
     painter.paint(union(host.api["start_ns"][copies], host.api["end_ns"][copies]), COPIES, COPY)
-    rows = np.flatnonzero(e.lane.call >= 0)
+    rows = np.flatnonzero(e.gpu.call >= 0)
     following = _until(
-        host.api["end_ns"][e.lane.call[rows]], op_phase[rows], begin, end,
-        e.timeline.long_silence_ns,
+        host.api["end_ns"][e.gpu.call[rows]], op_phase[rows], begin, end,
+        e.timeline.long_untraced_ns,
     )  # fmt: skip
     for code in range(len(EVIDENCE)):
         for phase in range(len(PHASES)):

@@ -99,7 +99,7 @@ def python_time(job: JobView, paths: list[str]) -> PythonReport:
     processes: list[PythonProcess] = []
     seen: set[tuple[int, int]] = set()
     for device in job.devices:
-        key = device.trace_rank, device.explanation.lane.process_id
+        key = device.trace_rank, device.explanation.gpu.process_id
         if key in seen:
             continue
         seen.add(key)
@@ -141,7 +141,7 @@ def _phase_at(device: Device, begin: int, end: int, at: IntArray) -> IntArray:
 def _places(device: Device) -> list[PythonTime]:
     e = device.explanation
     begin, end = host_window(e)
-    process, main = e.lane.process_id, e.lane.host.main_thread
+    process, main = e.gpu.process_id, e.gpu.host.main_thread
     names = _thread_names(device)
     if len(device.read("python_function", "process_id")):
         tree = call_tree(device.read)
@@ -158,7 +158,7 @@ def _places(device: Device) -> list[PythonTime]:
         names_of = {at: tree.source_text(at) for at in distinct_values(code).tolist()}
         evidence = "traced functions"
     else:
-        lines = SampledLines(e.lane, device.read)
+        lines = SampledLines(e.gpu, device.read)
         at, code = lines.samples
         kept = (at >= begin) & (at < end) & (code >= 0)
         at, code = at[kept], code[kept]
@@ -189,7 +189,7 @@ def _places(device: Device) -> list[PythonTime]:
 
 def _thread_names(device: Device) -> dict[int, str]:
     table = device.read("thread", "process_id", "thread_id", "name")
-    mine = np.flatnonzero(table["process_id"] == device.explanation.lane.process_id)
+    mine = np.flatnonzero(table["process_id"] == device.explanation.gpu.process_id)
     return {int(table["thread_id"][row]): table.text("name", int(row)) for row in mine.tolist()}
 
 
@@ -198,10 +198,10 @@ def _process(device: Device) -> PythonProcess:
     begin, end = host_window(e)
     window = np.array([begin]), np.array([end])
     lock = device.read("gil", "process_id", "thread_id", "start_ns", "end_ns", "state")
-    lock = lock.take(lock["process_id"] == e.lane.process_id)
+    lock = lock.take(lock["process_id"] == e.gpu.process_id)
     spent: dict[str, int | None] = {"held": None, "waited": None, "others": None}
     if len(lock):
-        main = lock["thread_id"] == e.lane.host.main_thread
+        main = lock["thread_id"] == e.gpu.host.main_thread
         holding = lock.equals("state", "holding")
         for name, rows in (
             ("held", main & holding),
@@ -210,7 +210,7 @@ def _process(device: Device) -> PythonProcess:
         ):
             covered = union(lock["start_ns"][rows], lock["end_ns"][rows])
             spent[name] = int(overlap_per_window(covered, *window)[0])
-    ranges = e.lane.host.ranges
+    ranges = e.gpu.host.ranges
     marks = ranges.equals("domain", COLLECTOR_DOMAIN) if len(ranges) else np.zeros(0, bool)
     runs = intersect(union(ranges["start_ns"][marks], ranges["end_ns"][marks]), window) if (
         marks.any()

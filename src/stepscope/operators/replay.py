@@ -197,8 +197,8 @@ def _why_not(operator: str, known: dict[str, int]) -> str:
 
     close = difflib.get_close_matches(operator, list(known), _SHOWN)
     close = [name for name in close if _NAME.fullmatch(name)]
-    said = f"; did you mean {', '.join(close)}?" if close else ""
-    return f"the captures hold no operator {operator}{said}"
+    stated = f"; did you mean {', '.join(close)}?" if close else ""
+    return f"the captures hold no operator {operator}{stated}"
 
 
 def _inputs(shapes: str, types: str, scalars: str) -> list[Any] | None:

@@ -18,7 +18,7 @@ import numpy as np
 from stepscope.collectives.kinds import CODE, bus_factor
 from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.jobs.view import JobView
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.kernels.view import Kernels
 from stepscope.operators.averages import in_scope, steady_sources
 from stepscope.operators.calltree import CATEGORIES, OPERATOR, CallTree, call_tree
@@ -29,7 +29,7 @@ from stepscope.trace.frame import IntArray
 SCHEMA: Final = "stepscope.operator_sheet/1"
 
 SHEETS: Final = {
-    "gemm": "matrix products",
+    "gemm": "GEMMs",
     "convolution": "convolutions",
     "attention": "scaled dot-product attention, fused",
     "normalisation": "layer, batch, group and RMS normalisation",
@@ -64,11 +64,11 @@ class SheetRow(msgspec.Struct, frozen=True):
         flop: operations of one call; null for a collective.
         moved_bytes: least bytes of one call; of a collective the message size.
         intensity: operations for each of these bytes; null for a collective.
-        flop_per_s: attained operations a second; null for a collective.
+        flop_per_s: achieved operations a second; null for a collective.
         bytes_per_s: least bytes over the time, a second; of a collective the algorithm bandwidth.
         bus_bytes_per_s: bus bandwidth of a collective as nccl-tests counts it; null for others.
         roof_flop_per_s: what the ceilings allow at this intensity; null for an unknown device.
-        attained: share of that ceiling; null where it is not known.
+        achieved: share of that ceiling; null where it is not known.
         bound: ``compute`` or ``memory``: the ceiling that is nearer; empty where not known.
         kernel: its longest kernel.
     """
@@ -91,7 +91,7 @@ class SheetRow(msgspec.Struct, frozen=True):
     bytes_per_s: float | None
     bus_bytes_per_s: float | None
     roof_flop_per_s: float | None
-    attained: float | None
+    achieved: float | None
     bound: str
     kernel: str
 
@@ -188,7 +188,7 @@ def operator_sheet(job: JobView, paths: list[str], sheet: str) -> Sheet:
         )
     if first.peaks is None:
         warnings.append(
-            f"no data sheet of {first.device[0] or 'this device'!r} is known, so there are no "
+            f"no datasheet of {first.device[0] or 'this device'!r} is known, so there are no "
             "ceilings; stepscope ceilings -o FILE measures them on the GPU"
         )
     return Sheet(
@@ -218,14 +218,14 @@ def _add(tree: CallTree, rows: IntArray, sheet: str, groups: dict[_Key, _Group])
         time, launched = tree.device_ns, tree.nearest((known > 0) & ~inner)
     else:
         named = np.array([bool(_NORMALISATION.search(text)) for text in texts] + [False])
-        product = np.array([bool(sheet_of(text)) for text in texts] + [False])
+        gemm = np.array([bool(sheet_of(text)) for text in texts] + [False])
         name = table["name"][tree.row[rows]]
         if sheet == "normalisation":
             rows = rows[named[name]]
         else:
             streaming = [CATEGORIES.index(category) for category in _STREAMING]
             fits = np.append(np.bincount(streaming, minlength=len(CATEGORIES)) > 0, False)
-            rows = rows[~named[name] & ~product[name] & fits[tree.category[rows]]]
+            rows = rows[~named[name] & ~gemm[name] & fits[tree.category[rows]]]
         time, launched = tree.self_device_ns, np.arange(len(tree))
     if not len(rows):
         return
@@ -278,19 +278,19 @@ def _row(key: _Key, group: _Group, kernels: Kernels, steps: int, device_ns: int)
     work = group.work
     longest = max(group.kernels, key=lambda name: (group.kernels[name], name), default="")
     known = classify(longest)
-    product = bool(sheet_of(key[0]))
+    gemm = bool(sheet_of(key[0]))
     math = (known.math if known.math != "tensor" else "") or _BY_ITEM.get(work.item, "")
-    math = math if product else ""
+    math = math if gemm else ""
     rate = work.flop * group.calls / group.time_ns * 1e9
     speed = work.moved_bytes * group.calls / group.time_ns * 1e9
     intensity = work.flop / work.moved_bytes if work.moved_bytes else 0.0
     bandwidth = kernels.bandwidth
-    peak = kernels.peaks.of(math) if kernels.peaks and product else 0.0
-    if product:
+    peak = kernels.peaks.of(math) if kernels.peaks and gemm else 0.0
+    if gemm:
         roof = min(peak, intensity * bandwidth) if peak and bandwidth and intensity else 0.0
     else:
         roof = intensity * bandwidth
-    bound = "" if not roof else "compute" if product and roof == peak else "memory"
+    bound = "" if not roof else "compute" if gemm and roof == peak else "memory"
     return SheetRow(
         operator=key[0],
         shapes=key[1],
@@ -310,7 +310,7 @@ def _row(key: _Key, group: _Group, kernels: Kernels, steps: int, device_ns: int)
         bytes_per_s=speed,
         bus_bytes_per_s=None,
         roof_flop_per_s=roof or None,
-        attained=rate / roof if roof else None,
+        achieved=rate / roof if roof else None,
         bound=bound,
         kernel=known.label,
     )
@@ -363,7 +363,7 @@ def communication_sheet(job: JobView, paths: list[str], rows: Sequence[Mapping[s
                 bytes_per_s=speed,
                 bus_bytes_per_s=speed * factor if speed and row["group_size"] else None,
                 roof_flop_per_s=None,
-                attained=None,
+                achieved=None,
                 bound="",
                 kernel="",
             )

@@ -83,9 +83,11 @@ def sheet_markdown(found: Sheet, limit: int) -> str:
 
 
 def _sheet_heading(found: Sheet) -> str:
-    said = f"{SHEETS[found.sheet]}, by unique inputs; {found.steps:,} steady steps (of all devices)"
-    said += f"; {found.device or 'unknown device'}"
-    return said + (f", ceilings: {found.source}" if found.source else "")
+    stated = (
+        f"{SHEETS[found.sheet]}, by unique inputs; {found.steps:,} steady steps (of all devices)"
+    )
+    stated += f"; {found.device or 'unknown device'}"
+    return stated + (f", ceilings: {found.source}" if found.source else "")
 
 
 def _sheet_columns(found: Sheet, limit: int) -> list[Column]:
@@ -121,8 +123,8 @@ def _sheet_columns(found: Sheet, limit: int) -> list[Column]:
         number("TB/s", "bytes_per_s", 1e12, 3, 94),
         number("FLOP/byte", "intensity", 1, 1, 50),
     ]
-    if any(row.attained is not None for row in rows):
-        columns.append(number("% of ceiling", "attained", 0.01, 1, 92))
+    if any(row.achieved is not None for row in rows):
+        columns.append(number("% of ceiling", "achieved", 0.01, 1, 92))
         columns.append(name_column("bound", [row.bound for row in rows], least=6, weight=40))
     columns.append(name_column("longest kernel", [r.kernel for r in rows], least=12, weight=30))
     return columns
@@ -187,11 +189,11 @@ def _heading(found: OperatorAverages) -> str:
         scope = f"the {found.steps or 0:,} steady steps (of all ranks)"
     else:
         scope = "the whole capture"
-    said = f"{scope}: {found.self_cpu_ns / 1e6:,.1f} ms on the host"
-    said += f", {found.device_ns / 1e6:,.1f} ms on the device" if found.has_device else (
+    stated = f"{scope}: {found.self_cpu_ns / 1e6:,.1f} ms on the host"
+    stated += f", {found.device_ns / 1e6:,.1f} ms on the device" if found.has_device else (
         "; nothing ran on a GPU"
     )  # fmt: skip
-    return said
+    return stated
 
 
 def _columns(found: OperatorAverages, rows: Sequence[OperatorRow]) -> list[Column]:

@@ -111,13 +111,13 @@ def _markdown(columns: list[Column]) -> str:
 def _heading(found: Phases) -> str:
     steps = sum(device.steps for device in found.devices)
     wall = sum(device.wall_ns for device in found.devices) / max(steps, 1)
-    said = f"step {_ms(wall)} ms on the GPU"
+    stated = f"step {_ms(wall)} ms on the GPU"
     known = [d.host_wall_ns for d in found.devices if d.host_wall_ns is not None]
     if known and len(known) == len(found.devices):
-        said += f", {_ms(sum(known) / max(steps, 1))} ms on the host"
-    said += f"; {_WORDS}"
+        stated += f", {_ms(sum(known) / max(steps, 1))} ms on the host"
+    stated += f"; {_WORDS}"
     several = len(found.devices) > 1
-    return said + (f"; mean of {plural(len(found.devices), 'device')}" if several else "")
+    return stated + (f"; mean of {plural(len(found.devices), 'device')}" if several else "")
 
 
 def _mean(found: Phases) -> list[Column]:
@@ -129,12 +129,12 @@ def _mean(found: Phases) -> list[Column]:
         mine = [time for time in found.phases if time.phase == phase]
         host = [time.host_ns for time in mine if time.host_ns is not None]
         gpu, idle = sum(t.gpu_ns for t in mine), sum(t.idle_ns for t in mine)
-        told = dict.fromkeys(
+        facts = dict.fromkeys(
             text for t in mine for text in (t.gpu_evidence, t.host_evidence) if text
         )
         if gpu or idle or any(host):
             all_known = len(host) == len(mine)
-            shown.append((phase, sum(host) if all_known else None, gpu, idle, "; ".join(told)))
+            shown.append((phase, sum(host) if all_known else None, gpu, idle, "; ".join(facts)))
     return [
         name_column("phase", [row[0] for row in shown], least=9, weight=ALWAYS),
         Column("host", ["" if row[1] is None else _ms(row[1] / steps) for row in shown]),
@@ -177,16 +177,18 @@ def _processes(found: PythonReport) -> list[str]:
     lines = []
     for process in found.processes:
         wall = max(process.host_wall_ns, 1)
-        said = f"rank {process.rank}:"
+        stated = f"rank {process.rank}:"
         if process.gil_held_ns is not None:
-            said += f" the main thread holds the GIL for {process.gil_held_ns / wall:.1%} of the"
-            said += f" steps and waits for it for {(process.gil_waited_ns or 0) / wall:.1%};"
-            said += f" other threads hold it for {(process.gil_held_by_others_ns or 0) / wall:.1%}."
+            stated += f" the main thread holds the GIL for {process.gil_held_ns / wall:.1%} of the"
+            stated += f" steps and waits for it for {(process.gil_waited_ns or 0) / wall:.1%};"
+            stated += (
+                f" other threads hold it for {(process.gil_held_by_others_ns or 0) / wall:.1%}."
+            )
         if process.collections is not None:
-            said += f" {plural(process.collections, 'long run')} of the garbage collector,"
-            said += f" {_ms(process.collecting_ns or 0)} ms."
-        if not said.endswith(":"):
-            lines.append(said)
+            stated += f" {plural(process.collections, 'long run')} of the garbage collector,"
+            stated += f" {_ms(process.collecting_ns or 0)} ms."
+        if not stated.endswith(":"):
+            lines.append(stated)
     return lines
 
 
