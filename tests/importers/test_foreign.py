@@ -146,10 +146,6 @@ FILES: dict[str, tuple[Make, str]] = {
         written(b'{"version": "0.0.4"}{"id": "1", "name": "mm", "type": "COMP_NODE"}'), r"Chakra",
     ),
     "chakra.et": (written(b"\x07" + field(1, b"0.0.4") + varint(20) + b"\x08\x01"), r"Chakra"),
-    "snapshot.pickle": (
-        written(pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]})),
-        r"memory snapshot.*memory_viz",
-    ),
     "other.pkl": (written(pickle.dumps({"a": 1})), r"pickle of Python, which is never loaded"),
     "trace.pftrace": (written(PERFETTO), r"Perfetto"),
     "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto"),
@@ -228,7 +224,6 @@ SHARED_FILES = {
     "public/formats/jax_conv.mi300.xplane.pb": r"XSpace.*AMD GPU.*rocprofv3",
     "public/formats/pytorch_et_resnet.json.gz": r"ExecutionTraceObserver",
     "public/formats/rocprof_908.json.gz": r"rocprofv3",
-    "public/formats/torch_memory_snapshot.pickle": r"memory snapshot",
     "public/formats/xprof_tpu_inference.xplane.pb": r"XSpace.*TPU, damaged",
     "h200-2/jax_healthy.xplane.pb.gz": r"XSpace.*of a GPU.*stepscope run",
     "h200/ncu/kernels.ncu-rep.xz": r"packed with xz",

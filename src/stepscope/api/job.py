@@ -16,6 +16,7 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
+from stepscope.trace.meta import Meta
 from stepscope.trace.one_job import refuse_ranks_as_runs
 from stepscope.trace.problems import Problem
 from stepscope.trace.text import html_table
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
+    from stepscope.memory.fit import Change as MemoryChange
+    from stepscope.memory.report import Explained as Allocations
+    from stepscope.memory.result import Memory
     from stepscope.operators.averages import OperatorAverages
     from stepscope.operators.phases import Phases
     from stepscope.operators.python_time import PythonReport
@@ -423,6 +427,50 @@ class Job:
             "python time", PythonReport, lambda: python_time(self.explained.view, self.paths)
         )
 
+    def memory(
+        self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
+    ) -> Memory:
+        """What was allocated over time, at its peak, and by whom.
+
+        Args:
+            at: peak, end or oom: the moment whose holders are listed.
+            change: of :mod:`stepscope.memory.fit`: predict the peak after it.
+            limit_bytes: what the changed run must fit in.
+
+        Raises:
+            InputError: no capture holds allocations.
+            UsageError: the change is impossible, or cannot be predicted from these captures.
+        """
+        from stepscope.memory.report import report
+        from stepscope.memory.result import Memory
+
+        def made() -> Memory:
+            from stepscope.memory.fit import predict
+
+            known = self.allocations
+            changed = [predict(d, change, limit_bytes) for d in known] if change else []
+            devices = [report(d, at) for d in known]
+            return Memory(paths=self.paths, devices=devices, prediction=changed)
+
+        return self._answers.find(f"memory {at} {change} {limit_bytes}", Memory, made)
+
+    @cached_property
+    def allocations(self) -> list[Allocations]:
+        """Blocks of every device with what they are for, by rank.
+
+        Raises:
+            InputError: no capture holds allocations.
+        """
+        from stepscope.memory.report import explained
+
+        found = []
+        for rank_trace in self.ranks:
+            steps = self.explained.host_steps(rank_trace)
+            found += explained(rank_trace.trace.frame, rank_trace.rank, steps)
+        if not found:
+            raise InputError(without_memory(self.paths[0], self.traces[0].meta))
+        return found
+
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
 
@@ -514,7 +562,7 @@ class Job:
             cache(self.figure),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
-            warnings=self.warnings,
+            assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
         )
@@ -601,6 +649,17 @@ class Job:
                 "--kernel REGEX"
             )
         return found
+
+
+def without_memory(path: str, meta: Meta) -> str:
+    """Why a capture tells nothing of memory, and what would."""
+    flags = {
+        "kineto": "torch.profiler.profile(profile_memory=True), or stepscope run --backend torch "
+        "--memory",
+        "nsys": "nsys profile --cuda-memory-usage=true",
+    }
+    flag = flags.get(meta.source, "stepscope run --record memory")
+    return f"{path} holds no allocations of memory; capture with {flag}"
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -60,7 +60,7 @@ def ceilings(function: F) -> F:
         "--ceilings",
         default="",
         type=click.Path(readable=False),
-        help="Use these measured ceilings (from stepscope ceilings -o), not with the data sheet's.",
+        help="Use these measured ceilings (from stepscope ceilings -o), not with the datasheet's.",
     )(function)
 
 
@@ -201,7 +201,8 @@ def warn_of_problems(job: Job) -> None:
 
     for problem in job.problems:
         if problem.severity in ("data_loss", "error"):
-            line = f"{problem.count:,} x {problem.message} ({', '.join(problem.scope)}); {problem.remedy}"
+            scope = ", ".join(problem.scope)
+            line = f"{problem.count:,} x {problem.message} ({scope}); {problem.remedy}"
             click.echo(clean(f"{problem.severity}: {line}", 400), err=True)
 
 
@@ -228,6 +229,22 @@ def as_json(result: object) -> str:
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(result)).decode() + "\n"
+
+
+_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def size_of(text: str) -> int:
+    """Bytes of a size that the user wrote: ``500M``, ``2G``, or bytes.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    try:
+        return round(float(number or 0) * (_SIZES[unit] if unit else 1))
+    except (ValueError, KeyError, OverflowError) as error:
+        raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
 
 
 def refuse_inputs(output: str) -> None:

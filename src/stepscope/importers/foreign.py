@@ -107,13 +107,7 @@ def _by_magic(_: Path, head: bytes) -> Foreign | None:
             return found
     if head[257:262] == b"ustar":
         return Foreign("a tar archive", "unpack it (tar -xf) and give what is inside")
-    if _PICKLE.match(head):
-        if _SNAPSHOT.search(head):
-            return Foreign(
-                "a memory snapshot of PyTorch's allocator (a pickle), which tells of memory and "
-                "not of time",
-                "open it at pytorch.org/memory_viz; for time, " + _TIMELINE,
-            )
+    if _PICKLE.match(head) and not _SNAPSHOT.search(head):
         return Foreign("a pickle of Python, which is never loaded", _TIMELINE)
     if b"brain.Event:" in head[:64]:
         return Foreign("a TensorBoard event file: scalars, no timeline", _TIMELINE)

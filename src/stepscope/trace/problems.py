@@ -57,6 +57,21 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
+_EARLIER = {"says": "message", "do": "remedy"}  # old name: new name
+
+
+def with_current_names(problems: object) -> object:
+    """Decoded problems with the names of today, whichever version wrote them."""
+    if not isinstance(problems, list):
+        return problems
+    return [
+        {_EARLIER.get(name, name): value for name, value in one.items()}
+        if isinstance(one, dict)
+        else one
+        for one in problems
+    ]
+
+
 def _kinds(*kinds: ProblemKind) -> dict[str, ProblemKind]:
     return {kind.id: kind for kind in kinds}
 
@@ -73,6 +88,19 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "data_loss",
         "events had a time that is not a finite number and were left out",
         "capture again with a current profiler version",
+    ),
+    ProblemKind(
+        "unknown_release",
+        "notice",
+        "releases of memory belong to no known allocation",
+        "record more of the history (max_entries of _record_memory_history)",
+    ),
+    ProblemKind(
+        "replay_contradicted",
+        "notice",
+        "blocks have another size than replaying the allocator's history gives; what is allocated "
+        "at a time is a little uncertain",
+        "compare the peak with torch.cuda.max_memory_allocated()",
     ),
     ProblemKind(
         "negative_time",
