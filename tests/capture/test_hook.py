@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.capture.conftest import Program, read, texts
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 TORCH = {

@@ -24,7 +24,7 @@ from tests.fuzz.damage import in_bytes
 from tests.support.captures import DATA
 
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 from stepscope.trace.errors import StepscopeError
 
 ROUNDS = int(os.environ.get("STEPSCOPE_FUZZ_ROUNDS", "1"))

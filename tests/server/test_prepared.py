@@ -10,12 +10,11 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.api.shelves import STEPS, TABLES, Shelves
+from stepscope.api.stored import STEPS, TABLES
+from stepscope.cache.arrays import ArrayFile
 from stepscope.server.background import DIAGNOSIS, Process
 from stepscope.server.panels import PanelDesk
 from stepscope.server.steps import StepDesk
-from stepscope.trace.arrays import ArrayFile
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 BYS = ("kernel", "operator", "inner", "range", "module", "source", "family")
@@ -41,7 +40,9 @@ def stored(*paths: Path) -> list[str]:
 
 
 def file_of(job: Job, name: str) -> Path:
-    return Shelves(job.ranks, Cache(), job.paths).place(name)
+    path = job.views._stored._beside[0].path(name)
+    assert path is not None
+    return path
 
 
 def test_tables_and_steps_are_the_same(here: Job) -> None:
@@ -105,7 +106,7 @@ def test_what_is_damaged_or_of_another_version_is_made_again() -> None:
         with pytest.raises(StorageError, match="start stepscope ui again"):
             desk.table({}) if name == TABLES else steps.steps({})
         stored(path)
-        assert ArrayFile(file).verify()
+        assert ArrayFile(file, None).verify()
         assert file.read_bytes() == good
         middle = len(good) // 3
         file.write_bytes(good[:middle] + bytes([good[middle] ^ 255]) + good[middle + 1 :])
@@ -118,29 +119,19 @@ def test_a_question_waits_for_its_file_only() -> None:
     path = bundled_capture()
     job = elsewhere(path)
     for name in (STEPS, TABLES):
-        if _kept(job, name):
-            file_of(job, name).unlink()
+        file_of(job, name).unlink(missing_ok=True)
     process = Process(job, DIAGNOSIS)
     try:
         desk = StepDesk(job, threading.Lock(), process)
         assert b'"found":' in desk.steps({})
-        assert ArrayFile(file_of(job, STEPS)).verify()
+        assert ArrayFile(file_of(job, STEPS), None).verify()
         process.wait(TABLES)
-        assert ArrayFile(file_of(job, TABLES)).verify()
+        assert ArrayFile(file_of(job, TABLES), None).verify()
         process.wait()
         assert process.doing == ""
         assert job.views.diagnosed() is not None
     finally:
         process.stop()
-
-
-def _kept(job: Job, name: str) -> bool:
-    from stepscope.trace.arrays import NotWholeError
-
-    try:
-        return file_of(job, name).exists()
-    except NotWholeError:
-        return False
 
 
 def test_a_job_that_cannot_be_explained_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.api.shelves import TABLES
+from stepscope.api.stored import TABLES
 from stepscope.server.changes import changing
 from stepscope.server.desk import Desk, Questions, whole
 from stepscope.trace.errors import StepscopeError, UsageError

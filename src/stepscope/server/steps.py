@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.api.shelves import STEPS
+from stepscope.api.stored import STEPS
 from stepscope.server.desk import Desk, Questions, spans, whole
 from stepscope.trace.errors import UsageError
 

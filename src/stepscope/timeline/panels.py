@@ -6,18 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from stepscope.cache.arrays import ArrayWriter
 from stepscope.derived.kernel_family import family_table
 from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.timeline import links
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stacks import WEIGHTS, Stacks
-from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, store_tables
+from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, write_tables
 from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices
@@ -172,19 +172,18 @@ class Panels:
         frame = from_arrow(family_table(self._view()).select(_COLUMNS))
         return Work(frame, frame["start_ns"] + late, replace(window, chosen=frame["steady"]))
 
-    def store(self, path: Path, identity: str) -> None:
-        """Keep what the tables of all windows need, for :class:`StoredTables`.
+    def write(self, writer: ArrayWriter) -> dict[str, Any]:
+        """Write what the tables of all windows need, for :class:`StoredTables`.
 
-        Args:
-            path: the file.
-            identity: what it depends on.
+        Returns:
+            What readers are told.
 
         Raises:
             InputError: a trace holds no GPU work.
             OSError: the file cannot be written.
         """
         with self._lock:
-            store_tables(path, identity, self._devices, self._work)
+            return write_tables(writer, self._devices, self._work)
 
     def _window(self, begin: int | None, end: int | None) -> Window:
         work = self._work
