@@ -148,6 +148,7 @@ OWNERS: dict[str, set[str]] = {
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
+    "jinja2": {"render.html"},
     "rich": {"cli", "render"},
     "starlette": {"server"},
     "uvicorn": {"server"},
@@ -172,7 +173,15 @@ PURE = {
 STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
 NUMPY_ONLY = {"intervals"}
 
-HEAVY = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pyarrow", "rich"}
+HEAVY = {
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "duckdb",
+    "jinja2",
+    "numpy",
+    "pyarrow",
+    "rich",
+}
 START_UP_MODULES = 200
 """Bound on the modules that start-up may load; the interpreter and click make up most of it."""
 
