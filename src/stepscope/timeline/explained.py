@@ -23,7 +23,8 @@ from stepscope.trace.frame import IntArray
 if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
 
-_FACTS = ("evidence", "inferred", "op", "call", "late")
+
+INFERRED = "the cause acted earlier, or this is an estimate"
 
 
 class Gap(NamedTuple):
@@ -155,7 +156,6 @@ class Explained:
 
         return StoredSlices(self.file, path, self.file.about["tracks"][path], offset, number)
 
-    def gap(self, track: Track, row: int) -> Gap:
-        """What is known of a piece of idle time."""
-        found = [int(self.file[f"{track.path}.{name}"][row]) for name in _FACTS]
-        return Gap(found[0], bool(found[1]), *found[2:])
+    def gap_facts(self, track: Track) -> dict[str, IntArray]:
+        """Columns of :class:`Gap`, one row a piece of idle time."""
+        return {name: self.file[f"{track.path}.{name}"] for name in Gap._fields}

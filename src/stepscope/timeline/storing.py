@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from stepscope.activity.device import launching_calls
 from stepscope.cache.arrays import ArrayWriter
 from stepscope.timeline.build import counter_tracks, device_tracks, thread_tracks
+from stepscope.timeline.links import launching_ids
 from stepscope.timeline.source import Source
 from stepscope.timeline.track import Names
 from stepscope.timeline.writing import write_links, write_texts, write_track
-from stepscope.trace.frame import Frame, IntArray, from_arrow
+from stepscope.trace.frame import Frame, from_arrow
 from stepscope.trace.trace import Trace
-
-_LINK = ("id", "process_id", "correlation_id", "start_ns")
 
 
 def write_tracks(
@@ -53,7 +49,7 @@ def write_tracks(
             done += told["rows"]
             progress(min(1.0, done / (total + trace.rows("gpu_op"))))  # drawn twice: as busy
         frames.clear()
-    write_links(writer, _calls(read))
+    write_links(writer, launching_ids(read))
     frames.clear()
     write_texts(writer, "names", names.texts)
     about["long"] = {number: texts for number, texts in names.long.items() if texts}
@@ -68,14 +64,3 @@ def write_tracks(
     ]
     progress(1.0)
     return about
-
-
-def _calls(read: Callable[..., Frame]) -> IntArray:
-    """``api_call.id`` of what launched each ``gpu_op``; -1 where unknown."""
-    gpu = read("gpu_op", *_LINK)
-    api = read("api_call", "api", *_LINK)
-    api = api.take(api.equals("api", "runtime", "driver"))
-    call = launching_calls(gpu, api)
-    if not len(api):
-        return call
-    return np.where(call >= 0, api["id"][np.maximum(call, 0)], -1)
