@@ -13,8 +13,8 @@ from stepscope.api.inputs import bundled_capture
 from stepscope.api.stored import STEPS, TABLES
 from stepscope.cache.arrays import ArrayFile
 from stepscope.server.background import DIAGNOSIS, Process
-from stepscope.server.panels import PanelDesk
-from stepscope.server.steps import StepDesk
+from stepscope.server.panels import PanelHandlers
+from stepscope.server.steps import StepHandlers
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 BYS = ("kernel", "operator", "inner", "range", "module", "source", "family")
@@ -48,26 +48,26 @@ def file_of(job: Job, name: str) -> Path:
 def test_tables_and_steps_are_the_same(here: Job) -> None:
     assert set(stored(bundled_capture())) == {STEPS, TABLES}
     there, lock = elsewhere(bundled_capture()), threading.Lock()
-    desks = [(PanelDesk(s, lock), StepDesk(s, lock)) for s in (here, there)]
+    pairs = [(PanelHandlers(s, lock), StepHandlers(s, lock)) for s in (here, there)]
     window = {"begin": "50000000", "end": "130000000"}
     for query in ({}, window):
         for by in BYS:
-            told = [panels.table({"by": by, **query}) for panels, _ in desks]
+            told = [panels.table({"by": by, **query}) for panels, _ in pairs]
             assert told[0] == told[1]
             assert len(told[0]) > 300
         for group in "0", "3":
             asked = {"by": "kernel", "group": group, **query}
-            assert desks[0][0].instances(asked) == desks[1][0].instances(asked)
-    assert desks[0][0].flame({}) == desks[1][0].flame({})
+            assert pairs[0][0].instances(asked) == pairs[1][0].instances(asked)
+    assert pairs[0][0].flame({}) == pairs[1][0].flame({})
     grid = {"first": "0", "count": "9", "begin": "0", "bucket": "65536", "columns": "300"}
     for align in ("start", "kernel", "range:0", "range:1"):
-        assert desks[0][1].steps({"align": align}) == desks[1][1].steps({"align": align})
+        assert pairs[0][1].steps({"align": align}) == pairs[1][1].steps({"align": align})
         for colour in ("kind", "family", "phase"):
             asked = {**grid, "align": align, "colour": colour, "sort": "duration", "phases": "1"}
-            assert desks[0][1].grid(asked) == desks[1][1].grid(asked)
+            assert pairs[0][1].grid(asked) == pairs[1][1].grid(asked)
     for wrong in ({"align": "range:99"}, {"align": "middle"}, {"device": "1"}):
         with pytest.raises(UsageError):
-            desks[1][1].steps(wrong)
+            pairs[1][1].steps(wrong)
     assert not there.explained.is_known
 
 
@@ -87,9 +87,9 @@ def test_ranks_keep_their_clocks(tmp_path: Path) -> None:
     assert there.timeline.offsets_ns == here.timeline.offsets_ns
     for device in ("0", "1"):
         asked = {"device": device}
-        one, other = (StepDesk(s, lock).steps(asked) for s in (here, there))
+        one, other = (StepHandlers(s, lock).steps(asked) for s in (here, there))
         assert one == other
-    one, other = (PanelDesk(s, lock).table({}) for s in (here, there))
+    one, other = (PanelHandlers(s, lock).table({}) for s in (here, there))
     assert one == other
 
 
@@ -101,10 +101,10 @@ def test_what_is_damaged_or_of_another_version_is_made_again() -> None:
         file = file_of(job, name)
         good = file.read_bytes()
         file.write_bytes(good[:-9])
-        desk = PanelDesk(job, threading.Lock())
-        steps = StepDesk(job, threading.Lock())
+        handlers = PanelHandlers(job, threading.Lock())
+        steps = StepHandlers(job, threading.Lock())
         with pytest.raises(StorageError, match="start stepscope ui again"):
-            desk.table({}) if name == TABLES else steps.steps({})
+            handlers.table({}) if name == TABLES else steps.steps({})
         stored(path)
         assert ArrayFile(file, None).verify()
         assert file.read_bytes() == good
@@ -122,8 +122,8 @@ def test_a_question_waits_for_its_file_only() -> None:
         file_of(job, name).unlink(missing_ok=True)
     process = Process(job, DIAGNOSIS)
     try:
-        desk = StepDesk(job, threading.Lock(), process)
-        assert b'"found":' in desk.steps({})
+        handlers = StepHandlers(job, threading.Lock(), process)
+        assert b'"found":' in handlers.steps({})
         assert ArrayFile(file_of(job, STEPS), None).verify()
         process.wait(TABLES)
         assert ArrayFile(file_of(job, TABLES), None).verify()
@@ -140,7 +140,7 @@ def test_a_job_that_cannot_be_explained_says_so(tmp_path: Path) -> None:
     path = build.trace(tmp_path).folder
     job = elsewhere(path)
     process = Process(job, DIAGNOSIS)
-    desk = PanelDesk(job, threading.Lock(), process)
+    handlers = PanelHandlers(job, threading.Lock(), process)
     with pytest.raises(InputError, match="holds no GPU work"):
-        desk.table({})
+        handlers.table({})
     process.stop()

@@ -313,7 +313,7 @@ def test_the_server_of_a_large_trace_lets_another_process_explain(
 ) -> None:
     from stepscope.cache.store import Cache
     from stepscope.server import serve
-    from stepscope.server.app import Desk
+    from stepscope.server.app import PageHandlers
     from stepscope.server.background import DIAGNOSIS, Process
 
     monkeypatch.setattr(serve, "HERE_EVENTS", 10)
@@ -321,8 +321,8 @@ def test_the_server_of_a_large_trace_lets_another_process_explain(
     serve.prepare(job, lambda _: None)
     assert not job.views.stored_timeline_is_missing()
     job.views.explains_elsewhere = True
-    desk = Desk(job, Process(job, DIAGNOSIS))
-    found = json.loads(desk.diagnosis({}))
+    handlers = PageHandlers(job, Process(job, DIAGNOSIS))
+    found = json.loads(handlers.diagnosis({}))
     assert found["diagnosis"]["findings"]
     assert "_explained" not in job.__dict__  # nothing was explained here
     steps = next(t.id for t in job.timeline.tracks if t.title == "Steps")
