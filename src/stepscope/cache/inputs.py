@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -16,28 +15,16 @@ from stepscope.trace.errors import InputError
 _MOST_REMEMBERED = 1000
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """Identity of a file's content as the file system tells it, to notice changes."""
+Stamp = tuple[int, ...]
+"""What the file system tells of a file's content, to notice changes: device, inode, size, times."""
 
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
 
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """Read the stamp of a path.
-
-        Raises:
-            InputError: when the path cannot be examined.
-        """
-        try:
-            s = path.stat()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
-        return cls(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+def _stamp(path: Path) -> Stamp:
+    try:
+        s = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
 class Input:
@@ -57,9 +44,9 @@ class Input:
     def _now(self) -> dict[str, Stamp]:
         """Stamps of the file, or of all files below the folder, by relative name."""
         if not self.path.is_dir():
-            return {self.path.name: Stamp.of(self.path)}
+            return {self.path.name: _stamp(self.path)}
         files = sorted(file for file in self.path.rglob("*") if file.is_file())
-        return {str(file.relative_to(self.path)): Stamp.of(file) for file in files}
+        return {str(file.relative_to(self.path)): _stamp(file) for file in files}
 
     def is_unchanged(self) -> bool:
         """Whether it is still as it was."""

@@ -22,8 +22,7 @@ from stepscope.trace.frame import AnyArray, Frame, IntArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.cache.arrays import ArrayFile, ArrayWriter
-from stepscope.timeline.tables import Window
+    from stepscope.timeline.tables import Window
 
 _NAMES = list[tuple[str | None, ...]]
 
