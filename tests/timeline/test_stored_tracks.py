@@ -514,7 +514,10 @@ def test_the_cache_counts_and_removes_them(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     job = Job([bundled_capture()], cache=cache)
     before = cache.entries()[0].bytes
+    former = cache.entries()[0].folder / "timeline.arrays"  # of a version before
+    former.write_bytes(b"STEPARR1")
     job.views.store_timeline(lambda _: None)
+    assert not former.exists()
     path = next((tmp_path / "cache").rglob(f"{TRACKS}.npz"))
     assert cache.entries()[0].bytes == before + path.stat().st_size
     assert not list((tmp_path / "cache").rglob(f"{DIAGNOSIS}.npz"))

@@ -71,6 +71,8 @@ class Artifacts:
         with storage_errors(entry):
             with self._cache.replacing(path) as file, ArrayWriter(file) as writer:
                 writer.close(write(writer), revision)
+            for former in entry.glob("*.arrays"):  # the form of versions before, read by nobody
+                former.unlink(missing_ok=True)
             alike = list(entry.glob(f"{name.partition('-')[0]}-*{ARTIFACT_SUFFIX}"))
             if len(alike) > _MOST_OF_A_KIND:
                 alike.sort(key=lambda file: file.stat().st_mtime_ns)
