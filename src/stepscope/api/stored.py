@@ -65,13 +65,13 @@ class StoredTimeline:
         for done, number in enumerate(wanted):
             trace = self._job.members[number].trace
 
-            def told(share: float, done: int = done) -> None:
+            def report(share: float, done: int = done) -> None:
                 progress((done + share) / len(wanted))
 
             self._beside[number].make(
                 TRACKS,
                 revision_of_tracks(trace),
-                lambda writer, trace=trace, told=told: write_tracks(trace, writer, told),  # type: ignore[misc]
+                lambda writer, trace=trace, report=report: write_tracks(trace, writer, report),  # type: ignore[misc]
             )
         if self.offsets_ns() is None:
             self.write(CLOCKS, lambda _: {"offsets": offsets_ns()})
