@@ -24,7 +24,7 @@ from stepscope.cache.revisions import code_digest
 from stepscope.cache.store import Cache
 from stepscope.simulation.changes import Change, Free, LaunchesFree
 from stepscope.trace.errors import InputError
-from stepscope.trace.trace import Member, Trace
+from stepscope.trace.trace import RankTrace, Trace
 
 
 def build(folder: Path, wait: float = 600) -> Path:
@@ -46,7 +46,7 @@ def capture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(capture: Path, tmp_path: Path) -> Callable[..., Job]:
-    """Opens the capture anew, always with the same cache."""
+    """Opens the capture again, always with the same cache."""
     return lambda *paths, **options: Job(
         list(paths) or [capture], cache=Cache(tmp_path / "cache"), **options
     )
@@ -228,10 +228,10 @@ def damaged(content: bytes) -> Iterator[bytes]:
 
 
 def test_a_damaged_answer_is_found_anew(tmp_path: Path, capture: Path) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
     def fresh() -> Answers:
-        return Answers(JobRevision([member], ["told"]), Cache(tmp_path / "cache"), again=False)
+        return Answers(JobRevision([rank_trace], ["told"]), Cache(tmp_path / "cache"), again=False)
 
     answer = {"figure": 0.1, "texts": ["a", "b"] * 40}
     fresh().find("question", dict, lambda: answer)
@@ -254,11 +254,11 @@ def test_a_damaged_answer_is_found_anew(tmp_path: Path, capture: Path) -> None:
 
 
 def test_the_answer_of_another_question_is_not_taken(tmp_path: Path, capture: Path) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
-    def fresh(*told: str, rank: int = 0) -> Answers:
-        members = [Member(member.trace, rank, "")]
-        return Answers(JobRevision(members, told), Cache(tmp_path / "cache"), again=False)
+    def fresh(*reply: str, rank: int = 0) -> Answers:
+        rank_traces = [RankTrace(rank_trace.trace, rank, "")]
+        return Answers(JobRevision(rank_traces, reply), Cache(tmp_path / "cache"), again=False)
 
     asked = [(fresh("a", "b"), "c"), (fresh("a"), "b"), (fresh("ab"), "c"), (fresh("a", "bc"), "")]
     for number, (one, question) in enumerate(asked):
@@ -294,8 +294,10 @@ def test_where_nothing_can_be_kept_the_answer_comes_all_the_same(
 
 def test_several_at_once_answer_the_same_and_leave_one_file(capture: Path, tmp_path: Path) -> None:
     def ask(number: int) -> list[int]:
-        members = [Member(Trace(capture), 0, "")]
-        found = Answers(JobRevision(members, []), Cache(tmp_path / "cache"), again=number % 5 == 0)
+        rank_traces = [RankTrace(Trace(capture), 0, "")]
+        found = Answers(
+            JobRevision(rank_traces, []), Cache(tmp_path / "cache"), again=number % 5 == 0
+        )
         return found.find("question", list[int], lambda: list(range(20_000)))
 
     with ThreadPoolExecutor(8) as pool:
@@ -318,8 +320,8 @@ def test_only_so_many_answers_are_kept(
 ) -> None:
     monkeypatch.setattr(artifacts, "_MOST_OF_A_KIND", 5)
     for number in range(9):
-        members = [Member(Trace(capture), 0, "")]
-        one = Answers(JobRevision(members, []), Cache(tmp_path / "cache"), again=False)
+        rank_traces = [RankTrace(Trace(capture), 0, "")]
+        one = Answers(JobRevision(rank_traces, []), Cache(tmp_path / "cache"), again=False)
         one.find(f"question {number}", int, lambda: 1)
     assert len(files(tmp_path)) == 5
 
@@ -375,14 +377,14 @@ def test_what_changes_meanwhile_is_not_kept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
     def edited() -> int:
         file = capture / "gpu_op.parquet"
         file.write_bytes(file.read_bytes())
         return 1
 
-    kept = Answers(JobRevision([member], []), Cache(tmp_path / "cache"), again=False)
+    kept = Answers(JobRevision([rank_trace], []), Cache(tmp_path / "cache"), again=False)
     kept.find("question", int, edited)
     assert not files(tmp_path)
     monkeypatch.setattr(code_digest, "__wrapped__", lambda: "edited while it was computed")

@@ -2,7 +2,7 @@
 
 An answer depends on the captures, on what the user said, on the code that found it and on the
 libraries that this code computes with. All of that is in the job's revision, so an answer is either
-that of a fresh look or absent; one that is damaged, or that cannot be written, is found anew.
+that of a fresh look or absent; one that is damaged, or that cannot be written, is found again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.cache.artifacts import Artifacts
 from stepscope.cache.revisions import code_digest, digest, revision_of
 from stepscope.cache.store import Cache
 from stepscope.trace.errors import InputError, StorageError
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,12 +33,12 @@ class JobRevision:
     """What everything that is made of a job depends on.
 
     Args:
-        members: its traces.
+        rank_traces: its traces.
         given: what the user said: paths, options, and what was noticed when they were opened.
     """
 
-    def __init__(self, members: Sequence[Member], given: Sequence[str]) -> None:
-        self.members = list(members)
+    def __init__(self, rank_traces: Sequence[RankTrace], given: Sequence[str]) -> None:
+        self.rank_traces = list(rank_traces)
         self.given = list(given)
         code_digest()  # of the code that is loaded now, which an editor may change meanwhile
 
@@ -52,9 +52,13 @@ class JobRevision:
             InputError: a trace is gone.
         """
         texts = [code or code_digest(), *self.given]
-        for member in self.members:
-            texts += [str(member.rank), member.rank_source, ascii(str(member.trace.path))]
-            texts.append(revision_of(member.trace))
+        for rank_trace in self.rank_traces:
+            texts += [
+                str(rank_trace.rank),
+                rank_trace.rank_source,
+                ascii(str(rank_trace.trace.path)),
+            ]
+            texts.append(revision_of(rank_trace.trace))
         return digest(texts)
 
 
@@ -69,7 +73,7 @@ class Answers:
 
     def __init__(self, job: JobRevision, cache: Cache, *, again: bool) -> None:
         self._job = job
-        self._artifacts = Artifacts(cache, job.members[0].trace)
+        self._artifacts = Artifacts(cache, job.rank_traces[0].trace)
         self._again = again
         self._known: dict[str, bytes] = {}
 

@@ -34,15 +34,17 @@ class StoredTimeline:
 
     def __init__(self, job: JobRevision, cache: Cache) -> None:
         self._job = job
-        self._beside = [Artifacts(cache, member.trace) for member in job.members]
+        self._beside = [Artifacts(cache, rank_trace.trace) for rank_trace in job.rank_traces]
         self._tracks: dict[int, Stored] = {}
 
     def tracks(self) -> list[Stored | None]:
         """The stored tracks of each trace; None where there are none."""
-        for number, (member, kept) in enumerate(zip(self._job.members, self._beside, strict=True)):
+        for number, (rank_trace, kept) in enumerate(
+            zip(self._job.rank_traces, self._beside, strict=True)
+        ):
             if number not in self._tracks:
                 with suppress(InputError):  # the trace is gone
-                    if file := kept.find(TRACKS, revision_of_tracks(member.trace)):
+                    if file := kept.find(TRACKS, revision_of_tracks(rank_trace.trace)):
                         self._tracks[number] = Stored(file)
         return [self._tracks.get(number) for number in range(len(self._beside))]
 
@@ -63,7 +65,7 @@ class StoredTimeline:
 
         wanted = [n for n, one in enumerate(self.tracks()) if one is None]
         for done, number in enumerate(wanted):
-            trace = self._job.members[number].trace
+            trace = self._job.rank_traces[number].trace
 
             def report(share: float, done: int = done) -> None:
                 progress((done + share) / len(wanted))

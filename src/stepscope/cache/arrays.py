@@ -163,7 +163,7 @@ class ArrayFile:
                 self.path.unlink(missing_ok=True)
                 raise StorageError(
                     f"{self.path} was damaged and has been removed; do the same again, which "
-                    "makes it anew"
+                    "makes it again"
                 )
             self._checked.add(name)
         kind, length = self._kinds[name]

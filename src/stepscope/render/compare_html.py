@@ -35,14 +35,14 @@ def compare_html(c: Comparison) -> str:
     causes = [cause for cause in CAUSES if any(k == cause for run in c.runs for *_, k in run.idle)]
     return page(
         "compare.html",
-        title=clean(c.says, 600),
+        title=clean(c.message, 600),
         facts=facts(c),
         picture=_steps(c.runs, causes) if len(c.runs) == 2 else None,
         width=_WIDTH,
         kinds=list(KINDS.items()),
         causes=[(cause, CAUSES[cause]) for cause in causes],
         sections=sections(c),
-        notes=[*(p.says for p in c.predictions), *setup_lines(c), *c.remarks],
+        notes=[*(p.message for p in c.predictions), *setup_lines(c), *c.warnings],
     )
 
 

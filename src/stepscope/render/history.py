@@ -57,7 +57,7 @@ def plot_text(p: Plot, width: int | None = None) -> str:
     lines += wrapped(_last(p), width) if _last(p) else []
     for e, value in zip(p.entries, values, strict=True):
         if e.id in marks:
-            lines += wrapped(f"-- {mark_says(marks[e.id], p.figure)}", width, indent=2, hang=5)
+            lines += wrapped(f"-- {mark_message(marks[e.id], p.figure)}", width, indent=2, hang=5)
         bar = "#" * max(round(_BAR * value / top), 1)
         lines.append(
             f"  {e.id:>5} {clean(e.revision, _REVISION):<{_REVISION}} {value:>12.6g} {bar}"
@@ -89,7 +89,7 @@ def _last(p: Plot) -> str:
     )
 
 
-def mark_says(mark: Mark, figure: str) -> str:
+def mark_message(mark: Mark, figure: str) -> str:
     """A change of level in a sentence without end."""
     return (
         f"{figure} changed by {signed_percent(mark.ratio - 1)} after entry {mark.previous.id} "
@@ -120,7 +120,7 @@ def plot_html(p: Plot) -> str:
         edge=_EDGE,
         dots=[(f"{x:.1f}", f"{y:.1f}", label) for (x, y), label in zip(at, labels, strict=True)],
         marks=[f"{at[numbers[m.entry.id]][0] - step / 2:.1f}" for m in p.marks],
-        notes=[_changes(p), _last(p), *(mark_says(m, p.figure) for m in p.marks)],
+        notes=[_changes(p), _last(p), *(mark_message(m, p.figure) for m in p.marks)],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from stepscope.ncu.limiters import LIMITERS
-from stepscope.ncu.result import Against
+from stepscope.ncu.result import ReportDiff
 from stepscope.ncu.units import shown
 from stepscope.render.html import page
 from stepscope.render.ncu import notable, ratio_text
@@ -13,7 +13,7 @@ from stepscope.render.roofline_svg import Point, roofline_svg
 from stepscope.render.text import clean
 
 
-def against_page(found: Against) -> str:
+def report_diff_page(found: ReportDiff) -> str:
     """The comparison as one page that needs nothing else; metrics that changed by 5 % or more."""
     points = [
         Point(pair.name, pair.roofline_before, pair.roofline_after)
@@ -40,6 +40,6 @@ def against_page(found: Against) -> str:
         notes=[
             *(f"only before: {clean(name, 200)}" for name in found.only_before),
             *(f"only after: {clean(name, 200)}" for name in found.only_after),
-            *found.remarks,
+            *found.warnings,
         ],
     )

@@ -43,7 +43,7 @@ def text_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
         for table in section.tables:
             lines.append(render(table.slice(0, rows), format_).rstrip("\n"))
             lines += [f" {rest}" for rest in _rest(table, rows)]
-        lines += ["", *(f" · {clean(said, 400)}" for said in section.missing), ""]
+        lines += ["", *(f" · {clean(stated, 400)}" for stated in section.missing), ""]
     return "\n".join(lines)
 
 
@@ -90,7 +90,7 @@ def html_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
                 "title": clean(section.title, 400),
                 "facts": [clean(fact, 400) for fact in section.facts],
                 "tables": [part(table) for table in section.tables],
-                "missing": [clean(said, 400) for said in section.missing],
+                "missing": [clean(stated, 400) for stated in section.missing],
             }
             for section in sections
         ],

@@ -36,7 +36,7 @@ _BEFORE_CHECKING_S = 5.0
 """The first pictures come before the check of what is stored, which reads all of it."""
 _DAMAGED = (
     "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
-    "makes it anew"
+    "makes it again"
 )
 _AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes"}
 """Handlers that wait for no explanation."""

@@ -137,8 +137,8 @@ def memory_op_names(ops: Rows) -> Names:
     kinds = ops.texts("copy_kind")
     labels = [f"[CUDA memcpy {_LABELS.get(kind, kind)}]" for kind in kinds]
     codes = ops["copy_kind"].astype(np.int64)
-    fills = ops.equals("kind", ("memset",))
-    codes = np.where(fills, len(labels), np.where(codes < 0, len(labels) + 1, codes))
+    memsets = ops.equals("kind", ("memset",))
+    codes = np.where(memsets, len(labels), np.where(codes < 0, len(labels) + 1, codes))
     return Names(codes, [*labels, "[CUDA memset]", "[CUDA memcpy Unknown]"])
 
 

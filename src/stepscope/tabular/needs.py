@@ -31,7 +31,7 @@ def missing(needs: Sequence[Need], source: Source) -> str:
     trace = source.trace
     for need in needs:
         if not need.held(source):
-            flags = {absent.table: absent.flag for absent in trace.meta.absent}
+            flags = {unavailable.table: unavailable.flag for unavailable in trace.meta.missing}
             flag = flags.get(need.table) if trace.meta.source == "nsys" else None
             if flag is None:
                 flag = need.flag
@@ -64,7 +64,7 @@ MEMORY_OPS = Need(
     "memory copies or fills", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memcpy", "memset")
 )
 COPIES = Need("memory copies", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memcpy"))
-FILLS = Need("memory fills", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memset"))
+MEMSETS = Need("memory fills", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memset"))
 CUDA_CALLS = Need(
     "CUDA API calls", "api_call", _CUDA, _kind("api_call", "api", "runtime", "driver")
 )

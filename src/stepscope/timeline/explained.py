@@ -76,17 +76,17 @@ def idle_of(e: Explanation, offset: int, names: Names) -> Slices:
 
 def gap_facts(e: Explanation) -> dict[str, IntArray]:
     """Columns of :class:`Gap`, one row a piece of idle time."""
-    gap, lane = e.gaps.segments, e.lane
+    gap, gpu = e.gaps.segments, e.gpu
     op = gap["op"]
     none = np.full(len(op), -1, np.int64)
     ids, call, late = none, none, np.zeros(len(op), np.int64)
-    if len(lane.ops):
-        ids = np.where(op >= 0, lane.ops["id"][np.maximum(op, 0)], -1)
-    if len(lane.ops) and len(lane.host.api):
-        row = np.where(op >= 0, lane.call[np.maximum(op, 0)], -1)
+    if len(gpu.ops):
+        ids = np.where(op >= 0, gpu.ops["id"][np.maximum(op, 0)], -1)
+    if len(gpu.ops) and len(gpu.host.api):
+        row = np.where(op >= 0, gpu.call[np.maximum(op, 0)], -1)
         known = np.maximum(row, 0)
-        call = np.where(row >= 0, lane.host.api["id"][known], -1)
-        late = np.where(row >= 0, lane.host.api["start_ns"][known] - gap["start_ns"], 0)
+        call = np.where(row >= 0, gpu.host.api["id"][known], -1)
+        late = np.where(row >= 0, gpu.host.api["start_ns"][known] - gap["start_ns"], 0)
     return {
         "evidence": gap["evidence"],
         "inferred": gap["inferred"].astype(np.int64),

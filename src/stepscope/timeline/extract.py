@@ -19,7 +19,7 @@ from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Samples, Slices, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 from stepscope.trace.units import milliseconds
 
 MOST_ROWS = 300_000
@@ -113,23 +113,23 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
 
 
 def refuse_too_large(
-    members: Sequence[Member], scope: Scope | None, offsets_ns: Sequence[int] | None
+    rank_traces: Sequence[RankTrace], scope: Scope | None, offsets_ns: Sequence[int] | None
 ) -> None:
     """Refuse what holds too many rows: all of it by the metadata, a window by the rows' times.
 
     Args:
-        members: the traces.
+        rank_traces: the traces.
         scope: the window, on the job's clock; None for all.
         offsets_ns: what is added to the times of each trace to be on that clock, ns.
 
     Raises:
         UsageError: it does.
     """
-    rows = sum(m.trace.meta.rows.get(table, 0) for m in members for table in _SHOWN_WHOLE)
+    rows = sum(m.trace.meta.rows.get(table, 0) for m in rank_traces for table in _SHOWN_WHOLE)
     if rows > MOST_ROWS and scope is not None and offsets_ns is not None:
         rows = sum(
-            _rows_inside(member, scope, offset)
-            for member, offset in zip(members, offsets_ns, strict=True)
+            _rows_inside(rank_trace, scope, offset)
+            for rank_trace, offset in zip(rank_traces, offsets_ns, strict=True)
         )
     if rows > MOST_ROWS:
         raise _too_large(f"{'the window' if scope else 'the capture'} holds {rows:,} rows or more")
@@ -139,11 +139,11 @@ _SHOWN_WHOLE = ("gpu_op", "operator", "python_function", "gil")
 """Tables of which every row is shown; others have rows that no track shows."""
 
 
-def _rows_inside(member: Member, scope: Scope, offset_ns: int) -> int:
+def _rows_inside(rank_trace: RankTrace, scope: Scope, offset_ns: int) -> int:
     count = 0
     for table in _SHOWN_WHOLE:
-        if member.trace.meta.rows.get(table):
-            frame = member.trace.frame(table, "start_ns", "end_ns")
+        if rank_trace.trace.meta.rows.get(table):
+            frame = rank_trace.trace.frame(table, "start_ns", "end_ns")
             inside = np.ones(len(frame), bool)
             if scope.start_ns is not None:
                 inside &= frame["end_ns"] > scope.start_ns - offset_ns
@@ -183,18 +183,18 @@ def linked_rows(timeline: Timeline, begin: int, end: int) -> IntArray:
         number = np.full((int(both.sum()), 1), LINKS.index(kind))
         found.append(np.concatenate((number, one[both], other[both]), axis=1))
 
-    for member, source in enumerate(timeline.sources):
+    for rank_trace, source in enumerate(timeline.sources):
         op, api_call, operator = (
-            _places(timeline, member, table, begin, end)
+            _places(timeline, rank_trace, table, begin, end)
             for table in ("gpu_op", "api_call", "operator")
         )
-        stored = timeline.stored[member]
+        stored = timeline.stored[rank_trace]
         call = launching_ids(source.read) if stored is None else stored.file["links.call"]
         add("launch", api_call(call), op(np.arange(len(call))))
         forward, backward = _gradients(source.read("operator", *OPERATOR_COLUMNS))
         add("gradient", operator(forward), operator(backward))
         for track in timeline.tracks:
-            if track.member == member and track.table == "idle_gap":
+            if track.rank_trace == rank_trace and track.table == "idle_gap":
                 rows = np.flatnonzero(in_page(timeline.track(track.id).slices, begin, end))
                 gap = np.stack((np.full(len(rows), track.id), np.arange(len(rows))), axis=1)
                 facts = timeline.gap_facts(track)
@@ -213,12 +213,12 @@ def _gradients(operators: Frame) -> tuple[IntArray, IntArray]:
 
 
 def _places(
-    timeline: Timeline, member: int, table: str, begin: int, end: int
+    timeline: Timeline, rank_trace: int, table: str, begin: int, end: int
 ) -> Callable[[IntArray], IntArray]:
     """Gives track and row in the page of rows of a table, by their ids; -1 where there is none."""
-    known = np.full((timeline.members[member].trace.rows(table) + 1, 2), -1, np.int64)
+    known = np.full((timeline.rank_traces[rank_trace].trace.rows(table) + 1, 2), -1, np.int64)
     for track in timeline.tracks:
-        if track.member == member and track.table == table:
+        if track.rank_trace == rank_trace and track.table == table:
             if table == "gpu_op" and track.stream < 0:
                 continue
             slices = timeline.track(track.id).slices
@@ -239,7 +239,7 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
     wanted = _FACTS.get(track.table, ())
     if not wanted or (track.table == "gpu_op" and track.stream < 0):
         return {}
-    frame = timeline.sources[track.member].read(track.table, *wanted)
+    frame = timeline.sources[track.rank_trace].read(track.table, *wanted)
     rows = track.slices.id[inside]
     found: dict[str, Any] = {}
     for column in wanted:

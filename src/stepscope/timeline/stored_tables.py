@@ -59,7 +59,7 @@ def write_tables(writer: ArrayWriter, devices: Sequence[DeviceSteps], work: Work
     """
     for number, device in enumerate(devices):
         writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
-    end = work.families["end_ns"]
+    end = work.categories["end_ns"]
     writer.add("start", end - work.ns, "<i8")
     writer.add("ns", work.ns, _unsigned(work.ns))
     writer.add("steady", work.steady.chosen.view(np.uint8), "|u1")
@@ -91,8 +91,8 @@ class StoredTables:
     def devices(self) -> list[DeviceSteps]:
         """The explained devices."""
         return [
-            DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **told)
-            for number, told in enumerate(self.file.about["devices"])
+            DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **facts)
+            for number, facts in enumerate(self.file.about["devices"])
         ]
 
     def work(self, late: IntArray, steady: Window) -> Work:

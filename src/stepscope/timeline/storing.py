@@ -44,9 +44,9 @@ def write_tracks(
     done = 0
     for part in (device_tracks, counter_tracks, thread_tracks):
         for track in part(source):
-            told = write_track(writer, track, len(about["tracks"]))
-            about["tracks"].append(told)
-            done += told["rows"]
+            facts = write_track(writer, track, len(about["tracks"]))
+            about["tracks"].append(facts)
+            done += facts["rows"]
             progress(min(1.0, done / (total + trace.rows("gpu_op"))))  # drawn twice: as busy
         frames.clear()
     write_links(writer, launching_ids(read))

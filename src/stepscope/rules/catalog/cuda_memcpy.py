@@ -9,14 +9,14 @@ import numpy as np
 
 from stepscope.tabular.attribution import launches, memory_kinds
 from stepscope.tabular.maths import dictionary, nullable
-from stepscope.tabular.needs import COPIES, CUDA_CALLS, FILLS
+from stepscope.tabular.needs import COPIES, CUDA_CALLS, MEMSETS
 from stepscope.tabular.report import ROWS, Answer, Arguments, Column, Report, limit
 from stepscope.tabular.source import Rows, Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ASYNC_COPY = re.compile(r"cudaMemcpy.*Async", re.IGNORECASE)
 _BLOCKING_COPY = re.compile(r"cudaMemcpy(?!.*Async)", re.IGNORECASE)
-_BLOCKING_FILL = re.compile(r"cudaMemset(?!.*Async)", re.IGNORECASE)
+_BLOCKING_MEMSET = re.compile(r"cudaMemset(?!.*Async)", re.IGNORECASE)
 _SMALL_BYTES = 64_000
 
 
@@ -71,11 +71,11 @@ def _blocking(source: Source, arguments: Arguments) -> Answer:
     return _copies(source, arguments, _BLOCKING_COPY, ~small & ~inside)
 
 
-def _fills(source: Source, arguments: Arguments) -> Answer:
+def _memsets(source: Source, arguments: Arguments) -> Answer:
     calls = source.cuda_calls()
     ops = source.of_kind("gpu_op", "kind", "memset")
     ops = ops.where(ops.equals("src_memory", ("pinned", "managed")))
-    op, call = _called(ops, calls, _BLOCKING_FILL, arguments)
+    op, call = _called(ops, calls, _BLOCKING_MEMSET, arguments)
     return [
         ops.duration[op],
         ops["start_ns"][op],
@@ -137,9 +137,9 @@ RULES = [
         "CUDA Synchronous Memset",
         "Fills of pinned or managed memory by cudaMemset without Async, longest first.",
         (*_TIME, Column("Memory Kind", doc="memory that is set"), *_WHERE),
-        _fills,
+        _memsets,
         arguments=(ROWS,),
-        needs=(FILLS, CUDA_CALLS),
+        needs=(MEMSETS, CUDA_CALLS),
         none_found="No blocking fill of pinned or managed memory.",
         advice="cudaMemset on pinned or managed memory makes the host wait. Use cudaMemsetAsync, "
         "or fill on the host.",

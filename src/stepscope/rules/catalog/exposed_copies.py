@@ -23,8 +23,8 @@ def _covered_ns(rows: Rows, by: Rows) -> IntArray:
     device = np.concatenate([rows["device"], by["device"]])
     number, _ = group(process, device)
     mine, theirs = number[: len(rows)], number[len(rows) :]
-    for lane in common_values(mine, theirs).tolist():
-        here, there = np.flatnonzero(mine == lane), theirs == lane
+    for gpu in common_values(mine, theirs).tolist():
+        here, there = np.flatnonzero(mine == gpu), theirs == gpu
         work = union(by["start_ns"][there], by["end_ns"][there])
         start, end = rows["start_ns"][here], rows["end_ns"][here]
         found[here] = coverage(work, end) - coverage(work, start)

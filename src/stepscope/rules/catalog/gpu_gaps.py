@@ -23,7 +23,7 @@ _OVERHEADS = (
 
 
 @dataclass(frozen=True)
-class Lane:
+class GpuTimeline:
     """What kept one device of one process busy, in order of start.
 
     Attributes:
@@ -41,7 +41,7 @@ class Lane:
     context: IntArray
 
 
-def lanes(source: Source) -> Iterator[Lane]:
+def gpus(source: Source) -> Iterator[GpuTimeline]:
     """Every device of every process with work: kernels, copies, fills, profiler overhead."""
     work = source.gpu_work()
     work = work.where(work["start_ns"] > 0)
@@ -61,25 +61,27 @@ def lanes(source: Source) -> Iterator[Lane]:
         end = np.concatenate([end, overhead["end_ns"][inside]])
         context = np.concatenate([context, np.full(int(inside.sum()), -1)])
         order = np.argsort(start, kind="stable")
-        yield Lane(process, int(work["device"][row]), start[order], end[order], context[order])
+        yield GpuTimeline(
+            process, int(work["device"][row]), start[order], end[order], context[order]
+        )
 
 
 def _gaps(source: Source, arguments: Arguments) -> Answer:
     least = int(arguments["gap"]) * _MILLISECOND_NS
     parts: list[tuple[IntArray, ...]] = []
-    for lane in lanes(source):
-        latest = np.maximum.accumulate(lane.end_ns)
+    for gpu in gpus(source):
+        latest = np.maximum.accumulate(gpu.end_ns)
         # the operation that ends last so far: its context is the gap's
-        last = np.maximum.accumulate(np.where(lane.end_ns == latest, np.arange(len(latest)), 0))
-        length = lane.start_ns[1:] - latest[:-1]
+        last = np.maximum.accumulate(np.where(gpu.end_ns == latest, np.arange(len(latest)), 0))
+        length = gpu.start_ns[1:] - latest[:-1]
         rows = np.flatnonzero(length > max(least, 0))
-        known = np.where(lane.context >= 0, lane.context, lane.context.max())
+        known = np.where(gpu.context >= 0, gpu.context, gpu.context.max())
         parts.append(
             (
                 length[rows],
                 latest[rows],
-                np.full(len(rows), lane.process_id),
-                np.full(len(rows), lane.device),
+                np.full(len(rows), gpu.process_id),
+                np.full(len(rows), gpu.device),
                 known[last[rows]],
             )
         )
@@ -104,8 +106,8 @@ def _joined(parts: list[tuple[IntArray, ...]]) -> list[IntArray]:
 def _use(source: Source, arguments: Arguments) -> Answer:
     threshold, number = int(arguments["threshold"]), int(arguments["chunks"])
     parts = []
-    for lane in lanes(source):
-        edges, use = chunk_use(lane, number)
+    for gpu in gpus(source):
+        edges, use = chunk_use(gpu, number)
         length = np.diff(edges)
         low = np.flatnonzero(use * 100.0 / length < threshold)
         starts = np.flatnonzero(np.diff(low, prepend=-2) > 1)
@@ -113,7 +115,7 @@ def _use(source: Source, arguments: Arguments) -> Answer:
         for run in np.split(low, starts[1:]) if len(low) else []:
             begin, end = int(edges[run[0]]), int(edges[run[-1] + 1])
             share = float(use[run].sum()) * 100.0 / (end - begin)
-            parts.append((share, end - begin, begin, lane, int(run[0]) - before))
+            parts.append((share, end - begin, begin, gpu, int(run[0]) - before))
             before += len(run)
     # as in Nsight Systems, the limit comes before the order and keeps not the worst regions, but
     # those with the least number of well-used chunks of their device before them
@@ -131,22 +133,22 @@ def _use(source: Source, arguments: Arguments) -> Answer:
     ]
 
 
-def chunk_use(lane: Lane, number: int) -> tuple[IntArray, FloatArray]:
-    """Edges of equal parts of the span of a lane's work, and ns of work in each part.
+def chunk_use(gpu: GpuTimeline, number: int) -> tuple[IntArray, FloatArray]:
+    """Edges of equal parts of the span of a GPU's work, and ns of work in each part.
 
     Work that runs at the same time counts in full each, so a part can hold more work than time.
     """
-    first, last = int(lane.start_ns.min()), int(lane.end_ns.max())
+    first, last = int(gpu.start_ns.min()), int(gpu.end_ns.max())
     size = max(-(-(last - first) // number), 1)
     edges = np.append(np.arange(first, max(last, first + 1), size), last)
     count = len(edges) - 1
-    begin = np.minimum((lane.start_ns - first) // size, count - 1)
-    end = np.minimum(np.maximum(lane.end_ns - first - 1, lane.start_ns - first) // size, count - 1)
+    begin = np.minimum((gpu.start_ns - first) // size, count - 1)
+    end = np.minimum(np.maximum(gpu.end_ns - first - 1, gpu.start_ns - first) // size, count - 1)
     spans = end - begin + 1
     row = np.repeat(np.arange(len(begin)), spans)
     chunk = np.arange(len(row)) - np.repeat(np.cumsum(spans) - spans, spans) + begin[row]
-    overlap = np.minimum(lane.end_ns[row], edges[chunk + 1]) - np.maximum(
-        lane.start_ns[row], edges[chunk]
+    overlap = np.minimum(gpu.end_ns[row], edges[chunk + 1]) - np.maximum(
+        gpu.start_ns[row], edges[chunk]
     )
     use = np.zeros(count, np.int64)
     np.add.at(use, chunk, np.maximum(overlap, 0))

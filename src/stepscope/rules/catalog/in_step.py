@@ -24,7 +24,7 @@ def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answ
         for found in explain(source.trace.frame, source.trace.meta):
             steps, length = max(steps, found.n_steady), max(length, found.end_ns - found.begin_ns)
             inside = in_window(calls["start_ns"], calls["end_ns"], found.begin_ns, found.end_ns)
-            keep |= inside & (calls["process_id"] == found.lane.process_id)
+            keep |= inside & (calls["process_id"] == found.gpu.process_id)
     calls = calls.where(keep & matches)
     groups, firsts = group(calls["process_id"], calls["name"])
     stats = statistics(calls.duration, groups, len(firsts))

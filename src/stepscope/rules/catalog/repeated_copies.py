@@ -90,17 +90,17 @@ def _in_steps(
     a_step, share = np.zeros(number), np.zeros(number)
     if not len(start):
         return np.empty(0, np.int64), a_step, share
-    for lane in explain(source.trace.frame, source.trace.meta):
-        mine = (process == lane.lane.process_id) & (device == lane.lane.device)
-        mine &= (start >= lane.begin_ns) & (start < lane.end_ns)
+    for gpu in explain(source.trace.frame, source.trace.meta):
+        mine = (process == gpu.gpu.process_id) & (device == gpu.gpu.device)
+        mine &= (start >= gpu.begin_ns) & (start < gpu.end_ns)
         steady |= mine
         rows = np.flatnonzero(mine)
-        bounds = lane.bounds_ns[lane.first : lane.last + 2]
+        bounds = gpu.bounds_ns[gpu.first : gpu.last + 2]
         step = np.searchsorted(bounds, start[rows], side="right") - 1
-        cells = np.bincount(groups[rows] * lane.n_steady + step, minlength=number * lane.n_steady)
-        a_step += np.median(cells.reshape(number, lane.n_steady), axis=1)
+        cells = np.bincount(groups[rows] * gpu.n_steady + step, minlength=number * gpu.n_steady)
+        a_step += np.median(cells.reshape(number, gpu.n_steady), axis=1)
         took = np.bincount(groups[rows], length[rows], minlength=number)
-        share += 100.0 * took / max(lane.end_ns - lane.begin_ns, 1)
+        share += 100.0 * took / max(gpu.end_ns - gpu.begin_ns, 1)
     return np.flatnonzero(steady).astype(np.int64), a_step, share
 
 

@@ -43,8 +43,8 @@ def _storms(source: Source, arguments: Arguments) -> Answer:
     return [*columns[:3], busy_share, *columns[3:]]
 
 
-def _multiprocessors(source: Source, kernels: Rows) -> IntArray:
-    """Multiprocessors of the device of each kernel; -1 where unknown."""
+def _sms(source: Source, kernels: Rows) -> IntArray:
+    """SMs of the device of each kernel; -1 where unknown."""
     devices = source.rows("device")
     columns = [devices[name].tolist() for name in ("process_id", "device", "sm_count")]
     known = {(process, device): count for process, device, count in zip(*columns, strict=True)}
@@ -61,10 +61,10 @@ def _small(source: Source, arguments: Arguments) -> Answer:
     blocks = np.ones(len(kernels), np.int64)
     for axis in "xyz":
         blocks *= np.maximum(kernels[f"grid_{axis}"].astype(np.int64), 1)
-    units = _multiprocessors(source, kernels)
+    units = _sms(source, kernels)
     whole = int(kernels.duration.sum())
     keep = (blocks * 100 < units * int(arguments["filled"])) & (kernels["grid_x"] > 0)
-    # communication takes few multiprocessors on purpose: it waits for the network
+    # communication takes few SMs on purpose: it waits for the network
     keep &= ~kernels.that("name", is_communication)
     kernels, blocks, units = kernels.where(keep), blocks[keep], units[keep]
     groups, firsts = group(kernels["name"], blocks, units)
@@ -117,9 +117,9 @@ RULES = [
     ),
     Report(
         "small_grids",
-        "Kernels With Fewer Blocks Than Multiprocessors",
+        "Kernels With Fewer Blocks Than SMs",
         "Kernels by name and number of blocks whose grid has fewer blocks than the given share of "
-        "the device's multiprocessors, so that the others have nothing to do. Communication is "
+        "the device's SMs, so that the others have nothing to do. Communication is "
         "left out. Longest total first.",
         (
             Column("Time", "ratio", "share of the time of all kernels"),
@@ -127,8 +127,8 @@ RULES = [
             Column("Instances", doc="number of kernels"),
             Column("Avg", "dur", "mean duration"),
             Column("Blocks", doc="blocks of the grid"),
-            Column("SMs", doc="multiprocessors of the device"),
-            Column("Filled", doc="blocks a multiprocessor"),
+            Column("SMs", doc="SMs of the device"),
+            Column("Filled", doc="blocks a SM"),
             Column("Name", doc="kernel"),
         ),
         _small,
@@ -143,13 +143,13 @@ RULES = [
         needs=(
             KERNELS,
             Need(
-                "number of multiprocessors of its GPUs",
+                "number of SMs of its GPUs",
                 "device",
                 "nsys profile -t cuda (torch.profiler: ProfilerActivity.CUDA)",
                 _sizes_known,
             ),
         ),
-        none_found="Every kernel has blocks for most multiprocessors.",
+        none_found="Every kernel has blocks for most SMs.",
         advice="Part of the GPU is idle during these kernels whatever its utilisation says. Give "
         "them more work at once (larger batch, joined tensors), let the library choose a split "
         "(split-K), or run them beside others on a second stream.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.gaps.idle import TURNAROUND_NS
+from stepscope.gaps.idle import KERNEL_GAP_NS
 from stepscope.intervals.distinct import distinct_values, with_first
 from stepscope.tabular.attribution import launches, thread_keys
 from stepscope.tabular.maths import dictionary, group, round_half_away, statistics
@@ -113,7 +113,7 @@ def _held(
         theirs = theirs[np.argsort(end[theirs], kind="stable")]
         last = np.searchsorted(end[theirs], start[mine], side="right") - 1
         by = theirs[np.maximum(last, 0)]
-        fits = (last >= 0) & (start[mine] - end[by] <= TURNAROUND_NS)
+        fits = (last >= 0) & (start[mine] - end[by] <= KERNEL_GAP_NS)
         fits &= end[by] - found.ready_ns[mine] >= least_ns
         parts.append(Held(mine[fits], by[fits], end[by[fits]] - found.ready_ns[mine[fits]]))
     return _joined(parts)
@@ -243,8 +243,8 @@ _COLUMNS = (
 _US = Argument(
     "us",
     "leave out waits of less than so many us (the GPU itself takes up to "
-    f"{TURNAROUND_NS // _MICROSECOND_NS} us from one operation to the next)",
-    TURNAROUND_NS // _MICROSECOND_NS,
+    f"{KERNEL_GAP_NS // _MICROSECOND_NS} us from one operation to the next)",
+    KERNEL_GAP_NS // _MICROSECOND_NS,
     low=1,
 )
 _READY = (
@@ -286,6 +286,6 @@ RULES = [
         advice="A priority decides which waiting thread blocks run next; blocks that run are not "
         "interrupted. A kernel whose long blocks fill the GPU therefore delays every other one. "
         "Split the long kernel (smaller blocks of work, fewer tiles a block), limit the "
-        "multiprocessors it uses, or enqueue the urgent work before it.",
+        "SMs it uses, or enqueue the urgent work before it.",
     ),
 ]

@@ -71,8 +71,8 @@ def stored_view(
     """
     offset_of = dict(zip(ranks, offsets_ns, strict=True))
     devices = [
-        StoredSteps(file, number, offset_of[told["trace_rank"]])
-        for number, told in enumerate(file.about["devices"])
+        StoredSteps(file, number, offset_of[facts["trace_rank"]])
+        for number, facts in enumerate(file.about["devices"])
     ]
     return StepView(devices, file.about["titles"])
 

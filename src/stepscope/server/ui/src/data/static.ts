@@ -24,7 +24,7 @@ const TOP = 12;
 const MOST_THREADS = 4;
 const MOST_ENDS = 50;
 
-type LinkTo = [says: string, kind: Link, forward: boolean];
+type LinkTo = [message: string, kind: Link, forward: boolean];
 const ARROWS: Record<string, LinkTo> = {
   api_call: ["Launched", "launch", true],
   gpu_op: ["Launched by", "launch", false],
@@ -218,7 +218,7 @@ export class StaticSource implements Source {
         busy: sums,
         idle: Math.max(0, end - begin - total),
         idle_by_cause: byClass(own.filter((t) => t.table === "idle_gap").map((t) => t.id)),
-        families: byClass(streams),
+        categories: byClass(streams),
         kernels: [...kernels.values()].sort((a, b) => b.total - a.total).slice(0, TOP),
       });
     }
@@ -261,10 +261,10 @@ export class StaticSource implements Source {
     return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
   }
 
-  private linked(track: number, row: number, says: string, kind: Link, forward: boolean): Details["arrows"] {
+  private linked(track: number, row: number, message: string, kind: Link, forward: boolean): Details["arrows"] {
     const found = this.panels.linked(kind, track, row, forward);
     const ends = found.slice(0, MOST_ENDS).map(([t, r]) => this.place(t, r));
-    return { says, forward, ends, more: found.length - ends.length };
+    return { message, forward, ends, more: found.length - ends.length };
   }
 
   private info(track: number): TrackInfo {
