@@ -75,10 +75,10 @@ def project(source: Source) -> Projection:
     del pairs
     ops = np.bincount(row[firsts], minlength=len(ranges))
     parent, level = tree(source, ranges)
-    owners = np.flatnonzero(ops)
-    above = parent[owners]
+    ranges_of_ops = np.flatnonzero(ops)
+    above = parent[ranges_of_ops]
     children = np.bincount(above[above >= 0], minlength=len(ranges))
-    shown = owners[np.argsort(row_ids(ranges)[owners], kind="stable")]
+    shown = ranges_of_ops[np.argsort(row_ids(ranges)[ranges_of_ops], kind="stable")]
     return Projection(
         ranges,
         shown,
