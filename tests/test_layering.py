@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
@@ -39,8 +40,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         # What is kept of a timeline beside the cached traces.
         "stored": {"timeline", "cache", "trace", ".answers"},
         "explained": {
-            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
-            "trace",
+            *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
+            *("steps", "trace"),
         },
         "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
         "reports": {"reports", "rules", "tabular", "compare", "trace", ".tables"},
@@ -50,8 +51,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
-            *("cache", "importers", "trace", "steps", "kernels", "collectives", "operators"),
-            *("simulation", "diagnosis", "compare", "timeline"),
+            *("cache", "importers", "trace", "steps", "gaps", "kernels", "collectives"),
+            *("operators", "simulation", "memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
@@ -93,27 +94,41 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    # Who allocated memory, when and what for.
+    "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
-    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "derived": {
+        *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
     "tabular": {"trace", "intervals"},
     "timeline": {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("cache", "trace", "intervals"),
     },
-    "reports": {"tabular", "sql", "trace", "intervals"},
+    "reports": {"activity", "tabular", "sql", "trace", "intervals"},
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
-        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("activity", "trace", "intervals"),
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives", "tabular"),
+        *(
+            "compare",
+            "diagnosis",
+            "memory",
+            "ncu",
+            "operators",
+            "simulation",
+            "collectives",
+            "tabular",
+        ),
         *("trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
@@ -143,8 +158,9 @@ OWNERS: dict[str, set[str]] = {
         "tabular.columns",
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history"),
+        "export.tables",
     },
-    "sqlite3": {"importers", "compare.history.sqlite"},
+    "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
@@ -166,7 +182,7 @@ PRINTING = {
 
 PURE = {
     *("activity", "steps", "gaps", "kernels", "breakdown", "collectives", "jobs", "operators"),
-    *("simulation", "derived", "diagnosis", "intervals", "rules"),
+    *("memory", "simulation", "derived", "diagnosis", "intervals", "rules"),
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
@@ -215,6 +231,12 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file's syntax; hundreds of files take seconds, which those pay who need them."""
+    return list(ast.walk(ast.parse(path.read_bytes(), str(path))))
+
+
 def imports_of(module: str, path: Path) -> Iterator[Import]:
     """Every import, those inside functions and under TYPE_CHECKING too.
 
@@ -222,7 +244,7 @@ def imports_of(module: str, path: Path) -> Iterator[Import]:
     lazily by name.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes(path):
         match node:
             case ast.Import():
                 for alias in node.names:
@@ -242,13 +264,19 @@ def imports_of(module: str, path: Path) -> Iterator[Import]:
                     yield Import(module, node.lineno, text)
 
 
-IMPORTS = [found for module, path in MODULES.items() for found in imports_of(module, path)]
-INTERNAL = [i for i in IMPORTS if i.target.split(".")[0] == "stepscope"]
-EXTERNAL = [
-    i
-    for i in IMPORTS
-    if i.target.split(".")[0] not in {"stepscope", "__future__", *sys.stdlib_module_names}
-]
+@cache
+def imports() -> list[Import]:
+    """Every import of the package."""
+    return [found for module, path in MODULES.items() for found in imports_of(module, path)]
+
+
+def internal() -> list[Import]:
+    return [i for i in imports() if i.target.split(".")[0] == "stepscope"]
+
+
+def external() -> list[Import]:
+    known = {"stepscope", "__future__", *sys.stdlib_module_names}
+    return [i for i in imports() if i.target.split(".")[0] not in known]
 
 
 def within(module: str, place: str) -> bool:
@@ -307,13 +335,13 @@ def test_the_table_names_rooms_and_has_no_circle() -> None:
 
 
 def test_imports_follow_the_arrows() -> None:
-    wrong = [i for i in INTERNAL if not allowed(i)]
+    wrong = [i for i in internal() if not allowed(i)]
     assert not wrong, listed(wrong)
 
 
 def test_a_room_has_no_arrow_that_it_does_not_need() -> None:
     targets: dict[str, set[str]] = {name: set() for name in ARROWS}
-    for i in INTERNAL:
+    for i in internal():
         targets[i.room].add(i.target)
     stale = {
         f"{name} -> {arrow}"
@@ -324,23 +352,23 @@ def test_a_room_has_no_arrow_that_it_does_not_need() -> None:
     assert not stale
 
 
-def circles(imports: list[Import]) -> list[str]:
+def circles(found: list[Import]) -> list[str]:
     """A circle of modules in each room that has one; lazy imports and those of types count."""
     graphs: dict[str, dict[str, set[str]]] = {}
-    for i in imports:
+    for i in found:
         if i.target in MODULES and room(i.target) == i.room and i.target != i.module:
             graphs.setdefault(i.room, {}).setdefault(i.module, set()).add(i.target)
-    found = []
+    answer = []
     for graph in graphs.values():
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
-            found.append(" is imported by ".join(error.args[1]))
-    return found
+            answer.append(" is imported by ".join(error.args[1]))
+    return answer
 
 
 def test_modules_of_a_room_import_each_other_in_no_circle() -> None:
-    assert circles(INTERNAL) == []
+    assert circles(internal()) == []
     ends = ("stepscope.gaps.idle", "stepscope.gaps.gil")
     assert len(circles([Import(ends[0], 1, ends[1]), Import(ends[1], 1, ends[0])])) == 1
 
@@ -355,14 +383,14 @@ def test_the_modules_of_a_facade_follow_arrows_of_their_own(facade: str) -> None
     }
     assert set().union(*graph.values()) <= modules
     TopologicalSorter(graph).prepare()  # raises where there is a circle
-    inside = [i for i in INTERNAL if i.room == facade and i.target != "stepscope"]
+    inside = [i for i in internal() if i.room == facade and i.target != "stepscope"]
     wrong = [i for i in inside if not allowed_to_part(i)]
     assert not wrong, listed(wrong)
 
 
 @pytest.mark.parametrize("facade", PARTS)
 def test_a_facade_has_no_arrow_that_it_does_not_need(facade: str) -> None:
-    inside = [i for i in INTERNAL if i.room == facade]
+    inside = [i for i in internal() if i.room == facade]
     used = {(part(i.module), arrow) for i in inside for arrow in allowed_to_part(i)}
     stated = {(name, arrow) for name, arrows in PARTS[facade].items() for arrow in arrows}
     assert stated == used
@@ -393,7 +421,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", OWNERS)
 def test_an_engine_is_imported_by_its_owners_only(engine: str) -> None:
-    users = {i.module for i in IMPORTS if within(i.target, engine)}
+    users = {i.module for i in imports() if within(i.target, engine)}
     assert misplaced(users, OWNERS[engine]) == set()
 
 
@@ -422,7 +450,7 @@ def effects(module: str, path: Path) -> Iterator[tuple[str, str]]:
     for found in imports_of(module, path):
         if any(within(found.target, name) for name in OUTSIDE):
             yield "files", str(found)
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes(path):
         match node:
             case ast.Call(func=ast.Name(id="print" | "input")):
                 yield "prints", f"{module}:{node.lineno} {ast.unparse(node)}"
@@ -484,7 +512,7 @@ def test_importers_do_not_know_each_other() -> None:
 
     wrong = [
         i
-        for i in INTERNAL
+        for i in internal()
         if (own := source_format(i.module)) and (other := source_format(i.target)) and own != other
     ]
     assert not wrong, listed(wrong)
@@ -494,7 +522,7 @@ def test_importers_do_not_know_each_other() -> None:
     ("rooms", "libraries"), [(STANDARD_LIBRARY_ONLY, set()), (NUMPY_ONLY, {"numpy"})]
 )
 def test_rooms_that_stand_almost_alone(rooms: set[str], libraries: set[str]) -> None:
-    wrong = [i for i in EXTERNAL if i.room in rooms and i.target.split(".")[0] not in libraries]
+    wrong = [i for i in external() if i.room in rooms and i.target.split(".")[0] not in libraries]
     assert not wrong, listed(wrong)
 
 
@@ -518,7 +546,7 @@ def test_third_party_imports_are_declared() -> None:
     provider = packages_distributions()
     wrong = [
         i
-        for i in EXTERNAL
+        for i in external()
         if not declared & {canonicalize_name(d) for d in provider.get(i.target.split(".")[0], [])}
     ]
     assert not wrong, listed(wrong)

@@ -23,7 +23,7 @@ PAGES = {
     "history.html": {"title": EVIL, "low": 1.0, "high": 2.0, "width": 9, "height": 9, "edge": 1,
                      "dots": [("1", "2", EVIL)], "marks": ["1"], "notes": [EVIL]},
     "ncu.html": {"title": EVIL, "drawing": "", "notes": [EVIL], "pairs": [
-        {"name": EVIL, "was": EVIL, "now": "", "rows": [[EVIL] * 4]}]},
+        {"name": EVIL, "renaming": [EVIL], "was": EVIL, "now": "", "rows": [[EVIL] * 4]}]},
     "roofline.html": {"title": EVIL, "drawing": ""},
     "compare.html": {"title": EVIL, "facts": [EVIL], "width": 9, "kinds": [(EVIL, "#fff")],
                      "causes": [(EVIL, "#fff")], "sections": [(EVIL, [EVIL], [[EVIL]])],

@@ -17,19 +17,10 @@ from stepscope.trace.store import META_NAME
 from stepscope.trace.trace import Trace
 
 ROOMS: Final = (
-    *(
-        "activity",
-        "api",
-        "breakdown",
-        "cache",
-        "collectives",
-        "compare",
-        "derived",
-        "diagnosis",
-        "export",
-    ),
-    *("export", "gaps", "importers", "intervals", "jobs", "kernels", "ncu", "operators", "reports"),
-    *("rules", "simulation", "sql", "steps", "tabular", "timeline", "trace"),
+    *("activity", "api", "breakdown", "cache", "collectives", "compare", "derived", "diagnosis"),
+    *("export", "gaps", "importers", "intervals", "jobs", "kernels", "memory", "ncu"),
+    *("operators", "reports", "rules", "simulation", "sql", "steps", "tabular", "timeline"),
+    *("trace"),
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""
 _LIBRARIES = ("duckdb", "msgspec", "numpy", "pyarrow")

@@ -8,7 +8,7 @@ from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.result import ReportDiff
 from stepscope.ncu.units import shown
 from stepscope.render.html import page
-from stepscope.render.ncu import notable, ratio_text
+from stepscope.render.ncu import notable, ratio_text, renaming
 from stepscope.render.roofline_svg import Point, roofline_svg
 from stepscope.render.text import clean
 
@@ -27,6 +27,7 @@ def report_diff_page(found: ReportDiff) -> str:
         pairs=[
             {
                 "name": clean(pair.name, 300),
+                "renaming": [line.strip() for line in renaming(pair)],
                 "was": LIMITERS[pair.limiter_before].title,
                 "now": LIMITERS[pair.limiter_after].title,
                 "rows": [
