@@ -20,7 +20,7 @@ ROOMS: Final = (
     *("activity", "api", "breakdown", "cache", "collectives", "compare", "derived", "diagnosis"),
     *("export", "gaps", "importers", "intervals", "jobs", "kernels", "memory", "ncu"),
     *("operators", "reports", "rules", "simulation", "sql", "steps", "tabular", "timeline"),
-    *("trace"),
+    "trace",
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""
 _LIBRARIES = ("duckdb", "msgspec", "numpy", "pyarrow")
@@ -56,8 +56,8 @@ def code_digest() -> str:
     """Of the code that answers come from, and of the libraries that it computes with.
 
     The contents count, not the version alone: in a checkout the code changes without it. Reading
-    all of it takes some hundredth of a second. Where it cannot be read, each process has code of
-    its own.
+    all of it takes some hundredth of a second, looking whether it changed since (``__wrapped__``)
+    a fraction of that. Where it cannot be read, each process has code of its own.
     """
     package = Path(stepscope.__file__).parent
     found = hashlib.blake2b(digest_size=16)
@@ -65,18 +65,24 @@ def code_digest() -> str:
         about = [stepscope.__version__, sys.version, *_libraries()]
         found.update("\n".join(about).encode("utf-8", "surrogateescape"))
         for room in ROOMS:
-            for path in sorted(_sources(str(package / room))):
-                with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hundreds of files
-                    content = file.read()
-                found.update(f"\n{os.path.relpath(path, package)} {len(content)}\n".encode())
-                found.update(content)
+            for path, stat in sorted(_sources(str(package / room))):
+                entry = f"\n{path[len(str(package)) + 1 :]} {stat[0]}\n"
+                found.update(entry.encode("utf-8", "surrogateescape"))
+                found.update(_content_digest(path, stat))
     except OSError:
         return os.urandom(16).hex()
     return found.hexdigest()
 
 
-def _sources(folder: str) -> Iterator[str]:
-    """Everything in a room that is code, or that code reads."""
+@cache
+def _content_digest(path: str, stat: tuple[int, ...]) -> bytes:
+    """Of a file as it is while nothing about it changes; the time of change cannot be set back."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hundreds of files
+        return hashlib.blake2b(file.read(), digest_size=16).digest()
+
+
+def _sources(folder: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Everything in a room that is code, or that code reads, with what shows that it changed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == "__pycache__":
@@ -84,7 +90,8 @@ def _sources(folder: str) -> Iterator[str]:
             if entry.is_dir():
                 yield from _sources(entry.path)
             elif not entry.name.startswith("."):
-                yield entry.path
+                stat = entry.stat()
+                yield entry.path, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
 def _libraries() -> list[str]:
