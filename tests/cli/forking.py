@@ -203,7 +203,7 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
-    import stepscope
+    import stepscope.cache.revisions
 
     for name in HEAVY:
         importlib.import_module(name)
@@ -215,6 +215,7 @@ def _import_all() -> None:
         for module in pkgutil.walk_packages(inside.__path__, f"{inside.__name__}."):
             with contextlib.suppress(ImportError):  # of what is not installed: commands say so
                 importlib.import_module(module.name)
+    stepscope.cache.revisions.code_digest()  # of the code that is loaded now; children need it
 
 
 def _run(program: str) -> NoReturn:
