@@ -23,6 +23,7 @@ EXAMINED: Final = 3
 WORTH: Final = 0.02
 """Share of the step from which on one is."""
 _ALL = 0.995
+_LONGEST = 64  # characters of a function name in a command
 _UNKNOWN_LOSS = 0.5
 """What a kernel of unknown work is taken to lose when kernels are ranked for that."""
 _STEADY: Final = "FROM kernel_bound WHERE steady AND {gpu}"
@@ -154,7 +155,10 @@ def _examine(case: Case, bounds: KernelBounds) -> str | None:
     spent = np.bincount(names, weights=bounds.own_ns[rows])
     worth = spent >= WORTH * case.step_ns * case.explanation.n_steady
     order = [code for code in np.argsort(-by_name, kind="stable").tolist() if worth[code]]
-    functions = dict.fromkeys(function_name(gpu.ops.texts["name"][code]) for code in order)
+    functions = dict.fromkeys(
+        name if len(name) <= _LONGEST else name[:_LONGEST] + ".*"
+        for name in (function_name(gpu.ops.texts["name"][code]) for code in order)
+    )
     chosen = list(functions)[:EXAMINED]
     if not chosen:
         return None
