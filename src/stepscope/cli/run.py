@@ -12,15 +12,9 @@ from stepscope.cli import options
 if TYPE_CHECKING:
     from stepscope.api.recording import Captured, PlannedCommand
 
-_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
-
 
 def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
-    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
-    try:
-        return round(float(number or 0) * (_SIZES[unit] if unit else 1))
-    except (ValueError, KeyError, OverflowError) as error:
-        raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
+    return options.size_of(text)
 
 
 def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
@@ -149,6 +143,13 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     help="Record PyTorch's operators with shapes, as NVTX ranges, in the steps of --steps.",
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
+@click.option("--memory", is_flag=True, help="Record what tensors allocate (torch.profiler only).")
+@click.option(
+    "--memory-snapshot",
+    is_flag=True,
+    help="Also dump the history of PyTorch's allocator in the recorded steps, and where memory "
+    "runs out in them, into the folder memory of the capture (torch.profiler only).",
+)
 @click.option(
     "--flush-ms",
     default=500,
