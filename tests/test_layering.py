@@ -51,8 +51,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
-            *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("memory", "diagnosis", "compare", "timeline"),
+            *("importers", "trace", "steps", "gaps", "kernels", "collectives", "operators"),
+            *("simulation", "memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -98,22 +98,25 @@ ARROWS: dict[str, set[str]] = {
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
-    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "derived": {
+        *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
     "tabular": {"trace", "intervals"},
     "timeline": {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
     },
-    "reports": {"tabular", "sql", "trace", "intervals"},
+    "reports": {"activity", "tabular", "sql", "trace", "intervals"},
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
-        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("activity", "trace", "intervals"),
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
@@ -156,8 +159,9 @@ OWNERS: dict[str, set[str]] = {
         "tabular.columns",
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history"),
+        "export.tables",
     },
-    "sqlite3": {"importers", "compare.history.sqlite"},
+    "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stepscope.operators.sheets import Sheet
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.timeline import Timeline
 
 _SHORTEST_S = 1e-3
@@ -288,6 +289,43 @@ class Job:
             by = "operator" if known else "range"
         return self.query(operators_view(by))
 
+    def idle_gaps(
+        self, by: str = "cause", *, step: int | None = None, rank: int | None = None, sort: str = ""
+    ) -> pa.Table:
+        """Idle time of the steady steps: what it is charged to, what ended it, where the host was.
+
+        Args:
+            by: ``cause`` for one row a cause, operation that ended the gap and range; ``gap`` for
+                one row a gap.
+            step: number of one steady step; all of them by default.
+            rank: one rank; all by default.
+            sort: of causes ``total``, ``longest`` or ``count``; of gaps ``length`` or ``start``;
+                by default the first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            UsageError: there is no such step, rank or order.
+        """
+        from stepscope.gaps.views import LIST_SORTS, SORTS, gaps_view, groups_view
+
+        views = {"cause": (groups_view, SORTS), "gap": (gaps_view, LIST_SORTS)}
+        if by not in views:
+            raise UsageError(f"gaps are listed by {' or '.join(views)}, not by {by!r}")
+        view, sorts = views[by]
+        if sort and sort not in sorts:
+            raise UsageError(f"{sort!r} is no order of them; by {by} that is {' or '.join(sorts)}")
+        ranks = sorted({device.rank for device in self.explained.devices})
+        if rank is not None and rank not in ranks:
+            raise UsageError(f"there is no rank {rank}; the ranks are {_spans(ranks)}")
+        steady = self.query(
+            "SELECT DISTINCT step FROM step WHERE steady"
+            + (f" AND rank = {rank}" if rank is not None else "")
+        )
+        steps = sorted(steady.column(0).to_pylist())
+        if step is not None and step not in steps:
+            raise UsageError(f"step {step} is no steady step; those are {_spans(steps)}")
+        return self.query(view(step, rank, sort or next(iter(sorts))))
+
     # Results.
 
     @cached_property
@@ -306,6 +344,26 @@ class Job:
             return summary(view.collectives, self.paths)
 
         return self._answers.find("communication", Communication, made)
+
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
 
     def key_averages(
         self,
@@ -523,6 +581,50 @@ class Job:
 
         return self._answers.find(f"critical path {step}", CriticalPath, made)
 
+    def exported(
+        self, kind: str, *, counters: bool = False, critical_path: bool = False
+    ) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            critical_path: whether to draw what decided how long the steps took.
+
+        Raises:
+            InputError: the critical path is asked for, and a trace holds no GPU work.
+        """
+        drawn: list[Drawn] = []
+        if critical_path:
+            drawn = list(self._drawn_path())
+        return self.views.exported(kind, counters=counters, drawn=drawn)
+
+    def _drawn_path(self) -> Iterator[Drawn]:
+        """The critical path, one piece a device."""
+        import numpy as np
+
+        from stepscope.simulation.overlay import stretches
+        from stepscope.timeline.added import Drawn
+
+        timeline = self.timeline
+        offset = {
+            rank_trace.rank: offset
+            for rank_trace, offset in zip(timeline.rank_traces, timeline.offsets_ns, strict=True)
+        }
+        devices = self.simulation.devices
+        found = stretches(self.simulation, [offset[rank] for rank, _ in devices])
+        for number, (rank, e) in enumerate(devices):
+            mine = [one for one in found if one.device == number]
+            if mine:
+                yield Drawn(
+                    rank,
+                    e.gpu.process_id,
+                    e.gpu.device,
+                    np.array([one.start_ns for one in mine], np.int64),
+                    np.array([one.end_ns for one in mine], np.int64),
+                    [one.text for one in mine],
+                )
+
     @property
     def findings(self) -> list[Finding]:
         """Root causes of the step time, the largest predicted gain first.
@@ -565,6 +667,7 @@ class Job:
             assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
+            levers=self.explained.levers,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:
@@ -660,6 +763,17 @@ def without_memory(path: str, meta: Meta) -> str:
     }
     flag = flags.get(meta.source, "stepscope run --record memory")
     return f"{path} holds no allocations of memory; capture with {flag}"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ``0, 2 to 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join(" to ".join(map(str, part)) for part in parts)
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -240,6 +240,13 @@ TABLES: dict[str, Table] = {
                 _may("group_ranks", "text", "ranks of the group as JSON text"),
                 _may("sequence", "int64", "sequence number inside the group"),
                 _may("rank", "int64", "this rank inside the job"),
+                _may(
+                    "in_splits",
+                    "text",
+                    "all-to-all: parts sent to each rank of the group, as JSON text; [] where all "
+                    "are equal",
+                ),
+                _may("out_splits", "text", "all-to-all: parts received from each rank, likewise"),
             ),
             sort=None,
         ),
