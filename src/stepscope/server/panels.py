@@ -39,7 +39,7 @@ class PanelDesk(Desk):
 
     def questions(self) -> Questions:
         """Name of each route, what answers it, and the kind of the answer."""
-        answers = (self.table, self.instances, self.flame, self.notes)
+        answers = (self.table, self.instances, self.flame, self.memory, self.notes)
         return {answer.__name__: (answer, "application/json") for answer in answers}
 
     def routes(self) -> list[Route]:
@@ -77,6 +77,11 @@ class PanelDesk(Desk):
                 reverse=query.get("reverse") == "1",
             )
         )
+
+    def memory(self, query: Mapping[str, str]) -> bytes:
+        """What was allocated over time, and by whom at the peak."""
+        with self._lock:
+            return _json(self._job.memory())
 
     def notes(self, query: Mapping[str, str]) -> bytes:
         """All marks and notes."""
