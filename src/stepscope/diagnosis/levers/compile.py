@@ -82,7 +82,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         ],
         figures=[
             Figure(
-                "attained_bytes_per_s",
+                "achieved_bytes_per_s",
                 "bytes_per_s",
                 "SELECT coalesce(sum(moved_bytes) * 1e9 / sum(end_ns - start_ns), 0) FROM "
                 f"kernel_category WHERE moved_bytes IS NOT NULL AND {of_lever(_ID)} AND {{gpu}}",
