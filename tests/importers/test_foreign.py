@@ -167,9 +167,9 @@ def test_a_foreign_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
 def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:
     inner = tmp_path / "dumps" / "inner"
     inner.mkdir(parents=True)
-    make, _ = FILES["snapshot.pickle"]
-    make(inner / "snapshot.pickle")
-    with pytest.raises(InputError, match=r"no capture.*snapshot\.pickle is a memory snapshot"):
+    make, _ = FILES["other.pkl"]
+    make(inner / "other.pkl")
+    with pytest.raises(InputError, match=r"no capture.*other\.pkl is a pickle of Python"):
         Job([tmp_path])
 
 
