@@ -51,8 +51,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
-            *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("memory", "diagnosis", "compare", "timeline"),
+            *("importers", "trace", "steps", "gaps", "kernels", "collectives", "operators"),
+            *("simulation", "memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -96,7 +96,10 @@ ARROWS: dict[str, set[str]] = {
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
-    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "derived": {
+        *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
     "tabular": {"trace", "intervals"},
     "timeline": {
         *("derived", "tabular", "jobs", "breakdown", "kernels", "gaps", "activity"),
@@ -106,8 +109,8 @@ ARROWS: dict[str, set[str]] = {
     "rules": {"breakdown", "gaps", "activity", "tabular", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
-        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("activity", "trace", "intervals"),
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),

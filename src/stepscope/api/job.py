@@ -285,6 +285,43 @@ class Job:
             by = "operator" if known else "range"
         return self.query(operators_view(by))
 
+    def idle_gaps(
+        self, by: str = "cause", *, step: int | None = None, rank: int | None = None, sort: str = ""
+    ) -> pa.Table:
+        """Idle time of the steady steps: what it is charged to, what ended it, where the host was.
+
+        Args:
+            by: ``cause`` for one row a cause, operation that ended the gap and range; ``gap`` for
+                one row a gap.
+            step: number of one steady step; all of them by default.
+            rank: one rank; all by default.
+            sort: of causes ``total``, ``longest`` or ``count``; of gaps ``length`` or ``start``;
+                by default the first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            UsageError: there is no such step, rank or order.
+        """
+        from stepscope.gaps.views import LIST_SORTS, SORTS, gaps_view, groups_view
+
+        views = {"cause": (groups_view, SORTS), "gap": (gaps_view, LIST_SORTS)}
+        if by not in views:
+            raise UsageError(f"gaps are listed by {' or '.join(views)}, not by {by!r}")
+        view, sorts = views[by]
+        if sort and sort not in sorts:
+            raise UsageError(f"{sort!r} is no order of them; by {by} that is {' or '.join(sorts)}")
+        ranks = sorted({device.rank for device in self.explained.devices})
+        if rank is not None and rank not in ranks:
+            raise UsageError(f"there is no rank {rank}; the ranks are {_spans(ranks)}")
+        steady = self.query(
+            "SELECT DISTINCT step FROM step WHERE steady"
+            + (f" AND rank = {rank}" if rank is not None else "")
+        )
+        steps = sorted(steady.column(0).to_pylist())
+        if step is not None and step not in steps:
+            raise UsageError(f"step {step} is no steady step; those are {_spans(steps)}")
+        return self.query(view(step, rank, sort or next(iter(sorts))))
+
     # Results.
 
     @cached_property
@@ -303,26 +340,6 @@ class Job:
             return summary(view.collectives, self.paths)
 
         return self._answers.find("communication", Communication, made)
-
-    def collective_instances(self) -> pa.Table:
-        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import instance_table
-
-        return instance_table(self.explained.view.collectives)
-
-    def all_to_all_splits(self) -> pa.Table:
-        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import split_table
-
-        return split_table(self.explained.view.collectives)
 
     def memory(
         self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
@@ -367,6 +384,26 @@ class Job:
         if not found:
             raise InputError(without_memory(self.paths[0], self.traces[0].meta))
         return found
+
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
@@ -506,6 +543,7 @@ class Job:
             assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
+            levers=self.explained.levers,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:
@@ -601,6 +639,17 @@ def without_memory(path: str, meta: Meta) -> str:
     }
     flag = flags.get(meta.source, "stepscope run --record memory")
     return f"{path} holds no allocations of memory; capture with {flag}"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ``0, 2 to 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join(" to ".join(map(str, part)) for part in parts)
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "gate": "Fail when a run is slower than its baseline or over a budget, with the causes.",
     "history": "Keep the figures of runs over time, and find when they changed.",
     "steps": "Show every step: length, and where its time goes.",
+    "gaps": "Show the idle time: what caused it, what ended it, where the host was.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
     "operators": "Show which operators, ranges, modules or lines the device time belongs to.",

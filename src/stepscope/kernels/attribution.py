@@ -206,11 +206,6 @@ class Attribution:
     def _samples(self) -> SampledLines:
         return SampledLines(self._gpu, self._read)
 
-    def operator_name(self, row: int) -> str | None:
-        """Name of the operator that launched one operation; autograd's wrapping left out."""
-        at = int(self.operator[row])
-        return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
-
     def _part(self, at_ns: IntArray) -> IntArray:
         """The outermost annotation of the main thread at each time; -1 for none."""
         table = self.ranges
