@@ -92,7 +92,9 @@ ARROWS: dict[str, set[str]] = {
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
-    "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    "operators": {
+        *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
+    },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},

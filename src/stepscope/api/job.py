@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from stepscope.memory.fit import Change as MemoryChange
     from stepscope.memory.report import Explained as Allocations
     from stepscope.memory.result import Memory
+    from stepscope.operators.averages import OperatorAverages
+    from stepscope.operators.phases import Phases
+    from stepscope.operators.python_time import PythonReport
     from stepscope.operators.roofline import Launches, OperatorRooflines
+    from stepscope.operators.sheets import Sheet
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
     from stepscope.timeline.added import Drawn
@@ -341,6 +345,146 @@ class Job:
 
         return self._answers.find("communication", Communication, made)
 
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
+
+    def key_averages(
+        self,
+        by: str = "",
+        *,
+        steady: bool = False,
+        join: bool = False,
+        kernels: bool = False,
+        python: bool = False,
+        sort: str = "",
+    ) -> OperatorAverages:
+        """Host and device time by operator, as ``torch.profiler``'s ``key_averages()`` counts it.
+
+        Captures without any GPU work have it, too.
+
+        Args:
+            by: ``name``, ``shape``, ``stack``, ``module``, ``source``, ``range`` or ``category``;
+                by default names where any trace holds operators, else ranges.
+            steady: only what begins in the steady steps, rather than in the whole capture.
+            join: whether the backward pass of an operator counts as its own row's.
+            kernels: whether to list the kernels under each.
+            python: whether traced Python functions are taken out of the self time of what called
+                them, as PyTorch 2.14 does; they are a row of their own then.
+            sort: a column of numbers, the largest first.
+
+        Raises:
+            UsageError: there is no such grouping or column.
+            InputError: the steady steps are wanted, and a trace holds no GPU work.
+        """
+        from stepscope.operators.averages import OperatorAverages, operator_averages
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.traces)
+            by = "name" if known else "range"
+
+        def made() -> OperatorAverages:
+            from stepscope.operators.averages import (
+                sampled_averages,
+                steady_sources,
+                whole_sources,
+            )
+
+            traced = any(trace.rows("python_function") for trace in self.traces)
+            if by == "source" and not traced and any(t.rows("stack_frame") for t in self.traces):
+                steps = sum(e.n_steady for _, e in self.explained.explanations)
+                return sampled_averages(self.operators("source").to_pylist(), self.paths, steps)
+            sources = (
+                steady_sources(self.explained.view)
+                if steady
+                else whole_sources([trace.frame for trace in self.traces])
+            )
+            return operator_averages(
+                sources, self.paths, by, join=join, kernels=kernels, python=python, sort=sort
+            )
+
+        asked = f"key averages {by} {steady} {join} {kernels} {python} {sort}"
+        return self._answers.find(asked, OperatorAverages, made)
+
+    def operator_sheet(self, sheet: str) -> Sheet:
+        """Operators of one kind by unique shape, against the device's ceilings.
+
+        Args:
+            sheet: ``gemm``, ``convolution``, ``attention``, ``normalisation``, ``elementwise`` or
+                ``communication``.
+
+        Raises:
+            UsageError: there is no such sheet.
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.sheets import (
+            COMMUNICATION_SQL,
+            Sheet,
+            communication_sheet,
+            operator_sheet,
+        )
+
+        def made() -> Sheet:
+            view = self.explained.view
+            if sheet == "communication":
+                rows = self.query(COMMUNICATION_SQL).to_pylist()
+                return communication_sheet(view, self.paths, rows)
+            return operator_sheet(view, self.paths, sheet)
+
+        return self._answers.find(f"operator sheet {sheet}", Sheet, made)
+
+    def replay_script(self, operator: str, limit: int = 5) -> str:
+        """A PyTorch program that runs an operator again with its recorded inputs.
+
+        Args:
+            operator: its name, as ``aten::mm``.
+            limit: distinct inputs to take, those of most time.
+
+        Raises:
+            UsageError: the captures hold no such operator with shapes.
+        """
+        from stepscope.operators.replay import replay_script
+
+        return replay_script([trace.frame for trace in self.traces], operator, limit)
+
+    def phases(self) -> Phases:
+        """Host, GPU and idle time of the steady steps by phase of the step.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.phases import Phases, phases
+
+        return self._answers.find("phases", Phases, lambda: phases(self.explained.view, self.paths))
+
+    def python_time(self) -> PythonReport:
+        """Where Python spends the steady steps: functions or lines, the GIL, the collector.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.python_time import PythonReport, python_time
+
+        return self._answers.find(
+            "python time", PythonReport, lambda: python_time(self.explained.view, self.paths)
+        )
+
     def memory(
         self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
     ) -> Memory:
@@ -384,26 +528,6 @@ class Job:
         if not found:
             raise InputError(without_memory(self.paths[0], self.traces[0].meta))
         return found
-
-    def collective_instances(self) -> pa.Table:
-        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import instance_table
-
-        return instance_table(self.explained.view.collectives)
-
-    def all_to_all_splits(self) -> pa.Table:
-        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import split_table
-
-        return split_table(self.explained.view.collectives)
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.

@@ -38,6 +38,7 @@ OPERATOR_COLUMNS = (
 )
 MODULE_PREFIX = "nn.Module: "
 _AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
+_OF_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
 ENGINE = "autograd::engine::evaluate_function: "
 
 
@@ -138,14 +139,7 @@ class Attribution:
         found = np.full(len(self._gpu.ops), -1, np.int64)
         if not len(table):
             return found
-        start, sequence = table["forward_start_ns"], table["sequence_number"]
-        is_backward = (table["forward_thread_id"] > 0) | (start >= 0)
-        linked = np.where(start >= 0, _exactly(table["start_ns"], start), -1)
-        first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
-        ahead = np.flatnonzero((sequence >= 0) & ~is_backward)
-        first_of[sequence[ahead]] = ahead  # of several the innermost, which began last
-        by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
-        linked = np.where(linked >= 0, linked, by_sequence)
+        linked = forward_rows(table)
         at = self.operator.copy()
         parent = self.parents
         open_ = at >= 0
@@ -308,6 +302,28 @@ class Attribution:
                 name = table["name"][stack.rows[np.maximum(inner, 0)]]
                 found[mine] = np.where(inner >= 0, name, -1)
         return found
+
+
+def forward_rows(operators: Frame) -> IntArray:
+    """The operator of the forward pass that each operator of the backward pass is linked to.
+
+    By autograd's link (``forward_start_ns``), else by the sequence number; -1 for none.
+
+    Args:
+        operators: one process's, sorted by start.
+    """
+    if not len(operators):
+        return np.empty(0, np.int64)
+    start, sequence = operators["forward_start_ns"], operators["sequence_number"]
+    is_backward = (operators["forward_thread_id"] > 0) | (start >= 0)
+    if not is_backward.any():  # NVTX ranges of autograd tell the number only
+        is_backward = operators.matches("name", _OF_BACKWARD)
+    linked = np.where(start >= 0, _exactly(operators["start_ns"], start), -1)
+    first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
+    ahead = np.flatnonzero((sequence >= 0) & ~is_backward)
+    first_of[sequence[ahead]] = ahead  # of several the innermost, which began last
+    by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
+    return np.where(linked >= 0, linked, by_sequence)
 
 
 def plain_range_name(text: str) -> str:

@@ -16,13 +16,13 @@ import numpy as np
 
 from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
-from stepscope.intervals.distinct import among, distinct_rows, distinct_values
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.view import MATH_NAMES, Kernels
-from stepscope.operators.flops import Work, work_of_call
-from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.operators.flops import Work, work_of_call, works_of
+from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
 SCHEMA: Final = "stepscope.operator_rooflines/2"
 
@@ -268,31 +268,11 @@ def _works(kernels: Kernels, read: Reader) -> tuple[list[Work], IntArray]:
     """Distinct known works, and which of them each operator row is; -1 for none."""
     table = kernels.attribution.operators
     scalars = read("operator", "id", "concrete_inputs")
-    codes = np.full(len(table), -1, np.int64)
-    texts: list[str] = []
-    if len(scalars) and "concrete_inputs" in scalars:
-        order = np.argsort(scalars["id"], kind="stable")
-        place = order[np.searchsorted(scalars["id"][order], table["id"])]
-        codes = scalars["concrete_inputs"][place].astype(np.int64)
-        texts = scalars.texts["concrete_inputs"]
-    keys = (table["name"], table["input_shapes"], table["input_types"], codes)
-    first, inverse = distinct_rows(keys)
-    works: list[Work] = []
-    place_of = np.full(len(first), -1, np.int64)
-    distinct = zip(*(key[first].tolist() for key in keys), strict=True)
-    for at, (name, shapes, types, scalar) in enumerate(distinct):
-        if shapes < 0:
-            continue
-        work = work_of_call(
-            table.texts["name"][name],
-            table.texts["input_shapes"][shapes],
-            table.texts["input_types"][types] if types >= 0 else "[]",
-            texts[scalar] if scalar >= 0 else "",
-        )
-        if work is not None:
-            place_of[at] = len(works)
-            works.append(work)
-    return works, place_of[inverse]
+    order = np.argsort(scalars["id"], kind="stable")
+    place = order[np.searchsorted(scalars["id"][order], table["id"])]
+    whole = {**table.columns, "concrete_inputs": scalars["concrete_inputs"][place]}
+    texts = {**table.texts, "concrete_inputs": scalars.texts["concrete_inputs"]}
+    return works_of(Frame(whole, texts))
 
 
 def _math(kernels: Kernels, rows: IntArray, work: Work) -> str:
