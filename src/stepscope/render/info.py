@@ -9,7 +9,7 @@ _LONGEST_LINE = 1000
 
 
 def info_text(rank_trace: RankTrace) -> str:
-    """One trace: origin, environment, tables, what is absent, problems."""
+    """One trace: origin, environment, tables, what is missing, problems."""
     trace, meta = rank_trace.trace, rank_trace.trace.meta
     window = milliseconds(meta.window_end_ns - meta.window_start_ns)
     version = f" {clean(meta.source_version)}" if meta.source_version else ""
@@ -26,7 +26,7 @@ def info_text(rank_trace: RankTrace) -> str:
     lines.append("  tables")
     lines += [f"    {table:16} {rows:>12,}" for table, rows in sorted(meta.rows.items())]
     if meta.missing:
-        lines.append("  absent")
+        lines.append("  missing")
         lines += [f"    {a.table:16} {a.reason}; get it with {a.flag}" for a in meta.missing]
     if meta.problems:
         lines.append("  problems")
