@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import floor
 from typing import Final
 
 import numpy as np
 
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated
+from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, places
 from stepscope.diagnosis.result import Evidence, KernelCategory, KernelSplit, StepBound
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.fusion import WAITING
@@ -23,6 +24,7 @@ EXAMINED: Final = 3
 WORTH: Final = 0.02
 """Share of the step from which on one is."""
 _ALL = 0.995
+_LONGEST = 64  # characters of a function name in a command
 _UNKNOWN_LOSS = 0.5
 """What a kernel of unknown work is taken to lose when kernels are ranked for that."""
 _STEADY: Final = "FROM kernel_bound WHERE steady AND {gpu}"
@@ -42,7 +44,7 @@ _Evaluate = Callable[[str, Unit, str], float]
 
 
 def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
-    """The split of one device; None where the device's ceilings are not known.
+    """The split of one device; None where it has no kernels.
 
     Args:
         case: the device.
@@ -60,32 +62,46 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         evidence.append(found)
         return found.value
 
+    def told(name: str, unit: Unit, value: float, sql: str, count: int) -> None:
+        """A figure that is known without its statement: there are two for every category."""
+        sql = sql.format(**places(case))
+        evidence.append(Evidence(f"kernels.{name}", value, unit, sql, count))
+
     categories = []
     step = case.step_ns
     for code in distinct_values(kernels.category[rows]).tolist():
         mine = rows & (kernels.category == code)
         name = CATEGORY_NAMES[code]
         of = f"{_STEADY} AND compute AND category = '{name}'"
-        time = figure(
+        # rounded as SQL rounds, half away from zero
+        time = int(int(bounds.own_ns[mine].sum()) / case.explanation.n_steady + 0.5)
+        told(
             f"{name}.time_ns_per_step",
             "ns",
+            time,
             f"SELECT round(sum(own_ns) / {STEADY_STEPS})::BIGINT {of}",
+            int(mine.sum()),
         )
-        known = int(bounds.own_ns[mine & bounds.known].sum())
+        sure = mine & bounds.known
+        known = int(bounds.own_ns[sure].sum())
         achieved = None
         if known:
-            achieved = figure(
+            least = int(bounds.least_ns[sure].sum())
+            achieved = floor(least / int(kernels.duration_ns[sure].sum()) * 1e4 + 0.5) / 1e4
+            told(
                 f"{name}.achieved",
                 "share",
+                achieved,
                 f"SELECT round(sum(least_ns)::DOUBLE / sum(end_ns - start_ns), 4) {of} AND "
                 "least_ns IS NOT NULL",
+                int(sure.sum()),
             )
         by_arithmetic = int(bounds.own_ns[mine & bounds.by_arithmetic].sum())
         total = max(int(bounds.own_ns[mine].sum()), 1)
         categories.append(
             KernelCategory(
                 category=name,
-                time_ns_per_step=int(time),
+                time_ns_per_step=time,
                 share_of_step=round(time / step, 4),
                 achieved=achieved,
                 known_share=round(known / total, 4),
@@ -154,7 +170,10 @@ def _examine(case: Case, bounds: KernelBounds) -> str | None:
     spent = np.bincount(names, weights=bounds.own_ns[rows])
     worth = spent >= WORTH * case.step_ns * case.explanation.n_steady
     order = [code for code in np.argsort(-by_name, kind="stable").tolist() if worth[code]]
-    functions = dict.fromkeys(function_name(gpu.ops.texts["name"][code]) for code in order)
+    functions = dict.fromkeys(
+        name if len(name) <= _LONGEST else name[:_LONGEST] + ".*"
+        for name in (function_name(gpu.ops.texts["name"][code]) for code in order)
+    )
     chosen = list(functions)[:EXAMINED]
     if not chosen:
         return None

@@ -18,6 +18,9 @@ _BRIEFLY = 3
 """Levers below findings."""
 _CATEGORIES = 8
 _SMALL = 0.01
+_MOSTLY = 0.5
+"""Share of the kernel time whose work must be known for a bound of the whole step."""
+_LATER = "once what is found above is repaired"
 _TITLE = "What is left in the kernels"
 
 
@@ -86,10 +89,11 @@ def headline(lever: Finding) -> str:
     step = next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
+    later = ", once the findings are repaired" if lever.message.endswith(_LATER) else ""
     return (
         f"{clean(lever.message.partition(': ')[0])}: about {milliseconds(gain)} less a step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
-        f"{milliseconds(most)})"
+        f"{milliseconds(most)}){later}"
     )
 
 
@@ -102,12 +106,21 @@ def bound_lines(split: KernelSplit) -> list[str]:
             "ceilings -o FILE measures them there, and --ceilings FILE takes them"
         ]
     source = "measured ceilings" if split.measured else "ceilings of the datasheet"
-    first = (
-        f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these kernels "
-        f"on this GPU, {milliseconds(bound.bound_ns)} a step; {bound.fused_speedup:.1f} times, "
-        f"{milliseconds(bound.fused_bound_ns)}, if kernels that wait for memory were merged into "
-        "others without a rest"
-    )
+    if bound.known_share < _MOSTLY:
+        first = (
+            f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
+            "kernel time is known; with that at its ceiling the step takes "
+            f"{milliseconds(bound.bound_ns)}"
+        )
+        if not bound.known_share:
+            first = f"no roofline bound ({source}): the work of no kernel is known"
+    else:
+        first = (
+            f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these "
+            f"kernels on this GPU, {milliseconds(bound.bound_ns)} a step; "
+            f"{bound.fused_speedup:.1f} times, {milliseconds(bound.fused_bound_ns)}, if kernels "
+            "that wait for memory were merged into others without a rest"
+        )
     return [first, *(f"assumed: {text}" for text in bound.assumed)]
 
 

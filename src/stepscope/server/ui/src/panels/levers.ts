@@ -9,6 +9,9 @@ export type Lever = NonNullable<Diagnosis["levers"]>[number];
 type Split = NonNullable<Diagnosis["kernels"]>;
 type Category = Split["categories"][number];
 
+/** Share of the kernel time whose work must be known for a bound of the whole step. */
+const MOSTLY = 0.5;
+
 /** Levers below findings. */
 const BRIEFLY = 3;
 
@@ -35,6 +38,11 @@ export function boundText(split: Split): string {
   if (!split.bound) return "The ceilings of this device are not known.";
   const { bound } = split;
   const source = split.measured ? "measured ceilings" : "ceilings of the datasheet";
+  if (bound.known_share < MOSTLY)
+    return (
+      `The work of only ${percent(bound.known_share)} of the kernel time is known; with that at its ceiling ` +
+      `the step takes ${time(bound.bound_ns)} (${source}).`
+    );
   return (
     `At most ${bound.speedup.toFixed(1)} times faster with these kernels on this GPU ` +
     `(${time(bound.bound_ns)} a step), ${bound.fused_speedup.toFixed(1)} times if kernels that wait for ` +
