@@ -287,8 +287,8 @@ def operator_averages(
         )
     if any(row.self_cpu_ns < 0 for row in rows):
         warnings.append(
-            "events of this trace overlap on their threads without holding each other, so that some "
-            "self times are negative, as in PyTorch's own table"
+            "events of this trace overlap on their threads without holding each other, so that "
+            "some self times are negative, as in PyTorch's own table"
         )
     if join and not facts.linked:
         warnings.append(
