@@ -280,6 +280,17 @@ def test_the_main_thread_s_range_holds_the_backward_pass(tmp_path: Path) -> None
     assert (row.name, row.self_device_ns, row.kernels) == ("step", 19_000, 4)
 
 
+def test_events_that_overlap_without_nesting_are_said(tmp_path: Path) -> None:
+    build = Build()
+    build.operator(0, 100, "aten::outer")
+    build.operator(10, 80, "aten::a")
+    build.operator(20, 99, "aten::b")
+    found = operator_averages([Source(build.trace(tmp_path).frame)], [])
+    rows = {row.name: row.self_cpu_ns for row in found.operators}
+    assert rows == {"aten::outer": 100_000 - 70_000 - 79_000, "aten::a": 70_000, "aten::b": 79_000}
+    assert "overlap" in found.warnings[0]
+
+
 def test_unknown_columns_and_groupings_are_refused(tmp_path: Path, reader: Stepscope) -> None:
     trace = build_nested(tmp_path)
     with pytest.raises(UsageError, match="cannot group by 'names'"):

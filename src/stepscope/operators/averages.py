@@ -285,6 +285,11 @@ def operator_averages(
             "(made before the capture began, or by threads that were not traced), or were made "
             "outside of any"
         )
+    if any(row.self_cpu_ns < 0 for row in rows):
+        warnings.append(
+            "events of this trace overlap on their threads without holding each other, so that "
+            "some self times are negative, as in PyTorch's own table"
+        )
     if join and not facts.linked:
         warnings.append(
             "no operator of the backward pass is linked to one of the forward pass, so nothing is "
