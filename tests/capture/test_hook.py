@@ -11,8 +11,8 @@ import pytest
 from tests.capture.conftest import Program, read, texts
 
 from stepscope.api import Job
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 TORCH = {

@@ -16,6 +16,7 @@ from tests.support.captures import DATA, unpack
 
 import stepscope
 from stepscope.api import Job
+from stepscope.cache.store import Cache
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers, noise_ns
 from stepscope.diagnosis.result import Diagnosis, Finding
@@ -23,7 +24,6 @@ from stepscope.diagnosis.sentence import unsupported
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.render.levers import lever_lines
 from stepscope.render.markdown import diagnosis_markdown
-from stepscope.trace.cache import Cache
 
 FILES = (
     "nsys/gpt1024_healthy.sqlite.xz",

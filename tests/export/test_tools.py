@@ -20,7 +20,7 @@ from tests.support.xspace import training
 
 from stepscope.api import Job
 from stepscope.api.reports import known_reports, stats_requests
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 
 NSYS_DATA = Path(__file__).parents[1] / "importers" / "nsys_data"
 FIXTURES = [

@@ -12,7 +12,7 @@ from tests.support.captures import DATA, unpack
 
 import stepscope
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 from stepscope.trace.errors import UsageError
 
 FILES = (

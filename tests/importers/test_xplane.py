@@ -13,8 +13,8 @@ import pytest
 from tests.support.xspace import Event, plane, training
 
 from stepscope.api import Job
+from stepscope.cache.store import Cache
 from stepscope.importers.xplane.hlo import Instruction, Program
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tests.support.nsys_libraries import INTERVALS
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_csv import as_csv
 from stepscope.render.report_format import parse_format
@@ -25,7 +26,6 @@ from stepscope.rules.registry import DEFAULT, rules
 from stepscope.tabular.maths import round_half_away
 from stepscope.tabular.report import answer, parse
 from stepscope.tabular.source import Source
-from stepscope.trace.cache import Cache
 
 DATA = Path(__file__).parents[1] / "data" / "oracle"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"

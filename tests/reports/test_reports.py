@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_format import parse_format
 from stepscope.render.report_text import render
@@ -24,7 +25,6 @@ from stepscope.tabular.maths import group, percent_of_total, round_half_away, st
 from stepscope.tabular.report import answer, parse
 from stepscope.tabular.source import Scope, Source
 from stepscope.tabular.window import parse_time, range_scope, time_scope
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import Problem
 from stepscope.trace.store import read_meta, write_meta

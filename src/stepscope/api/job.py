@@ -7,12 +7,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stepscope.api.answers import Answers
+from stepscope.api.answers import Answers, JobRevision
 from stepscope.api.inputs import captures_of, read_ceilings
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.steps.model import StepChoice
 from stepscope.trace import progress
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
@@ -127,15 +127,10 @@ class Job:
             self.warnings.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
-        self._answers = Answers(
-            self.ranks,
-            self._cache,
-            [
-                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
-                *(*self.warnings, *map(repr, self.problems)),
-            ],
-            again=again,
-        )
+        given = [repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)]
+        given += [*self.warnings, *map(repr, self.problems)]
+        self._revision = JobRevision(self.ranks, given)
+        self._answers = Answers(self._revision, self._cache, again=again)
 
     @property
     def open_options(self) -> OpenOptions:
@@ -196,11 +191,11 @@ class Job:
     @cached_property
     def views(self) -> Views:
         """What the page asks of the timeline; files for other viewers."""
-        from stepscope.api.shelves import Shelves
+        from stepscope.api.stored import StoredTimeline
         from stepscope.api.views import Views
 
-        shelves = Shelves(self.ranks, self._cache, self.paths, self._choice.text)
-        return Views(self.ranks, self.explained, shelves)
+        stored = StoredTimeline(self._revision, self._cache)
+        return Views(self.ranks, self.explained, stored)
 
     @property
     def timeline(self) -> Timeline:

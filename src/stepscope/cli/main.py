@@ -202,8 +202,8 @@ def _end_interrupted() -> NoReturn:
 
 def _end_at_once(code: int, message: str) -> NoReturn:
     """End without waiting for any thread: it may run a statement that heeds no interrupt."""
-    if "stepscope.trace.cache" in sys.modules:
-        from stepscope.trace.cache import remove_leftovers
+    if "stepscope.cache.store" in sys.modules:
+        from stepscope.cache.store import remove_leftovers
 
         remove_leftovers()
     _say(message)
