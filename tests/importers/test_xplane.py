@@ -302,3 +302,11 @@ def test_every_kernel_of_a_real_command_buffer_has_its_line(
         stem = instruction.split(".")[0].replace("-", "_")
         assert kernel.startswith(stem) or (stem == "custom_call" and kernel.startswith("nvjet"))
     assert sum("train2.py:" in payload for _, payload in found) > 0.8 * len(found)
+
+
+def test_operators_by_source_are_the_lines_that_kernels_were_compiled_from(tmp_path: Path) -> None:
+    job = opened(training(steps=6), tmp_path)
+    found = rows(job, "SELECT source, count(*) FROM kernel_category WHERE steady GROUP BY ALL")
+    steady = rows(job, "SELECT count(*) FROM step WHERE steady")[0][0]
+    lines = {source: count for source, count in found if source is not None}
+    assert lines == {f"model.py:{line}": steady for line in (21, 25, 28, 30)}

@@ -20,7 +20,7 @@ ROOMS: Final = (
     *("activity", "api", "breakdown", "cache", "collectives", "compare", "derived", "diagnosis"),
     *("export", "gaps", "importers", "intervals", "jobs", "kernels", "memory", "ncu"),
     *("operators", "reports", "rules", "simulation", "sql", "steps", "tabular", "timeline"),
-    *("trace"),
+    "trace",
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""
 _LIBRARIES = ("duckdb", "msgspec", "numpy", "pyarrow")

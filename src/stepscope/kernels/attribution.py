@@ -40,6 +40,7 @@ MODULE_PREFIX = "nn.Module: "
 _AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
 _OF_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
 ENGINE = "autograd::engine::evaluate_function: "
+_LINE = re.compile(r"^\S+ (.+:\d+)$", re.S)
 
 
 @dataclass(frozen=True)
@@ -186,10 +187,47 @@ class Attribution:
         """Code of ``sources``: innermost function outside the framework; -1 for none.
 
         Where no function was traced, the line that the main thread's samples show at the launch.
+        The line that a compiler says a kernel was made from comes before both: what launches a
+        compiled program says nothing of its parts.
         """
         if not len(self.python):
-            return self._samples.at(self._gpu.enqueue_begin_ns, self._part)
-        return self._python_name(lambda text: not is_framework_function(text))
+            found = self._samples.at(self._gpu.enqueue_begin_ns, self._part)
+        else:
+            found = self._python_name(lambda text: not is_framework_function(text))
+        compiled = self._compiled[0]
+        return np.where(compiled >= 0, compiled + len(self._launching), found)
+
+    @cached_property
+    def _compiled(self) -> tuple[IntArray, list[str]]:
+        """The line that each operation was compiled from, by the domain ``hlo``; -1 for none.
+
+        Importers put a range with the operation's own times on its stream; its payload is the
+        instruction's name and, behind a blank, ``file:line``.
+        """
+        ops = self._gpu.ops
+        found = np.full(len(ops), -1, np.int64)
+        if "hlo" not in self._read("range", "domain").texts.get("domain", []):
+            return found, []
+        columns = ("process_id", "device", "stream", "start_ns", "domain", "payload")
+        ranges = self._read("range", *columns)
+        mine = ranges.equals("domain", "hlo") & (ranges["process_id"] == self._gpu.process_id)
+        ranges = ranges.take(mine & (ranges["device"] == self._gpu.device))
+        lines = [
+            match[1] if (match := _LINE.match(text[:LONGEST_JUDGED])) else ""
+            for text in ranges.texts["payload"]
+        ]
+        names = _short_lines(lines)
+        distinct = list(dict.fromkeys(name for name in names if name))
+        code_of = np.array([distinct.index(n) if n else -1 for n in names] + [-1], np.int64)
+        for stream in distinct_values(ranges["stream"]).tolist():
+            of_stream = np.flatnonzero(ranges["stream"] == stream)
+            asked = np.flatnonzero(ops["stream"] == stream)
+            if not len(of_stream) or not len(asked):
+                continue
+            row = _exactly(ranges["start_ns"][of_stream], ops["start_ns"][asked])
+            payload = ranges["payload"][of_stream[np.maximum(row, 0)]]
+            found[asked] = np.where(row >= 0, code_of[payload], -1)
+        return found, distinct
 
     @cached_property
     def module(self) -> IntArray:
@@ -213,7 +251,12 @@ class Attribution:
 
     @cached_property
     def sources(self) -> list[str]:
-        """By code of ``source``: a traced function as ``step() train.py:99``, a sampled line."""
+        """By code of ``source``: a traced function as ``step() train.py:99``, or a line."""
+        return [*self._launching, *self._compiled[1]]
+
+    @cached_property
+    def _launching(self) -> list[str]:
+        """Functions, or lines of samples, that launched operations."""
         if not len(self.python):
             return [line for line, _ in self._samples.lines]
         return [function_at(text) for text in self.python.texts["name"]]
@@ -239,13 +282,14 @@ class Attribution:
         range_ = _top(ranges, weight)
         operator = _top(operators, weight)
         text = self.source_text(source) if source is not None else None
+        is_function = len(self.python) > 0 and (source or 0) < len(self._launching)
         return Where(
             range=self.ranges.texts["name"][range_] if range_ is not None else None,
             operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
             if operator is not None
             else None,
-            source=None if len(self.python) > 0 else text,
-            function=text if len(self.python) > 0 else None,
+            source=None if is_function else text,
+            function=text if is_function else None,
         )
 
     @cached_property
@@ -330,6 +374,16 @@ def plain_range_name(text: str) -> str:
     """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
     head = text[:LONGEST_JUDGED]
     return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
+
+
+def _short_lines(lines: list[str]) -> list[str]:
+    """``file:line`` without folders, where that tells the files apart."""
+    short = {line: line.rsplit("/", 1)[-1] for line in lines}
+    files: dict[str, set[str]] = {}
+    for line, name in short.items():
+        files.setdefault(name.rsplit(":", 1)[0], set()).add(line.rsplit(":", 1)[0])
+    apart = {name for name, paths in files.items() if len(paths) == 1}
+    return [short[line] if short[line].rsplit(":", 1)[0] in apart else line for line in lines]
 
 
 def _exactly(ascending: IntArray, values: IntArray) -> IntArray:

@@ -34,6 +34,7 @@ KINDS: Final = ("operator", "annotation", "call", "python")
 OPERATOR, ANNOTATION, CALL, PYTHON = range(4)
 
 _STEP: Final = re.compile(r"^ProfilerStep#")
+_VERSION: Final = re.compile(r"(?<=[a-zA-Z])_v\d{4,}$")
 _OPERATOR_RANGE: Final = re.compile(r", (seq|op_id|sizes) = [\[\d]")
 _FILTERED: Final = frozenset(
     {
@@ -56,7 +57,7 @@ _OPERATOR_COLUMNS: Final = (
 )
 _RANGE_COLUMNS: Final = ("kind", "process_id", "thread_id", "start_ns", "end_ns", "name")
 _CALL_COLUMNS: Final = (
-    *("api", "process_id", "thread_id", "start_ns", "end_ns", "name", "correlation_id"),
+    *("api", "process_id", "thread_id", "start_ns", "end_ns", "raw_name", "correlation_id"),
     "operator_external_id",
 )
 _GPU_COLUMNS: Final = (
@@ -447,13 +448,16 @@ def _names(parts: tuple[Frame, ...]) -> tuple[IntArray, list[str]]:
     for part in parts:
         if not len(part):
             continue
-        codes = [
-            place.setdefault("ProfilerStep*" if _STEP.match(text) else text, len(place))
-            for text in part.texts["name"]
-        ]
+        column = "name" if "name" in part else "raw_name"
+        codes = [place.setdefault(_name(text), len(place)) for text in part.texts[column]]
         codes.append(place.setdefault("", len(place)))
-        columns.append(np.array(codes)[part["name"]])
+        columns.append(np.array(codes)[part[column]])
     return (np.concatenate(columns) if columns else _NONE), list(place)
+
+
+def _name(text: str) -> str:
+    """An event's name as torch's table has it, and without the version that Nsight appends."""
+    return "ProfilerStep*" if _STEP.match(text) else _VERSION.sub("", text)
 
 
 def _links(operators: Frame, calls: Frame) -> IntArray | None:

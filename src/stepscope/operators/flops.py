@@ -7,6 +7,7 @@ once: what a perfect cache would leave to device memory.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -251,6 +252,10 @@ def _shape(value: Any) -> list[int]:
     return []
 
 
+_COMPARISON: Final = re.compile(r"::(lt|le|gt|ge|eq|ne|is[a-z]+|logical_[a-z]+)$")
+"""Operators whose result is truth values."""
+
+
 def streamed(name: str, shapes: str, types: str) -> Work | None:
     """Work of an operator that goes through its operands once, element by element.
 
@@ -278,6 +283,7 @@ def streamed(name: str, shapes: str, types: str) -> Work | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     only_writes = name.rsplit("::", 1)[-1].startswith(("copy_", "fill_", "zero_"))
+    item = 1 if _COMPARISON.search(name) else item
     written = 0 if only_writes else prod(result) * item  # else it is an operand already
     if not read + written or read + written >= _MOST_ELEMENTS:
         return None
