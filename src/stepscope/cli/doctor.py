@@ -36,7 +36,7 @@ def command(format_: str, program: tuple[str, ...]) -> None:
 
     width = max(len(check["name"]) for check in checks)
     for check in checks:
-        line = f"{_MARKS[check['status']]:2} {check['name']:{width}}  {check['says']}"
+        line = f"{_MARKS[check['status']]:2} {check['name']:{width}}  {check['message']}"
         options.write(clean(line, 1000) + "\n")
         if check["remedy"]:
             options.write(clean(f"{'':{width + 5}}{check['remedy']}", 1000) + "\n")
