@@ -126,7 +126,7 @@ def test_shared_memory_of_64_megabytes(program: Program, tmp_path: Path) -> None
         "import sys; from stepscope.capture.launcher import record;"
         "from stepscope.capture.options import Options; from pathlib import Path;"
         f"o = record(Options({options.command!r}, Path({str(options.output)!r}), counters=False,"
-        " backend='collector', flush_ms=100), 'test', print); print(o.remarks);"
+        " backend='collector', flush_ms=100), 'test', print); print(o.warnings);"
         " sys.exit(o.exit_code)"
     )
     inside = f'mount -t tmpfs -o size=64m none /dev/shm && exec {sys.executable} -c "$0"'
