@@ -10,9 +10,9 @@ from tests.support.build import PID, Build
 from tests.support.captures import DATA, unpack
 
 from stepscope.importers.registry import load
-from stepscope.rules.registry import rules
-from stepscope.tabular.report import Outcome, answer, parse
-from stepscope.tabular.source import Source
+from stepscope.reports.registry import rules
+from stepscope.reports.report import Outcome, answer, parse
+from stepscope.reports.source import Source
 from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 

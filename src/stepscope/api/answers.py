@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 ROOMS: Final = (
     *("activity", "api", "breakdown", "collectives", "compare", "derived", "diagnosis", "export"),
-    *("gaps", "importers", "intervals", "jobs", "kernels", "ncu", "operators", "reports", "rules"),
-    *("simulation", "sql", "steps", "tabular", "timeline", "trace"),
+    *("gaps", "importers", "intervals", "jobs", "kernels", "ncu", "operators", "reports"),
+    *("simulation", "sql", "steps", "timeline", "trace"),
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""
 _LIBRARIES = ("duckdb", "msgspec", "numpy", "pyarrow")

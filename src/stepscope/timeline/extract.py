@@ -10,12 +10,11 @@ import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import distinct_values
-from stepscope.tabular.source import Scope
-from stepscope.tabular.window import time_scope
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Samples, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.scope import Scope, time_scope
 from stepscope.trace.trace import Member
 from stepscope.trace.units import milliseconds
 
