@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The development commands of Stepscope; needs Python >= 3.11 and nothing else.
 
-Every command first makes ``.venv`` beside this file ready: created when it is missing, made anew
+Every command first makes ``.venv`` beside this file ready: created when it is missing, made again
 when ``requirements/dev.lock`` changed; with uv where that is on the PATH, else with venv and pip.
 """
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     parser = argparse.ArgumentParser(prog="dev.py", description="Development commands.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, says) in COMMANDS.items():
-        commands.add_parser(name, help=says, add_help=False)
+    for name, (_, message) in COMMANDS.items():
+        commands.add_parser(name, help=message, add_help=False)
     known, rest = parser.parse_known_args(arguments[:1])
     try:
         run, _ = COMMANDS[known.command]
@@ -105,10 +105,10 @@ def test(arguments: Sequence[str]) -> int:
     if "--fast" in arguments:
         return fast([argument for argument in arguments if argument != "--fast"])
     (types, checker), quick = LINTERS[-1], LINTERS[:-1]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stated:
         command = [str(PYTHON), *checker]
         checking = subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdout=said, stderr=subprocess.STDOUT
+            command, cwd=ROOT, env=environment(), stdout=stated, stderr=subprocess.STDOUT
         )
         try:
             failed = [name for name, command in quick if python(*command)]
@@ -117,8 +117,8 @@ def test(arguments: Sequence[str]) -> int:
             code = python(*pytest(), *arguments)
             if checking.wait():
                 failed.append(types)
-                said.seek(0)
-                print(said.read().decode(errors="replace"), end="", flush=True)
+                stated.seek(0)
+                print(stated.read().decode(errors="replace"), end="", flush=True)
         finally:
             checking.kill()
     if failed:
@@ -145,7 +145,7 @@ def fast(arguments: Sequence[str]) -> int:
 
 
 def docs(arguments: Sequence[str]) -> int:
-    """Write the reference pages anew from what the rooms declare."""
+    """Write the reference pages again from what the rooms declare."""
     prepare()
     return python("-m", "tools.docs", *arguments)
 
@@ -180,7 +180,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def lock(arguments: Sequence[str]) -> int:
-    """Resolve pyproject.toml anew into the lock; pins stay where they still fit."""
+    """Resolve pyproject.toml again into the lock; pins stay where they still fit."""
     with held():
         uv = shutil.which("uv")
         if uv is None:
@@ -222,12 +222,12 @@ def ui_digest() -> str:
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "demo": (demo, "diagnose the bundled trace"),
     "test": (test, "ruff, mypy and pytest (--fast: the quick tests); arguments go to pytest"),
-    "docs": (docs, "write docs/reference anew from what the code declares"),
+    "docs": (docs, "write docs/reference again from what the code declares"),
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),
     "ui": (ui, "test and build the page of stepscope ui with npm, after a change of its source"),
-    "lock": (lock, "write requirements/dev.lock anew (--upgrade raises the pins)"),
+    "lock": (lock, "write requirements/dev.lock again (--upgrade raises the pins)"),
 }
 
 

@@ -41,9 +41,9 @@ def main() -> None:
                 "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
             )
             command = [sys.executable, "-c", code, str(trace), kind, str(target)]
-            told = subprocess.run(command, env=environment, check=True, capture_output=True)
+            facts = subprocess.run(command, env=environment, check=True, capture_output=True)
             seconds = time.perf_counter() - begin
-            rows, peak = map(int, told.stdout.split())
+            rows, peak = map(int, facts.stdout.split())
             size = target.stat().st_size
             target.unlink()
             begin = time.perf_counter()

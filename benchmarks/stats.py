@@ -39,10 +39,10 @@ def measure(command: list[str], environment: dict[str, str]) -> tuple[float, flo
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
-    said = process.stderr.read()
+    stated = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - begin
-    assert os.waitstatus_to_exitcode(status) == 0, said.decode()[-500:]
+    assert os.waitstatus_to_exitcode(status) == 0, stated.decode()[-500:]
     return wall, usage.ru_maxrss / 1000, usage.ru_utime + usage.ru_stime
 
 

@@ -293,7 +293,7 @@ class Traced:
         between = self._page.evaluate("() => frames_ms")
         busy = main_thread_ms(events, "dur")
         own = main_thread_ms(events, "tdur")
-        told = []
+        facts = []
         for name, values in (
             ("script", script),
             ("main thread", busy),
@@ -301,11 +301,11 @@ class Traced:
             ("between", between),
         ):
             cut = statistics.quantiles(values, n=20) if len(values) > 2 else [0.0] * 19
-            told.append(f"{name} median {cut[9]:5.1f}, p95 {cut[18]:5.1f}")
+            facts.append(f"{name} median {cut[9]:5.1f}, p95 {cut[18]:5.1f}")
         p95 = statistics.quantiles(busy, n=20)[18] if len(busy) > 2 else 0.0
         sound = "holds" if p95 < FRAME_MS else "does NOT hold"
         print(
-            f"{self._what:22} {len(script):4} frames, ms: {'; '.join(told)}; "
+            f"{self._what:22} {len(script):4} frames, ms: {'; '.join(facts)}; "
             f"{FRAME_MS:.0f} ms {sound}"
         )
 

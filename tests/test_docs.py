@@ -24,7 +24,7 @@ from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.gaps import idle as gaps
-from stepscope.gaps import untraced_cpu as silence
+from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
@@ -166,7 +166,7 @@ def test_every_column_option_charge_and_evidence_appears() -> None:
     assert [o for o in options if f"`{o}`" not in text_of("commands.md")] == []
     idle = text_of("idle-time.md")
     assert [c for c in gaps.CAUSES if f"`{c}`" not in idle] == []
-    assert [e for e in silence.EVIDENCE if e not in idle] == []
+    assert [e for e in untraced_cpu_.EVIDENCE if e not in idle] == []
 
 
 def test_every_cause_says_all_that_it_should() -> None:
@@ -397,10 +397,10 @@ def milliseconds(text: str) -> list[float]:
 def test_the_table_of_predictions_is_true(row: list[str], unpacked: Callable[[str], Path]) -> None:
     capture, _, step, verdict, predicted, bounds = row
     diagnosis = Job([unpacked(capture)]).diagnose()
-    lane = diagnosis.accounting[0]
+    gpu = diagnosis.accounting[0]
     first, last = diagnosis.trace.steady_steps
     assert diagnosis.verdict == verdict
-    mean = lane.wall_ns / (last - first + 1) / 1e6
+    mean = gpu.wall_ns / (last - first + 1) / 1e6
     assert milliseconds(step) == [pytest.approx(mean, abs=0.06)]
     if not diagnosis.findings:
         assert not predicted

@@ -101,7 +101,7 @@ def test_an_old_python_can_parse_dev_py_up_to_its_version_check() -> None:
 
 
 def test_an_environment_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    """``.venv`` is deleted and made anew at will, so it must be one that dev.py made."""
+    """``.venv`` is deleted and made again at will, so it must be one that dev.py made."""
     for name in ("dev.py", "pyproject.toml", "requirements/dev.lock"):
         copy = tmp_path / name
         copy.parent.mkdir(exist_ok=True)
@@ -203,7 +203,7 @@ def test_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) -> N
     if compiler() is not None:  # the wheel brings the collector, compiled
         checks = json.loads(run([installed / "stepscope", "doctor", "--format", "json"], tmp_path))
         (collector,) = (c for c in checks["checks"] if c["name"] == "backend collector")
-        assert f"{installed.parent}/" in collector["says"]
+        assert f"{installed.parent}/" in collector["message"]
     assert list(tmp_path.iterdir()) == []
     capture = BUNDLED.name.removesuffix(".xz")
     (tmp_path / capture).write_bytes(lzma.decompress(BUNDLED.read_bytes()))

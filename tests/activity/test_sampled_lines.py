@@ -9,7 +9,7 @@ import pytest
 from tests.support.build import MAIN, PID, Build
 from tests.support.captures import unpacked_run
 
-from stepscope.activity.device import lanes
+from stepscope.activity.device import gpus
 from stepscope.activity.locations import Places, SampledLines
 from stepscope.api import Job
 
@@ -45,7 +45,7 @@ def recorded() -> Build:
 
 def test_the_innermost_line_of_the_program_itself(tmp_path: Path) -> None:
     trace = recorded().trace(tmp_path)
-    lines = SampledLines(lanes(trace.frame)[0], trace.frame)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
     whole = np.array([10_000_000]), np.array([20_000_000])
     assert lines.heaviest(*whole) == ("train.py:118", "step")
     # shorter than the period: the nearest sample's
@@ -59,7 +59,7 @@ def test_a_third_of_the_time_is_needed(tmp_path: Path) -> None:
     for k in range(8):
         sample(build, 80_000 + k * 10_000, 2)  # a stack without a line of the program
     trace = build.trace(tmp_path)
-    lines = SampledLines(lanes(trace.frame)[0], trace.frame)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
     assert lines.heaviest(np.array([70_000_000]), np.array([160_000_000])) is None
 
 
@@ -67,7 +67,7 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
     build = recorded()
     sample(build, 85_000, 3)
     trace = build.trace(tmp_path)
-    lines = SampledLines(lanes(trace.frame)[0], trace.frame)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
     assert lines.heaviest(np.array([84_000_000]), np.array([86_000_000])) == (
         "data/train.py:5",
         "step",
@@ -76,7 +76,7 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_sample_of_another_part_of_the_step_tells_nothing(tmp_path: Path) -> None:
     trace = recorded().trace(tmp_path)
-    lines = SampledLines(lanes(trace.frame)[0], trace.frame)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
     at = np.array([4_000_000, 6_000_000, 9_000_000, 12_000_000])
     parts = lines.at(at, lambda times: (times % 20_000_000) // 10_000_000)
     texts = [lines.lines[code][0] if code >= 0 else "" for code in parts.tolist()]
@@ -90,7 +90,7 @@ def test_native_stacks_have_no_lines(tmp_path: Path) -> None:
     for row in build.rows["stack_frame"]:
         row["line"] = None
     trace = build.trace(tmp_path)
-    lines = SampledLines(lanes(trace.frame)[0], trace.frame)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
     assert lines.heaviest(np.array([0]), np.array([80_000_000])) is None
 
 
@@ -98,7 +98,7 @@ def test_a_traced_function_is_named_beside_the_sampled_line(tmp_path: Path) -> N
     build = recorded()
     build.python(0, 80_000, "model.py(33): forward")
     trace = build.trace(tmp_path)
-    places = Places(lanes(trace.frame)[0], trace.frame, "")
+    places = Places(gpus(trace.frame)[0], trace.frame, "")
     begin, end = np.array([10_000_000]), np.array([20_000_000])
     found = places.of(begin, end)
     assert (found.function, found.source) == ("forward() model.py:33", "train.py:118")

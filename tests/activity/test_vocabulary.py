@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.activity import names as words
 from stepscope.activity.communication import is_communication
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_functions_that_are_no_input(name: str) -> None:
         (words.is_step_range, " train_step"), (words.is_input_range, " dataloader"),
         (words.is_checkpoint_range, " save_checkpoint"), (words.is_compile_range, " compile"),
         (words.holds_a_step, " train_step"), (is_communication, " ncclDevKernel_AllReduce"),
-        (lambda name: classify(name).family == "matmul", "_gemm_"),
+        (lambda name: classify(name).category == "matmul", "_gemm_"),
     ],
 )  # fmt: skip
 def test_only_the_beginning_of_a_name_is_judged(judge: Callable[[str], bool], word: str) -> None:

@@ -16,7 +16,7 @@ from stepscope.breakdown.explain import explain
 
 
 @pytest.mark.parametrize(
-    ("traced", "said"),
+    ("traced", "output"),
     [
         ("train.py(99): step", "step() train.py:99"),
         ("/x/a (1)/train.py(7): <lambda>", "<lambda>() /x/a (1)/train.py:7"),
@@ -24,8 +24,8 @@ from stepscope.breakdown.explain import explain
         ("<built-in method to of Tensor object>", "<built-in method to of Tensor object>"),
     ],
 )
-def test_a_function_is_named_by_its_first_line(traced: str, said: str) -> None:
-    assert function_at(traced) == said
+def test_a_function_is_named_by_its_first_line(traced: str, output: str) -> None:
+    assert function_at(traced) == output
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,16 @@ def test_sampled_lines_of_a_real_run(tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path / "own", filter="data")
     job = Job([tmp_path / "own" / "B"])
-    rows = job.query("SELECT source, count(*) AS n FROM kernel_family GROUP BY source").to_pylist()
+    rows = job.query(
+        "SELECT source, count(*) AS n FROM kernel_category GROUP BY source"
+    ).to_pylist()
     named = {row["source"]: row["n"] for row in rows if row["source"]}
     assert named
     assert all(source.startswith("train.py:") for source in named)
     assert sum(named.values()) > 0.75 * sum(row["n"] for row in rows)
     # a line belongs to one phase: no sample speaks for kernels of another range
     phases = job.query(
-        "SELECT source, count(DISTINCT phase) AS n FROM kernel_family WHERE source IS NOT NULL "
+        "SELECT source, count(DISTINCT phase) AS n FROM kernel_category WHERE source IS NOT NULL "
         "GROUP BY source"
     ).to_pylist()
     assert {row["n"] for row in phases} <= {0, 1}

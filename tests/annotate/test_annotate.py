@@ -128,7 +128,7 @@ class Paper:
     """A torch made of paper that notes what it is told."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.profiling = False
         self.ready = True
         self.events: list[tuple[str, str]] = []
@@ -141,9 +141,9 @@ class Paper:
             return types.SimpleNamespace(name=name, device_type=f"DeviceType.{device}")
 
         found = [event(*one) for one in self.events]
-        self.said.append("profile")
+        self.output.append("profile")
         yield types.SimpleNamespace(events=lambda: found)
-        self.said.append("profiled")
+        self.output.append("profiled")
 
     def module(self) -> types.SimpleNamespace:
         outer = self
@@ -153,10 +153,10 @@ class Paper:
                 self.name = name
 
             def __enter__(self) -> None:
-                outer.said.append(f"record {self.name}")
+                outer.output.append(f"record {self.name}")
 
             def __exit__(self, *_: object) -> None:
-                outer.said.append("recorded")
+                outer.output.append("recorded")
 
         class Event:
             made = 0
@@ -179,7 +179,7 @@ class Paper:
                 return 10.0 * other.number - 10.0 * self.number
 
         def say(text: str) -> Any:
-            return lambda *more: self.said.append(" ".join([text, *map(str, more)]))
+            return lambda *more: self.output.append(" ".join([text, *map(str, more)]))
 
         return types.SimpleNamespace(
             autograd=types.SimpleNamespace(
@@ -214,7 +214,7 @@ def test_torch_profiler_hears_ranges_while_it_records(paper: Paper) -> None:
     paper.profiling = True
     with stepscope.range("loud"):
         pass
-    assert paper.said == ["record loud", "recorded"]
+    assert paper.output == ["record loud", "recorded"]
 
 
 def test_tools_that_read_nvtx_hear_ranges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,14 +223,14 @@ def test_tools_that_read_nvtx_hear_ranges(paper: Paper, monkeypatch: pytest.Monk
     with stepscope.range("a"):
         pass
     end_steps()
-    assert paper.said == ["push step_0", "push a", "pop", "pop"]
+    assert paper.output == ["push step_0", "push a", "pop", "pop"]
 
 
 def test_other_recorders_are_switched_by_the_profiler_api(paper: Paper) -> None:
     with stepscope.profile(schedule=lambda number: number == 1):
         for _ in range(4):
             stepscope.step()
-    assert paper.said == ["sync", "start", "sync", "stop"]
+    assert paper.output == ["sync", "start", "sync", "stop"]
 
 
 def test_schedules() -> None:
@@ -273,7 +273,7 @@ def test_kernels_are_counted_and_nothing_else(paper: Paper) -> None:
     with stepscope.kernel_count() as kernels:
         assert kernels.count is None
     assert (kernels.count, kernels.names) == (3, {"gemm": 2, "add": 1})
-    assert paper.said == ["sync", "profile", "sync", "profiled"]
+    assert paper.output == ["sync", "profile", "sync", "profiled"]
 
 
 def test_without_a_gpu_no_kernels_are_counted() -> None:
@@ -315,12 +315,12 @@ def test_hugging_face_and_lightning(paper: Paper, monkeypatch: pytest.MonkeyPatc
     theirs.on_train_begin(None, None, None, model=None)
     theirs.on_step_end(None, None, None, model=None)
     theirs.on_step_end(None, None, types.SimpleNamespace(should_training_stop=True))
-    assert paper.said == ["push step_0", "pop", "push step_1", "pop"]
+    assert paper.output == ["push step_0", "pop", "push step_1", "pop"]
     theirs.on_train_end(None, None, None)
-    assert paper.said == ["push step_0", "pop", "push step_1", "pop"]
-    paper.said.clear()
+    assert paper.output == ["push step_0", "pop", "push step_1", "pop"]
+    paper.output.clear()
     other = stepscope.lightning_callback()
     other.on_train_start(None, None)
     other.on_train_batch_end(None, None, {}, None, 0)
     other.on_train_end(None, None)
-    assert paper.said == ["push step_2", "pop", "push step_3", "pop"]
+    assert paper.output == ["push step_2", "pop", "push step_3", "pop"]

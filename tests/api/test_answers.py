@@ -22,7 +22,7 @@ from stepscope.simulation.changes import Change, Free, LaunchesFree
 from stepscope.trace.arrays import ArrayWriter
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
-from stepscope.trace.trace import Member, Trace
+from stepscope.trace.trace import RankTrace, Trace
 
 
 def build(folder: Path, wait: float = 600) -> Path:
@@ -44,7 +44,7 @@ def capture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(capture: Path, tmp_path: Path) -> Callable[..., Job]:
-    """Opens the capture anew, always with the same cache."""
+    """Opens the capture again, always with the same cache."""
     return lambda *paths, **options: Job(
         list(paths) or [capture], cache=Cache(tmp_path / "cache"), **options
     )
@@ -226,10 +226,10 @@ def damaged(content: bytes) -> Iterator[bytes]:
 
 
 def test_a_damaged_answer_is_found_anew(tmp_path: Path, capture: Path) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
     def fresh() -> Answers:
-        return Answers([member], Cache(tmp_path / "cache"), ["told"], again=False)
+        return Answers([rank_trace], Cache(tmp_path / "cache"), ["told"], again=False)
 
     answer = {"figure": 0.1, "texts": ["a", "b"] * 40}
     fresh().find("question", dict, lambda: answer)
@@ -252,11 +252,11 @@ def test_a_damaged_answer_is_found_anew(tmp_path: Path, capture: Path) -> None:
 
 
 def test_the_answer_of_another_question_is_not_taken(tmp_path: Path, capture: Path) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
-    def fresh(*told: str, rank: int = 0) -> Answers:
-        members = [Member(member.trace, rank, "")]
-        return Answers(members, Cache(tmp_path / "cache"), told, again=False)
+    def fresh(*reply: str, rank: int = 0) -> Answers:
+        rank_traces = [RankTrace(rank_trace.trace, rank, "")]
+        return Answers(rank_traces, Cache(tmp_path / "cache"), reply, again=False)
 
     asked = [(fresh("a", "b"), "c"), (fresh("a"), "b"), (fresh("ab"), "c"), (fresh("a", "bc"), "")]
     for number, (one, question) in enumerate(asked):
@@ -292,8 +292,8 @@ def test_where_nothing_can_be_kept_the_answer_comes_all_the_same(
 
 def test_several_at_once_answer_the_same_and_leave_one_file(capture: Path, tmp_path: Path) -> None:
     def ask(number: int) -> list[int]:
-        members = [Member(Trace(capture), 0, "")]
-        found = Answers(members, Cache(tmp_path / "cache"), [], again=number % 5 == 0)
+        rank_traces = [RankTrace(Trace(capture), 0, "")]
+        found = Answers(rank_traces, Cache(tmp_path / "cache"), [], again=number % 5 == 0)
         return found.find("question", list[int], lambda: list(range(20_000)))
 
     with ThreadPoolExecutor(8) as pool:
@@ -316,8 +316,8 @@ def test_only_so_many_answers_are_kept(
 ) -> None:
     monkeypatch.setattr(answers, "_MOST_ANSWERS", 5)
     for number in range(9):
-        members = [Member(Trace(capture), 0, "")]
-        one = Answers(members, Cache(tmp_path / "cache"), [], again=False)
+        rank_traces = [RankTrace(Trace(capture), 0, "")]
+        one = Answers(rank_traces, Cache(tmp_path / "cache"), [], again=False)
         one.find(f"question {number}", int, lambda: 1)
     assert len(files(tmp_path)) == 5
 
@@ -373,14 +373,14 @@ def test_what_changes_meanwhile_is_not_kept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    member = Member(Trace(capture), 0, "")
+    rank_trace = RankTrace(Trace(capture), 0, "")
 
     def edited() -> int:
         file = capture / "gpu_op.parquet"
         file.write_bytes(file.read_bytes())
         return 1
 
-    Answers([member], Cache(tmp_path / "cache"), [], again=False).find("question", int, edited)
+    Answers([rank_trace], Cache(tmp_path / "cache"), [], again=False).find("question", int, edited)
     assert not files(tmp_path)
     monkeypatch.setattr(code_digest, "__wrapped__", lambda: "edited while it was computed")
     opened().diagnose()

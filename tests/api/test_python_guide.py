@@ -28,9 +28,9 @@ def test_the_examples_run(
     known: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, str(GUIDE), "exec"), known)
-    said = capsys.readouterr().out
-    assert said.startswith("input_starvation ")
-    assert "no_difference" in said
+    output = capsys.readouterr().out
+    assert output.startswith("input_starvation ")
+    assert "no_difference" in output
     assert 0 < known["busy"] < 1
     assert known["longest"]
     assert known["by_cause"].num_rows == len(set(known["job"].gaps["cause"].to_pylist()))

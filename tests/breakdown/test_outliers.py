@@ -1,4 +1,4 @@
-"""Odd steps: found where they are, not where there is noise; their parts add up."""
+"""Outlier steps: found where they are, not where there is noise; their parts add up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.build import US, Build
 
 from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
-from stepscope.breakdown.outliers import MIN_STEPS, PARTS, odd_steps
+from stepscope.breakdown.outliers import MIN_STEPS, PARTS, outlier_steps
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.diagnosis.sentence import unsupported
 
@@ -38,7 +38,7 @@ def test_steps_of_a_sound_run_are_not_odd(n: int, noise: float) -> None:
     draw = np.random.default_rng(n)
     found = 0
     for _ in range(200):
-        odd, _ = odd_steps((20e6 * draw.normal(1, noise, n)).astype(np.int64))
+        odd, _ = outlier_steps((20e6 * draw.normal(1, noise, n)).astype(np.int64))
         found += int(odd.sum())
     assert found <= 0.001 * 200 * n
 
@@ -48,13 +48,13 @@ def test_long_steps_are(n: int) -> None:
     draw = np.random.default_rng(n)
     steps = (20e6 * draw.normal(1, 0.02, n)).astype(np.int64)
     steps[3::4] *= 2
-    odd, limit = odd_steps(steps)
+    odd, limit = outlier_steps(steps)
     assert np.flatnonzero(odd).tolist() == list(range(3, n, 4))
     assert limit < 2 * 20e6
 
 
 def test_a_few_steps_have_no_normal_length() -> None:
-    odd, _ = odd_steps(np.array([1, 9, 1, 1][: MIN_STEPS - 1], np.int64))
+    odd, _ = outlier_steps(np.array([1, 9, 1, 1][: MIN_STEPS - 1], np.int64))
     assert not odd.any()
 
 

@@ -27,25 +27,25 @@ def test_launches_without_kernels(tmp_path: Path, call: str, word: str) -> None:
     for k in range(12):
         build.api(10 * k, 10 * k + 4, call)
     build.api(200, 300, "cudaDeviceSynchronize")
-    said = why(build, tmp_path)
-    assert "12 calls that launch kernels were recorded, the kernels were not" in said
-    assert word in said
+    output = why(build, tmp_path)
+    assert "12 calls that launch kernels were recorded, the kernels were not" in output
+    assert word in output
 
 
 def test_operators_on_the_cpu(tmp_path: Path) -> None:
     build = Build()
     build.operator(0, 50, "aten::mm")
-    said = why(build, tmp_path, "kineto")
-    assert "nothing ran on a GPU in this trace; the model or its tensors are on the CPU" in said
-    assert "although" not in said
+    output = why(build, tmp_path, "kineto")
+    assert "nothing ran on a GPU in this trace; the model or its tensors are on the CPU" in output
+    assert "although" not in output
 
 
 def test_operators_on_the_cpu_of_a_machine_with_a_gpu(tmp_path: Path) -> None:
     build = Build()
     build.operator(0, 50, "aten::mm")
     build.gpu("NVIDIA A100-PCIE-40GB")
-    said = why(build, tmp_path, "kineto")
-    assert "although the machine has one (NVIDIA A100-PCIE-40GB)" in said
+    output = why(build, tmp_path, "kineto")
+    assert "although the machine has one (NVIDIA A100-PCIE-40GB)" in output
 
 
 def test_ranges_alone_say_what_repeats(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_ranges_alone_say_what_repeats(tmp_path: Path) -> None:
         build.range(at + 20_000, at + 88_000, "find_centers")
         build.range(at + 20_000, at + 89_000, "loader", thread=PID + 5)
     build.range(0, 5_000, "start")
-    said = why(build, tmp_path)
-    assert "its ranges repeat 20 times, every 130 ms: 'loader' (69.0 ms)" in said
-    assert "nsys profile -t cuda,nvtx" in said
+    output = why(build, tmp_path)
+    assert "its ranges repeat 20 times, every 130 ms: 'loader' (69.0 ms)" in output
+    assert "nsys profile -t cuda,nvtx" in output
 
 
 def test_parts_of_an_iteration_are_named_together(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_parts_of_an_iteration_are_named_together(tmp_path: Path) -> None:
         at = 130_000 * i
         build.range(at, at + 17_000, "backbone")
         build.range(at + 20_000, at + 88_000, "find_centers")
-    said = why(build, tmp_path)
-    assert "20 times, every 130 ms: 'find_centers' (68.0 ms), 'backbone' (17.0 ms)" in said
+    output = why(build, tmp_path)
+    assert "20 times, every 130 ms: 'find_centers' (68.0 ms), 'backbone' (17.0 ms)" in output
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Program:
     """Runs programs that use the stand-ins, under ``stepscope run``'s launcher."""
 
     folder: Path
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     runs: int = 0
 
     def script(self, text: str, *, start: str = "nvtx.nvtx_load(); cuda.fake_init()") -> Path:
@@ -104,12 +104,12 @@ class Program:
 
     def record(self, text: str, **options: Any) -> Outcome:
         """Run a script; it may use ``cuda``, ``nvtx``, ``launch``, ``push`` and ``pop``."""
-        return record(self.options(text, **options), "test", self.said.append)
+        return record(self.options(text, **options), "test", self.output.append)
 
     def trace(self, text: str, *, exit_code: int = 0, **options: Any) -> Trace:
         """Run a script and read what its one rank left."""
         outcome = self.record(text, **options)
-        assert outcome.exit_code == exit_code, self.said
+        assert outcome.exit_code == exit_code, self.output
         assert len(outcome.raw) == 1, outcome
         return read(outcome.raw[0])
 

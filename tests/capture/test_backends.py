@@ -75,7 +75,7 @@ def test_nothing_but_the_standard_library_is_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "summary"),
     [
         ({"steps": 3, "range": "step"}, "--steps and --range both say when"),
         ({"warmup": 3}, "give --steps too"),
@@ -91,8 +91,8 @@ def test_nothing_but_the_standard_library_is_loaded() -> None:
         ({"flush_ms": 0}, "--flush-ms is 0"),
     ],
 )
-def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
-    with pytest.raises(CaptureError, match=says):
+def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], summary: str) -> None:
+    with pytest.raises(CaptureError, match=summary):
         prepare(options(tmp_path, backend="collector", **more))
 
 
@@ -110,8 +110,8 @@ def test_an_output_that_exists_is_refused_first(stepscope: Stepscope, tmp_path: 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     for more in ((), ("--dry-run",), ("--backend", "ncu", "--examine", str(tmp_path / "none"))):
-        said = stepscope.refuses("run", "-o", tmp_path / "out", *more, "--", "true")
-        assert "exists and is not empty" in said
+        output = stepscope.refuses("run", "-o", tmp_path / "out", *more, "--", "true")
+        assert "exists and is not empty" in output
     assert "Not a directory" in stepscope.refuses("run", "-o", tmp_path / "out/mine", "--", "true")
 
 
@@ -185,7 +185,7 @@ def test_a_tool_that_writes_nothing_is_told(tmp_path: Path) -> None:
     tool(tmp_path, "nsys", "2025.3.1.90", body)
     outcome = record(options(tmp_path, backend="nsys"), "test", lambda text: None)
     assert outcome.results == []
-    assert "cannot import its own stream" in outcome.remarks[0]
+    assert "cannot import its own stream" in outcome.warnings[0]
 
 
 def test_auto_explains_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,7 @@ def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> No
     assert {"driver", "cupti", "backend collector", "backend nsys", "backend torch"} <= set(checks)
     for check in checks.values():
         assert check["status"] in ("ok", "warning", "missing")
-        assert check["says"]
+        assert check["message"]
         assert check["remedy"] or check["status"] != "missing"
     assert "backend collector" in stepscope("doctor").stdout
 
@@ -300,19 +300,19 @@ def test_doctor_tells_rights_in_a_container(
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(doctor, "_container", lambda: "a Docker container")
 
-    def told(capabilities: int) -> dict[str, doctor.Check]:
+    def answer(capabilities: int) -> dict[str, doctor.Check]:
         monkeypatch.setattr(doctor, "_capabilities", lambda: capabilities)
         return {check.name: check for check in doctor._permissions()}
 
-    without = told(0)
+    without = answer(0)
     wanted = ("hardware counters", "attach", "cpu sampling", "container")
     assert [without[name].status for name in wanted] == ["warning"] * 4
     assert "--cap-add=SYS_ADMIN" in without["container"].remedy
-    with_all = told(1 << 21 | 1 << 38)
+    with_all = answer(1 << 21 | 1 << 38)
     assert [with_all[name].status for name in wanted] == ["ok"] * 4
-    assert with_all["container"].says == "a Docker container, with CAP_SYS_ADMIN, CAP_PERFMON"
+    assert with_all["container"].message == "a Docker container, with CAP_SYS_ADMIN, CAP_PERFMON"
     monkeypatch.setattr(doctor, "_ADMIN_ONLY", tmp_path / "nothing")
-    assert "hardware counters" not in told(0)  # without a driver there are none
+    assert "hardware counters" not in answer(0)  # without a driver there are none
 
 
 def test_without_a_compiler_the_collector_says_what_is_missing(tmp_path: Path) -> None:
@@ -443,11 +443,11 @@ def test_a_tool_that_takes_too_long_is_ended_and_kept(
     )
     tool(tmp_path, "ncu", "2025.3.1.0", body)
     monkeypatch.setattr("stepscope.capture.backends.ncu._LIMIT_S", 0.5)
-    said: list[str] = []
-    outcome = record(options(tmp_path, backend="ncu"), "test", said.append)
+    output: list[str] = []
+    outcome = record(options(tmp_path, backend="ncu"), "test", output.append)
     assert [path.name for path in outcome.results] == ["kernels.ncu-rep"]
     assert outcome.exit_code == 0
-    assert any("what was recorded is kept" in text for text in said)
+    assert any("what was recorded is kept" in text for text in output)
 
 
 def test_errors_of_a_tool_are_said(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_errors_of_a_tool_are_said(tmp_path: Path) -> None:
         'echo "==ERROR== ERR_NVGPUCTRPERM: no right to read counters" > "$log"\nexit 1'
     )
     tool(tmp_path, "ncu", "2025.3.1.0", body)
-    said: list[str] = []
-    outcome = record(options(tmp_path, backend="ncu"), "test", said.append)
-    assert any(text.endswith("ERR_NVGPUCTRPERM: no right to read counters") for text in said)
+    output: list[str] = []
+    outcome = record(options(tmp_path, backend="ncu"), "test", output.append)
+    assert any(text.endswith("ERR_NVGPUCTRPERM: no right to read counters") for text in output)
     assert outcome.exit_code == 1

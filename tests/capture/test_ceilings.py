@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cli.command import Stepscope
 
-from stepscope.capture.ceilings import driver, measure, products, programs
+from stepscope.capture.ceilings import driver, gemms, measure, programs
 from stepscope.capture.errors import CaptureError
 
 READ, COPY, L2 = 4e12, 3.6e12, 9e12
@@ -118,7 +118,7 @@ class FakeLt:
     version = "13.1.0"
     cuda: FakeCuda
 
-    def products(self, kind: products.Kind, size: int, _: Any) -> Iterator[Callable[[], None]]:
+    def gemms(self, kind: gemms.Kind, size: int, _: Any) -> Iterator[Callable[[], None]]:
         if kind.item == 1:
             raise OSError("cublasLtMatmulAlgoGetHeuristic failed with status 15")
         for slow in (3.0, 1.0):
@@ -142,19 +142,19 @@ def test_what_is_measured_is_what_the_device_does(
 ) -> None:
     FakeLt.cuda = cuda
     monkeypatch.setattr(measure, "Lt", FakeLt)
-    said: list[str] = []
-    found = measure.measure(0, said.append)
+    output: list[str] = []
+    found = measure.measure(0, output.append)
     assert found["device"] == "NVIDIA H200"
     assert found["library"] == "cuBLASLt 13.1.0"
     expected = {"dram_read_bytes_per_s": READ, "dram_copy_bytes_per_s": COPY,
                 "dram_bytes_per_s": READ, "l2_bytes_per_s": L2, "fp32_flop_per_s": FP32,
                 "fp64_flop_per_s": FP64, "bf16_flop_per_s": BF16, "tf32_flop_per_s": BF16,
-                "fp16_flop_per_s": BF16, "fp64_product_flop_per_s": BF16}  # fmt: skip
+                "fp16_flop_per_s": BF16, "fp64_gemm_flop_per_s": BF16}  # fmt: skip
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-3), name
     assert "fp8_flop_per_s" not in found
-    assert any("fp8 was not measured" in remark for remark in found["remarks"])
-    assert said[0] == "measuring NVIDIA H200"
+    assert any("fp8 was not measured" in remark for remark in found["warnings"])
+    assert output[0] == "measuring NVIDIA H200"
     assert cuda.freed
 
 
@@ -167,7 +167,7 @@ def test_without_cublas_the_rest_is_measured(
     monkeypatch.setattr(measure, "Lt", missing)
     found = measure.measure(0, lambda _: None)
     assert "bf16_flop_per_s" not in found
-    assert found["remarks"] == ["the tensor cores were not measured: cuBLASLt is not installed"]
+    assert found["warnings"] == ["the tensor cores were not measured: cuBLASLt is not installed"]
 
 
 def test_no_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +215,14 @@ def test_kernels_assemble(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-FORMS = {"fp64_product": "<d", "tf32": "<f", "fp16": "<e", "bf16": "", "fp8": ""}
+FORMS = {"fp64_gemm": "<d", "tf32": "<f", "fp16": "<e", "bf16": "", "fp8": ""}
 
 
-@pytest.mark.parametrize("name", products.KINDS)
+@pytest.mark.parametrize("name", gemms.KINDS)
 def test_operands_are_finite_and_near_one(name: str) -> None:
-    kind = products.KINDS[name]
-    data = products.numbers(kind)[: 1 << 16]
-    assert products.numbers(kind)[: 1 << 16] == data  # the same ones every time
+    kind = gemms.KINDS[name]
+    data = gemms.numbers(kind)[: 1 << 16]
+    assert gemms.numbers(kind)[: 1 << 16] == data  # the same ones every time
     if name == "bf16":
         data = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2))
     if name == "fp8":  # E4M3: sign, 4 bits with bias 7, 3 bits

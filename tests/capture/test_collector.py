@@ -266,7 +266,7 @@ def test_without_shared_memory_events_come_from_the_heap(
     monkeypatch.setattr("stepscope.capture.backends.collector._SHARED_MEMORY_BYTES", 1 << 60)
     trace = program.trace('[(push("a"), pop()) for _ in range(20_000)]; launch(10)')
     assert (trace.rows("range"), trace.rows("gpu_op")) == (20_000, 10)
-    assert any("too small" in line for line in program.said)
+    assert any("too small" in line for line in program.output)
 
 
 def test_a_full_disk_never_stops_the_program(program: Program) -> None:
@@ -280,7 +280,7 @@ def test_a_full_disk_never_stops_the_program(program: Program) -> None:
         """
     )
     assert outcome.exit_code == 0
-    assert [line for line in outcome.remarks if "(File too large)" in line]
+    assert [line for line in outcome.warnings if "(File too large)" in line]
     trace = read(outcome.raw[0])
     assert 0 < trace.rows("range") + trace.rows("gpu_op") < 40_000
     assert {p.id for p in trace.meta.problems} >= {"dropped_records"}
@@ -291,7 +291,7 @@ def test_another_profiler_is_named_and_nvtx_goes_on(
 ) -> None:
     monkeypatch.setenv("FAKE_CUPTI_BUSY", "1")
     outcome = program.record('launch(5); push("a"); pop()')
-    assert [line for line in outcome.remarks if "another profiler already uses CUPTI" in line]
+    assert [line for line in outcome.warnings if "another profiler already uses CUPTI" in line]
     trace = read(outcome.raw[0])
     assert (trace.rows("range"), trace.rows("gpu_op")) == (1, 0)
     assert texts(trace, "diagnostic", "severity") == ["error"]
@@ -317,7 +317,7 @@ def test_graph_nodes_on_request(program: Program) -> None:
 
 def test_graphs_alone_are_gpu_work(program: Program) -> None:
     outcome = program.record("cuda.fake_rest()")
-    assert outcome.remarks == []
+    assert outcome.warnings == []
     assert texts(read(outcome.raw[0]), "gpu_op", "kind") == ["graph"]
 
 
@@ -328,7 +328,7 @@ def test_what_a_capture_says_of_itself(program: Program) -> None:
     assert "program1.py" in meta.command
     assert 0 <= meta.window_start_ns < meta.window_end_ns
     assert abs((meta.origin_epoch_ns or 0) / 1e9 - (trace.path / "meta.json").stat().st_mtime) < 60
-    assert {a.table for a in meta.absent} >= {"metric_sample", "operator", "sched"}
+    assert {a.table for a in meta.missing} >= {"metric_sample", "operator", "sched"}
 
 
 def test_waits_in_the_c_library_and_for_pythons_lock(program: Program) -> None:
@@ -363,4 +363,4 @@ def test_waits_in_the_c_library_and_for_pythons_lock(program: Program) -> None:
     assert len(gil) > 10
     assert {row["state"] for row in gil} == {"waiting"}
     assert len({row["thread_id"] for row in gil}) >= 3
-    assert "osrt" not in {a.table for a in trace.meta.absent}
+    assert "osrt" not in {a.table for a in trace.meta.missing}

@@ -262,4 +262,4 @@ def test_a_real_cupti_without_a_driver_harms_nobody(cupti: Path, tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     (recorded,) = rawfiles.recorded(raw)
     assert recorded.finished
-    assert recorded.remarks or recorded.device is not None
+    assert recorded.warnings or recorded.device is not None

@@ -40,12 +40,12 @@ def in_background(program: Program, text: str, **options: object) -> list[Outcom
     found: list[Outcome] = []
     thread = threading.Thread(target=lambda: found.append(record_without_signals(wanted, program)))
     thread.start()
-    program.said.append(thread)  # type: ignore[arg-type]
+    program.output.append(thread)  # type: ignore[arg-type]
     return found
 
 
 def joined(program: Program) -> None:
-    for one in program.said:
+    for one in program.output:
         if isinstance(one, threading.Thread):
             one.join()
 
@@ -89,7 +89,7 @@ def test_a_slow_step_dumps_the_ring_once(program: Program, torch: Path) -> None:
         slow_step=20.0,
     )
     (dump,) = outcome.dumps
-    (line,) = [line for line in program.said if line.startswith("dumped into")]
+    (line,) = [line for line in program.output if line.startswith("dumped into")]
     assert "dump1: step 30 of process" in line
     from stepscope.api.recording import finalise_capture
 

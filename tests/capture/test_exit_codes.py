@@ -76,20 +76,20 @@ def test_what_fails_after_the_program_is_said(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, or a bug of ours: the program's exit code is known then."""
-    said: list[str] = []
+    printed: list[str] = []
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recording, "_finalised", fail)
     options = program.options("launch(); sys.exit(9)")
-    found = capture_program(options, said.append)
+    found = capture_program(options, printed.append)
     assert (found.exit_code, found.is_whole, found.traces) == (9, False, [])
-    assert any("No space left" in text and "capture finalise" in text for text in said)
+    assert any("No space left" in text and "capture finalise" in text for text in printed)
     monkeypatch.setattr("stepscope.capture.launcher.rawfiles.sort_by_rank", lambda _: 1 / 0)
-    found = capture_program(program.options("launch(); sys.exit(8)"), said.append)
+    found = capture_program(program.options("launch(); sys.exit(8)"), printed.append)
     assert (found.exit_code, found.is_whole) == (8, False)
-    assert "division by zero" in said[-2]
+    assert "division by zero" in printed[-2]
 
 
 def test_nobody_reads_what_is_said(stepscope: Stepscope, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_program_that_cannot_be_executed(stepscope: Stepscope, tmp_path: Path)
     missing.write_text("#!/no/such/interpreter\n")
     missing.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for name, code, says in (
+    for name, code, message in (
         (str(tmp_path / "not-executable"), 126, "may not be executed"),
         ("not-executable", 126, "may not be executed"),
         (str(tmp_path), 126, "is a folder"),
@@ -137,7 +137,7 @@ def test_a_program_that_cannot_be_executed(stepscope: Stepscope, tmp_path: Path)
     ):
         output = tmp_path / "o"
         done = stepscope(*RUN, "-o", output, "--", name, "argument", expect=code, **environment)
-        assert says in done.stderr.splitlines()[-1]
+        assert message in done.stderr.splitlines()[-1]
         assert not output.exists(), name  # the next run may have the same name
         shell = subprocess.run(
             ["bash", "-c", '"$0" argument', name],

@@ -60,7 +60,7 @@ def options(tmp_path: Path, text: str, **more: object) -> Options:
 
 def test_counts_equal_those_of_torch_profiler(tmp_path: Path) -> None:
     outcome = record(options(tmp_path, RANGE, range="cudaProfilerApi"), "test", print)
-    assert (outcome.exit_code, outcome.remarks) == (0, [])
+    assert (outcome.exit_code, outcome.warnings) == (0, [])
     trace = read(outcome.raw[0])
     script = tmp_path / "profiled.py"
     script.write_text(PROFILED)

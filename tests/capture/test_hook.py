@@ -133,7 +133,7 @@ def test_steps_that_the_program_marks_are_not_marked_again(program: Program, tor
 
 def test_a_program_without_steps_is_told(program: Program, torch: Path) -> None:
     outcome = program.record("launch(5)", steps=4)
-    assert any("did not import torch.optim" in text for text in outcome.remarks)
+    assert any("did not import torch.optim" in text for text in outcome.warnings)
 
 
 def test_the_program_can_be_ended_with_the_capture(program: Program, torch: Path) -> None:
@@ -393,7 +393,7 @@ def test_times_of_steps_go_into_torchs_own_trace(program: Program, torch: Path) 
     )
     outcome = program.record(SLOW, backend="torch", steps=4, warmup=3)
     (path,) = outcome.results
-    assert outcome.remarks == []
+    assert outcome.warnings == []
     assert not list(path.parent.glob("*.tsv"))
     rows = stretches(load(path, Cache(program.folder / "cache")))
     assert [(row["recorded"], row["steps"]) for row in rows] == [(True, 4), (False, 4)]

@@ -62,7 +62,7 @@ def test_a_disk_that_is_full(
         [(push("a"), pop()) for _ in range(40_000)]
         """,
     )
-    (line,) = [line for line in outcome.remarks if "No space left on device" in line]
+    (line,) = [line for line in outcome.warnings if "No space left on device" in line]
     assert "free some space, or give -o a folder on a larger disk" in line
     target = small_disk.parent / "t.stepscope"
     convert(outcome.raw[0], target)
@@ -93,7 +93,7 @@ def test_room_that_comes_back_is_used(
         launch(3000); time.sleep(0.3)
         """,
     )
-    assert any("No space left" in line for line in outcome.remarks)
+    assert any("No space left" in line for line in outcome.warnings)
     target = small_disk.parent / "t.stepscope"
     convert(outcome.raw[0], target)
     trace = Trace(target)
@@ -155,7 +155,7 @@ def test_an_output_folder_that_is_removed(
         launch(1000); time.sleep(0.5)
         """,
     )
-    assert [line for line in outcome.remarks if "was removed while" in line]
+    assert [line for line in outcome.warnings if "was removed while" in line]
     assert outcome.raw == []
 
 

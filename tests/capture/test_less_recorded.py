@@ -30,13 +30,13 @@ RANGES = """
 """
 
 
-def said(program: Program, text: str, **options: Any) -> str:
+def output(program: Program, text: str, **options: Any) -> str:
     """The one sentence about a run of which nothing was recorded; it leaves nothing."""
     outcome = program.record(text, **options)
     assert outcome.exit_code == 0
     assert outcome.raw == []
     assert not outcome.folder.exists()
-    (line,) = outcome.remarks
+    (line,) = outcome.warnings
     assert line.startswith("nothing was recorded: ")
     return line.removeprefix("nothing was recorded: ")
 
@@ -51,25 +51,25 @@ def test_a_range_that_was_never_opened(program: Program, start: str) -> None:
         "it opened the ranges 'forward' (80 times), 'step_0' and 39 like it (40 times), "
         "'inside'@lib (1 time)"
     )
-    told = said(program, RANGES, start=start, range="forwards")
-    assert told == f"the range forwards was never opened (did you mean 'forward'?); {opened}"
-    told = said(program, RANGES, start=start, range="nowhere")
-    assert told == f"the range nowhere was never opened; {opened}"
-    told = said(program, RANGES, start=start, range="inside@library")
-    assert told == (
+    answer = output(program, RANGES, start=start, range="forwards")
+    assert answer == f"the range forwards was never opened (did you mean 'forward'?); {opened}"
+    answer = output(program, RANGES, start=start, range="nowhere")
+    assert answer == f"the range nowhere was never opened; {opened}"
+    answer = output(program, RANGES, start=start, range="inside@library")
+    assert answer == (
         "the range inside was opened, but in the domain lib, not in library; give --range "
         "inside@lib"
     )
-    told = said(program, RANGES, start=start, range="forward@lib")
-    assert "outside of any domain, not in lib; give --range forward" in told
-    told = said(program, RANGES, start=start, range="cudaProfilerApi")
-    assert told.startswith("the program never called cudaProfilerStart (in PyTorch")
-    assert (", nor used CUDA at all" in told) == (start == NO_GPU)
-    assert told.endswith(f"{opened}; give one of them with --range")
+    answer = output(program, RANGES, start=start, range="forward@lib")
+    assert "outside of any domain, not in lib; give --range forward" in answer
+    answer = output(program, RANGES, start=start, range="cudaProfilerApi")
+    assert answer.startswith("the program never called cudaProfilerStart (in PyTorch")
+    assert (", nor used CUDA at all" in answer) == (start == NO_GPU)
+    assert answer.endswith(f"{opened}; give one of them with --range")
 
 
 def test_a_program_without_ranges(program: Program) -> None:
-    assert said(program, "launch(5)", range="train") == (
+    assert output(program, "launch(5)", range="train") == (
         "the range train was never opened; the program opened no NVTX ranges"
     )
 
@@ -80,10 +80,10 @@ def test_many_names_are_summed_up(program: Program) -> None:
         for i in range(6000): push(f"id {i}"); pop()
         push("x" * 300); pop()
     """
-    told = said(program, text, range="train")
-    assert "'id 0' and " in told
-    assert "'f' (1 time), 'g' (1 time), 3 more, and others 1,9" in told
-    assert len(told) < 500
+    answer = output(program, text, range="train")
+    assert "'id 0' and " in answer
+    assert "'f' (1 time), 'g' (1 time), 3 more, and others 1,9" in answer
+    assert len(answer) < 500
 
 
 def test_what_a_killed_program_had_opened_is_known(program: Program) -> None:
@@ -93,12 +93,12 @@ def test_what_a_killed_program_had_opened_is_known(program: Program) -> None:
         range="train",
     )
     assert outcome.exit_code == 137
-    (line,) = [line for line in outcome.remarks if "never opened" in line]
+    (line,) = [line for line in outcome.warnings if "never opened" in line]
     assert "it opened the ranges 'forward' (" in line
 
 
 def test_forked_workers_count_their_own(program: Program) -> None:
-    told = said(
+    answer = output(
         program,
         """
         push("parent"); pop()
@@ -108,7 +108,7 @@ def test_forked_workers_count_their_own(program: Program) -> None:
         """,
         range="train",
     )
-    assert told.endswith("it opened the ranges 'child' (3 times), 'parent' (1 time)")
+    assert answer.endswith("it opened the ranges 'child' (3 times), 'parent' (1 time)")
 
 
 def test_a_rank_in_which_the_range_was_not_opened(program: Program) -> None:
@@ -126,7 +126,7 @@ def test_a_rank_in_which_the_range_was_not_opened(program: Program) -> None:
         range="train1",
     )
     assert [raw.name for raw in outcome.raw] == ["rank1"]
-    (line,) = outcome.remarks
+    (line,) = outcome.warnings
     assert line.startswith("rank0: nothing was recorded: the range train1 was never opened")
     assert "'train0' (1 time)" in line
 
@@ -134,13 +134,13 @@ def test_a_rank_in_which_the_range_was_not_opened(program: Program) -> None:
 def test_fewer_ranges_than_asked_for(program: Program) -> None:
     text = 'for _ in range(2): push("train"); launch(); pop()'
     outcome = program.record(text, range="train", ranges=5)
-    assert outcome.remarks == ["the range train was opened 2 times, of the 5 of --ranges"]
-    assert program.record(text, range="train", ranges=2).remarks == []
+    assert outcome.warnings == ["the range train was opened 2 times, of the 5 of --ranges"]
+    assert program.record(text, range="train", ranges=2).warnings == []
 
 
 def test_a_range_without_gpu_work(program: Program) -> None:
     outcome = program.record('push("train"); pop(); launch(5)', range="train")
-    assert outcome.remarks == ["no GPU work was recorded while the range train was open (1 time)"]
+    assert outcome.warnings == ["no GPU work was recorded while the range train was open (1 time)"]
 
 
 def test_a_range_named_by_a_number(program: Program) -> None:
@@ -154,12 +154,12 @@ def test_a_range_named_by_a_number(program: Program) -> None:
 def test_steps_without_an_optimizer(program: Program, torch: Path) -> None:
     for backend in ("collector", "torch"):
         outcome = program.record('push("mine"); launch(5); pop()', steps=4, backend=backend)
-        (line,) = outcome.remarks
+        (line,) = outcome.warnings
         assert "did not import torch.optim, so it made no optimizer steps" in line
         assert ("'mine' (1 time)" in line) == (backend == "collector")
         assert not list(outcome.folder.glob("*.txt"))
-    told = said(program, "from torch.optim import Optimizer; launch(5)", steps=4)
-    assert told.startswith("the program made no optimizer steps of torch.optim; record without")
+    answer = output(program, "from torch.optim import Optimizer; launch(5)", steps=4)
+    assert answer.startswith("the program made no optimizer steps of torch.optim; record without")
 
 
 def test_steps_of_no_python(program: Program, stepscope: Stepscope) -> None:
@@ -173,7 +173,7 @@ def test_steps_of_no_python(program: Program, stepscope: Stepscope) -> None:
 def test_a_warm_up_beyond_the_steps(program: Program, torch: Path) -> None:
     for backend in ("collector", "torch"):
         outcome = program.record(TRAIN, steps=4, warmup=20, backend=backend)
-        (line,) = outcome.remarks
+        (line,) = outcome.warnings
         assert (
             "the program made 12 optimizer steps of torch.optim, and the first 20 are let pass "
             "(--warmup); give --warmup 11"
@@ -184,11 +184,11 @@ def test_a_warm_up_beyond_the_steps(program: Program, torch: Path) -> None:
 def test_fewer_steps_than_asked_for(program: Program, torch: Path) -> None:
     for backend in ("collector", "torch"):
         outcome = program.record(TRAIN, steps=10, warmup=5, backend=backend)
-        assert outcome.remarks == [
+        assert outcome.warnings == [
             "the program made 12 optimizer steps, so 7 of the 10 of --steps were recorded after "
             "the 5 of --warmup"
         ]
-    assert program.record(TRAIN, steps=7, warmup=5).remarks == []
+    assert program.record(TRAIN, steps=7, warmup=5).warnings == []
 
 
 def test_steps_of_a_killed_program_are_counted(program: Program, torch: Path) -> None:
@@ -196,14 +196,14 @@ def test_steps_of_a_killed_program_are_counted(program: Program, torch: Path) ->
         "one.step(); other.step()", "one.step(); i == 8 and os.kill(os.getpid(), 9)"
     )
     outcome = program.record(text, steps=10, warmup=12)
-    assert any("the program made 9 optimizer steps" in line for line in outcome.remarks)
+    assert any("the program made 9 optimizer steps" in line for line in outcome.warnings)
 
 
 def test_slow_steps_of_a_short_program(program: Program, torch: Path) -> None:
     outcome = program.record("launch(5)", ring_s=5.0, slow_step=2.0)
-    (line,) = outcome.remarks
+    (line,) = outcome.warnings
     assert line.startswith("--slow-step judged no step: the program did not import torch.optim")
-    assert program.record(TRAIN, ring_s=5.0, slow_step=2.0).remarks == []
+    assert program.record(TRAIN, ring_s=5.0, slow_step=2.0).warnings == []
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -211,19 +211,19 @@ def test_slow_steps_of_a_short_program(program: Program, torch: Path) -> None:
 
 @pytest.mark.parametrize("start", [NO_GPU, "nvtx.nvtx_load(); cuda.fake_init()"])
 def test_a_delay_past_the_end(program: Program, start: str) -> None:
-    told = said(program, 'push("a"); pop()', start=start, delay_s=600)
-    assert "before the 600 s of --delay were over" in told
+    answer = output(program, 'push("a"); pop()', start=start, delay_s=600)
+    assert "before the 600 s of --delay were over" in answer
 
 
 def test_a_duration_past_the_end(program: Program) -> None:
     outcome = program.record("launch()", duration_s=600)
-    (line,) = outcome.remarks
+    (line,) = outcome.warnings
     assert line.startswith("the program ended before the 600 s of --duration were over; it ran for")
 
 
 def test_nobody_said_when_to_begin(program: Program) -> None:
-    told = said(program, "launch()", paused=True)
-    assert told.startswith("stepscope capture start was not called in the ")
+    answer = output(program, "launch()", paused=True)
+    assert answer.startswith("stepscope capture start was not called in the ")
 
 
 # --- programs without CUDA ------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_a_size_bounds_what_is_kept_outside_of_ranges(program: Program) -> None:
     outcome = program.record(text, start=NO_GPU, range="train", max_bytes=1_000_000, keep_raw=True)
     (path,) = (outcome.folder / "raw").rglob("*.raw")
     assert path.stat().st_size < 8_000_000  # of 19 MB
-    assert any("limit of 1000000 bytes was reached" in line for line in outcome.remarks)
+    assert any("limit of 1000000 bytes was reached" in line for line in outcome.warnings)
 
 
 def test_a_capture_that_began_nowhere_is_no_trace_of_everything(program: Program) -> None:

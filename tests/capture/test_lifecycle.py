@@ -207,7 +207,7 @@ def test_inside_ranges_of_a_name(program: Program) -> None:
     assert kernels_in(program.trace(script, range="step")) == 6 + 100 + 1000
     assert kernels_in(program.trace(script, range="step@library")) == 100
     outcome = program.record(script, range="nowhere")
-    assert any("the range nowhere was never opened" in text for text in outcome.remarks)
+    assert any("the range nowhere was never opened" in text for text in outcome.warnings)
 
 
 def test_workers_record_within_their_parents_window(program: Program) -> None:
@@ -281,7 +281,7 @@ def record_without_signals(options, program):  # type: ignore[no-untyped-def]
     """``record`` from a thread, where signal handlers cannot be set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stepscope.capture.launcher.signal.signal", lambda number, handler: None)
-        return record(options, "test", program.said.append)
+        return record(options, "test", program.output.append)
 
 
 def wait_for(path: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_size_limit_ends_recording(program: Program) -> None:
     outcome = program.record(
         "for _ in range(40): launch(1000); time.sleep(0.03)", max_bytes=1_000_000
     )
-    assert any("limit of 1000000 bytes" in text for text in outcome.remarks)
+    assert any("limit of 1000000 bytes" in text for text in outcome.warnings)
     trace = read(outcome.raw[0])
     assert 5_000 < kernels_in(trace) < 40_000
 
@@ -421,8 +421,8 @@ def test_finalise_says_which_rank_it_could_not_read(program: Program, stepscope:
     assert done.stdout.endswith("rank0.stepscope\n")
     assert "rank1 holds no capture" in done.stderr
     assert outcome.raw[0].is_dir()  # nothing is removed while a rank is unread
-    remarks = stepscope.json("info", outcome.folder)["remarks"]
-    assert any("left out: raw/rank1" in remark for remark in remarks)
+    warnings = stepscope.json("info", outcome.folder)["warnings"]
+    assert any("left out: raw/rank1" in remark for remark in warnings)
 
 
 def test_a_raw_folder_is_read_wherever_it_is_copied(

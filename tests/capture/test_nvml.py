@@ -74,7 +74,7 @@ def test_numbers_are_those_of_the_header() -> None:
 
 def test_doctor_tells(fake: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = (c for c in doctor._streams() if c.name == "gpu activity")
-    assert (check.status, "of 1 GPUs" in check.says) == ("ok", True)
+    assert (check.status, "of 1 GPUs" in check.message) == ("ok", True)
     monkeypatch.setenv("FAKE_NO_GPM", "1")
     (check,) = (c for c in doctor._streams() if c.name == "gpu activity")
     assert check.status == "warning"

@@ -139,7 +139,7 @@ def test_loaded_libraries_tell(tmp_path: Path, program: Program) -> None:
     outcome = program.record(
         f"ctypes.CDLL({str(library)!r}); launch(5); time.sleep(1.6); launch(7)"
     )
-    assert any("loaded Proton (Triton's profiler) (libproton.so)" in r for r in outcome.remarks)
+    assert any("loaded Proton (Triton's profiler) (libproton.so)" in r for r in outcome.warnings)
     trace = read(outcome.raw[0])
     (detail,) = others(trace)
     assert detail.startswith("Proton (Triton's profiler) in process")
@@ -175,7 +175,7 @@ def test_a_watch_that_finds_nothing_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("environment", "message"),
     [
         ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems already records"),
         ({"NV_COMPUTE_PROFILER_PERFWORKS_DIR": "/x"}, "Nsight Compute already records"),
@@ -186,10 +186,10 @@ def test_a_watch_that_finds_nothing_writes_nothing(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_what_the_environment_tells(environment: dict[str, str], says: str | None) -> None:
+def test_what_the_environment_tells(environment: dict[str, str], message: str | None) -> None:
     found = list(in_environment(environment))
-    assert (len(found) == 1 and says in found[0][0]) if says else not found
-    assert all(do for _, do in found)
+    assert (len(found) == 1 and message in found[0][0]) if message else not found
+    assert all(remedy for _, remedy in found)
 
 
 def test_run_and_doctor_say_so(stepscope: Stepscope, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_run_and_doctor_say_so(stepscope: Stepscope, tmp_path: Path) -> None:
         if check["name"] == "other profilers"
     )
     assert check["status"] == "warning"
-    assert "Nsight Systems already records" in check["says"]
+    assert "Nsight Systems already records" in check["message"]
     clean = next(
         check for check in stepscope.json("doctor")["checks"] if check["name"] == "other profilers"
     )

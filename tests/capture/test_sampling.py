@@ -61,7 +61,7 @@ def test_where_the_time_goes(program: Program) -> None:
     ops = trace.frame("gpu_op", "start_ns")["start_ns"]
     assert ops.min() - 20e6 < min(times)
     assert max(times) < ops.max() + 20e6
-    assert {"cpu_sample", "stack_frame"}.isdisjoint(a.table for a in trace.meta.absent)
+    assert {"cpu_sample", "stack_frame"}.isdisjoint(a.table for a in trace.meta.missing)
 
 
 def test_forked_workers_are_sampled_and_killed_ones_keep_their_samples(program: Program) -> None:
@@ -98,7 +98,7 @@ def test_programs_of_other_pythons(program: Program, version: str) -> None:
         pytest.skip(f"there is no Python {version} here")
     options = program.options(BUSY, sample_hz=50)
     command = (python, *options.command[1:])
-    outcome = record(replace(options, command=command), "test", program.said.append)
+    outcome = record(replace(options, command=command), "test", program.output.append)
     assert outcome.exit_code == 0
     trace = read(outcome.raw[0])
     assert any(name.endswith("inner") for name in texts(trace, "stack_frame", "function"))

@@ -133,7 +133,7 @@ def test_threads_of_a_recorded_program(program: Program) -> None:
     assert length[others].sum() > 0.05e9
     assert len(set(frame["process_id"].tolist())) == 2
     assert trace.rows("process") == 2
-    assert "thread_state" not in {a.table for a in trace.meta.absent}
+    assert "thread_state" not in {a.table for a in trace.meta.missing}
     for thread in np.unique(frame["thread_id"]).tolist():
         of = np.flatnonzero(frame["thread_id"] == thread)
         assert (frame["start_ns"][of][1:] >= frame["end_ns"][of][:-1]).all()
@@ -142,7 +142,7 @@ def test_threads_of_a_recorded_program(program: Program) -> None:
 def test_not_when_not_wanted(program: Program) -> None:
     trace = program.trace("launch(5); time.sleep(0.3)", threads_hz=0)
     assert trace.rows("thread_state") == 0
-    assert {a.table: a.flag for a in trace.meta.absent}["thread_state"].endswith("--threads-hz 20")
+    assert {a.table: a.flag for a in trace.meta.missing}["thread_state"].endswith("--threads-hz 20")
 
 
 def test_workers_of_ranks_are_told_apart(program: Program) -> None:

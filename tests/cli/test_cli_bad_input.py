@@ -162,9 +162,9 @@ def test_a_capture_cut_anywhere(
         monkeypatch.setattr(sys, "argv", ["stepscope", "info", str(path)])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        assert (cut, ended.value.code, said.out) == (cut, 2, "")
-        assert str(path) in is_one_line(said.err)
+        output = capsys.readouterr()
+        assert (cut, ended.value.code, output.out) == (cut, 2, "")
+        assert str(path) in is_one_line(output.err)
         assert left_over(cache) == []
         assert snapshot(folder) == before
 
@@ -265,16 +265,16 @@ def survives(stepscope: Stepscope, path: Path) -> dict[str, int]:
         assert done.stdout == ""
         is_one_line(done.stderr)
     else:
-        for lane in json.loads(done.stdout)["accounting"]:
-            holds(lane)
+        for gpu in json.loads(done.stdout)["accounting"]:
+            holds(gpu)
     meta = stepscope.json("info", path)["traces"][0]["meta"]
     return {problem["id"]: problem["count"] for problem in meta["problems"]}
 
 
-def holds(lane: dict[str, int]) -> None:
+def holds(gpu: dict[str, int]) -> None:
     parts = ("compute", "exposed_communication", "exposed_copy", "memset", "idle")
-    assert lane["wall_ns"] == sum(lane[f"{part}_ns"] for part in parts)
-    assert lane["idle_ns"] == sum(lane["idle_by_cause_ns"].values())  # type: ignore[attr-defined]
+    assert gpu["wall_ns"] == sum(gpu[f"{part}_ns"] for part in parts)
+    assert gpu["idle_ns"] == sum(gpu["idle_by_cause_ns"].values())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", BAD_TIMES)
@@ -362,13 +362,13 @@ def test_numbers_out_of_all_range(sqlite_capture: Path, stepscope: Stepscope) ->
 
 def test_a_folder_is_no_file_to_write(sqlite_capture: Path, stepscope: Stepscope) -> None:
     folder = sqlite_capture.parent
-    said = stepscope.refuses("export", sqlite_capture, "-t", "chrome", "-o", folder, "--force")
-    assert "is a folder; name a file" in said
+    output = stepscope.refuses("export", sqlite_capture, "-t", "chrome", "-o", folder, "--force")
+    assert "is a folder; name a file" in output
 
 
 def test_a_program_that_is_not_there(stepscope: Stepscope) -> None:
-    said = stepscope.refuses("doctor", "--", "no-such-program")
-    assert said == "no-such-program is no program that can be found; check its name"
+    output = stepscope.refuses("doctor", "--", "no-such-program")
+    assert output == "no-such-program is no program that can be found; check its name"
 
 
 def test_what_people_read_has_one_name_everywhere(
@@ -411,8 +411,8 @@ def test_a_folder_of_captures_and_other_files(
         "rank0.sqlite",
         "rank1.json.gz",
     ]
-    remark = next(remark for remark in info["remarks"] if "left out" in remark)
-    assert "rank2.json" in remark
+    warning = next(warning for warning in info["warnings"] if "left out" in warning)
+    assert "rank2.json" in warning
     assert snapshot(folder) == before
 
 

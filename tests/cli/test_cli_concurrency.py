@@ -233,7 +233,7 @@ def test_a_damaged_memo(memo: bytes, stepscope: Stepscope, sqlite_capture: Path)
 def test_a_damaged_trace_folder(
     damage, tmp_path: Path, stepscope: Stepscope, sqlite_capture: Path
 ) -> None:
-    """A Stepscope trace named directly: nothing can be made anew, so it is refused."""
+    """A Stepscope trace named directly: nothing can be made again, so it is refused."""
     stepscope("info", sqlite_capture)
     (entry,) = entries(stepscope.cache)
     folder = tmp_path / "mine.stepscope"
@@ -263,10 +263,10 @@ def test_rows_that_are_missing_are_noticed(
     shutil.copytree(entry, folder)
     file = folder / "gpu_op.parquet"
     pq.write_table(pq.read_table(file).slice(5), file)
-    for says in ("gpu_op.parquet is damaged", "rows"):
+    for summary in ("gpu_op.parquet is damaged", "rows"):
         for more in (["diagnose", folder], ["query", folder, "SELECT count(*) FROM gpu_op"]):
             done = stepscope(*more, expect=2)
-            assert says in is_one_line(done.stderr)
+            assert summary in is_one_line(done.stderr)
             assert done.stdout == ""
         write_meta(folder, read_meta(folder))  # as if it had been written so
 
@@ -291,7 +291,7 @@ main()
 def test_an_entry_deleted_while_it_is_read(
     command: str, stepscope: Stepscope, sqlite_capture: Path
 ) -> None:
-    """It is made anew, and read on."""
+    """It is made again, and read on."""
     more = ["SELECT count(*) FROM gpu_op"] if command == "query" else []
     whole = stepscope(command, sqlite_capture, *more)
     done = stepscope.ends(

@@ -69,15 +69,15 @@ def diagnose() -> Callable[..., dict[str, Any]]:
 
 
 def accounts_exactly(document: dict[str, Any], *, bounded: bool = True) -> None:
-    for lane in document["accounting"]:
-        assert all(isinstance(lane[f"{part}_ns"], int) for part in PARTS)
-        assert lane["wall_ns"] == sum(lane[f"{part}_ns"] for part in PARTS)
-        assert all(lane[f"{part}_ns"] >= 0 for part in PARTS)
-        causes = lane["idle_by_cause_ns"]
+    for gpu in document["accounting"]:
+        assert all(isinstance(gpu[f"{part}_ns"], int) for part in PARTS)
+        assert gpu["wall_ns"] == sum(gpu[f"{part}_ns"] for part in PARTS)
+        assert all(gpu[f"{part}_ns"] >= 0 for part in PARTS)
+        causes = gpu["idle_by_cause_ns"]
         assert all(ns >= 0 for ns in causes.values())
-        assert sum(causes.values()) == lane["idle_ns"]
+        assert sum(causes.values()) == gpu["idle_ns"]
         if bounded:
-            assert causes["unexplained"] < UNEXPLAINED * lane["wall_ns"]
+            assert causes["unexplained"] < UNEXPLAINED * gpu["wall_ns"]
 
 
 def mean_step_ns(document: dict[str, Any]) -> float:
@@ -188,8 +188,8 @@ def test_h200_ranks(
     document = diagnose(ranks)
     accounts_exactly(document, bounded=False)
     assert document["trace"]["ranks"] == 4
-    assert [lane["rank"] for lane in document["accounting"]] == [0, 1, 2, 3]
-    lengths = [lane["wall_ns"] for lane in document["accounting"]]
+    assert [gpu["rank"] for gpu in document["accounting"]] == [0, 1, 2, 3]
+    lengths = [gpu["wall_ns"] for gpu in document["accounting"]]
     assert max(lengths) < 1.2 * statistics.median(lengths)
     if job == "ddp_straggler":
         first = document["findings"][0]

@@ -137,9 +137,9 @@ def check_document(found: Any) -> None:
     assert 0 <= first <= last < trace["steps"]
     assert 0 < steps["median"] <= steps["p95"]
     assert len(found["accounting"]) == trace["devices"]
-    for lane in found["accounting"]:
-        assert "unexplained" in lane["idle_by_cause_ns"]
-        assert all(isinstance(ns, int) for ns in lane["idle_by_cause_ns"].values())
+    for gpu in found["accounting"]:
+        assert "unexplained" in gpu["idle_by_cause_ns"]
+        assert all(isinstance(ns, int) for ns in gpu["idle_by_cause_ns"].values())
     for finding in found["findings"]:
         assert CAUSES.fullmatch(finding["cause"])
         assert finding["severity"] in ("high", "medium", "low")
@@ -217,10 +217,10 @@ def test_steps(document: Any, command: Stepscope, starved: Path) -> None:
     for row in rows:
         assert row["wall_ns"] == row["end_ns"] - row["start_ns"]
         assert row["wall_ns"] == sum(row[f"{part}_ns"] for part in parts)
-    lane = document["accounting"][0]
+    gpu = document["accounting"][0]
     steady = [row for row in rows if row["steady"]]
     for name in ("wall", *parts):
-        assert sum(row[f"{name}_ns"] for row in steady) == lane[f"{name}_ns"]
+        assert sum(row[f"{name}_ns"] for row in steady) == gpu[f"{name}_ns"]
     shown = command("steps", starved)
     assert len(shown.stdout.splitlines()) == len(rows) + 4
     assert "rank 0" in shown.stderr
@@ -343,19 +343,19 @@ def test_query_answers(sql: str, format_: str, command: Stepscope, starved: Path
 def test_info(command: Stepscope, starved: Path) -> None:
     found = command.json("info", starved)
     assert found["schema"] == "stepscope.info/1"
-    (member,) = found["traces"]
-    meta = member["meta"]
-    assert (member["path"], member["rank"]) == (str(starved), 0)
+    (rank_trace,) = found["traces"]
+    meta = rank_trace["meta"]
+    assert (rank_trace["path"], rank_trace["rank"]) == (str(starved), 0)
     assert meta["source"] == "nsys"
     assert meta["schema_version"] == 1
     assert meta["input_name"] == starved.name
-    assert {absent["table"] for absent in meta["absent"]}
+    assert {missing["table"] for missing in meta["missing"]}
     count = " UNION ALL ".join(f"SELECT '{t}', count(*) FROM {t}" for t in meta["rows"])
     assert dict(command.json("query", starved, count)["rows"]) == meta["rows"]
     text = command("info", starved).stdout
     for table in meta["rows"]:
         assert table in text
-    assert "absent" in text
+    assert "missing" in text
 
 
 def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> None:
@@ -386,9 +386,9 @@ def test_help_and_version(command: Stepscope) -> None:
 
     text = command("--help").stdout
     assert command("-h").stdout == text
-    for name, says in COMMANDS.items():
+    for name, message in COMMANDS.items():
         assert name in text
-        assert " ".join(says.split()) in " ".join(text.split())
+        assert " ".join(message.split()) in " ".join(text.split())
         own = command(name, "--help").stdout
         assert own.startswith(f"Usage: stepscope {name}")
         assert "--format" in own
@@ -396,7 +396,7 @@ def test_help_and_version(command: Stepscope) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["diagnoze", "x"], "did you mean 'diagnose'?"),
         (["step"], "did you mean 'steps'?"),
@@ -416,10 +416,10 @@ def test_help_and_version(command: Stepscope) -> None:
         (["\x1b[31mred"], "no command"),
     ],
 )
-def test_wrong_usage(arguments: list[str], says: str, command: Stepscope) -> None:
+def test_wrong_usage(arguments: list[str], message: str, command: Stepscope) -> None:
     done = command(*arguments, expect=2)
     assert done.stdout == ""
-    assert says in is_one_line(done.stderr)
+    assert message in is_one_line(done.stderr)
 
 
 def test_without_arguments(command: Stepscope) -> None:

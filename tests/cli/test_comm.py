@@ -25,7 +25,7 @@ def test_formats_say_the_same(ranks: list[Path], reader: Stepscope) -> None:
     assert document["schema"] == "stepscope.comm/1"
     assert (document["ranks"], len(document["arrivals"])) == (2, 2)
     (operation,) = document["operations"]
-    parts = operation["waiting_ns"] + operation["transfer_ns"] + operation["absent_ns"]
+    parts = operation["waiting_ns"] + operation["transfer_ns"] + operation["missing_ns"]
     assert parts == pytest.approx(operation["time_ns"], abs=2)  # each is a rounded mean
     rows = list(csv.DictReader(io.StringIO(reader("comm", *ranks, "-f", "csv").stdout)))
     assert [row["kind"] for row in rows] == ["all_reduce"]
@@ -75,8 +75,8 @@ def test_unrelated_captures_are_no_job(
 
 def test_one_rank_says_what_it_cannot_tell(ranks: list[Path], reader: Stepscope) -> None:
     document = reader.json("comm", ranks[0])
-    assert any("only one rank" in remark for remark in document["remarks"])
-    assert any("rank 1 is not there" in remark for remark in document["remarks"])
+    assert any("only one rank" in warning for warning in document["warnings"])
+    assert any("rank 1 is not there" in warning for warning in document["warnings"])
     assert document["operations"][0]["waiting_ns"] == 0
 
 
@@ -84,5 +84,5 @@ def test_a_job_that_does_not_communicate(reader: Stepscope, tmp_path: Path) -> N
     capture = unpack(RANKS.parent / "captures/nsys/cnn_small.sqlite.xz", tmp_path)
     document = reader.json("comm", capture)
     assert document["operations"] == []
-    assert "no communication kernels" in document["remarks"][0]
+    assert "no communication kernels" in document["warnings"][0]
     assert "no communication kernels" in reader("comm", capture).stdout

@@ -35,8 +35,8 @@ def test_a_command_that_needs_another_word_shows_its_help(
 
 
 def test_a_missing_action_is_one_line(stepscope: Stepscope) -> None:
-    said = stepscope.refuses("history", "--name", "x")
-    assert said == (
+    output = stepscope.refuses("history", "--name", "x")
+    assert output == (
         "Missing argument 'ACTION'. Choose from: add, list, plot, bisect, keep, copy, log"
     )
     assert "'foo' is not one of" in stepscope.refuses("capture", "foo", "1")

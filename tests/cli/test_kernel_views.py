@@ -44,9 +44,9 @@ def test_kernels_sum_to_all_device_time(reader: Stepscope, healthy: Path) -> Non
     )[0]
     assert sum(times) == int(total["ns"])
     assert sum(int(row["calls"]) for row in table) == int(total["n"])
-    families = {row["family"] for row in table}
-    assert {"matmul", "attention", "elementwise", "normalisation", "optimizer"} <= families
-    assert "other" not in families
+    categories = {row["category"] for row in table}
+    assert {"matmul", "attention", "elementwise", "normalisation", "optimizer"} <= categories
+    assert "other" not in categories
 
 
 def test_operators_have_forward_and_backward(reader: Stepscope, attention: Path) -> None:
@@ -64,7 +64,7 @@ def test_without_operators_ranges_answer(reader: Stepscope, healthy: Path) -> No
     assert [row["phase"] for row in table[:3]] == names[:3]
 
 
-@pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "family"])
+@pytest.mark.parametrize("by", ["operator", "inner", "range", "module", "source", "category"])
 def test_every_grouping_keeps_the_time(reader: Stepscope, attention: Path, by: str) -> None:
     document: dict[str, Any] = reader.json("operators", attention, "--by", by)
     assert document["schema"] == "stepscope.operators/1"

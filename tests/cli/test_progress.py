@@ -79,8 +79,8 @@ def test_a_dumb_terminal_shows_nothing(reader: Stepscope, sqlite_capture: Path) 
 
 
 def test_work_inside_work_is_told_whole() -> None:
-    told: list[str | None] = []
-    progress.watch(told.append)
+    answer: list[str | None] = []
+    progress.watch(answer.append)
     try:
         for _ in progress.each([1, 2], "Run", str):
             for _ in progress.each(["a"], "Reading", str):
@@ -92,7 +92,7 @@ def test_work_inside_work_is_told_whole() -> None:
             fails()
     finally:
         progress.watch(None)
-    assert told == [
+    assert answer == [
         "Run 1 (1 of 2)", "Run 1 (1 of 2), Reading a", "Run 1 (1 of 2)",
         "Run 2 (2 of 2)", "Run 2 (2 of 2), Reading a", "Run 2 (2 of 2)", None, "Reading x", None,
     ]  # fmt: skip

@@ -107,7 +107,7 @@ def test_an_unknown_range_is_an_empty_answer(capture: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["-r", "cuda_api_summ"], "did you mean 'cuda_api_sum'"),
         (["-r", "cuda_api_sum", "-f", "cvs"], "did you mean 'csv'"),
@@ -117,8 +117,8 @@ def test_an_unknown_range_is_an_empty_answer(capture: Path) -> None:
         (["-r", "cuda_api_sum", "--filter-time", "5"], "a window is"),
     ],
 )
-def test_wrong_options_are_one_line(capture: Path, arguments: list[str], says: str) -> None:
-    assert says in failure("stats", *arguments, capture)
+def test_wrong_options_are_one_line(capture: Path, arguments: list[str], message: str) -> None:
+    assert message in failure("stats", *arguments, capture)
 
 
 def test_help_on_reports_and_rules() -> None:

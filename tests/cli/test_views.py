@@ -33,7 +33,7 @@ def steps(devices: int, count: int, *, steady_from: int = 0) -> pa.Table:
 def kernels(count: int) -> pa.Table:
     rows = [
         {
-            "family": "elementwise", "kernel": f"{KERNEL}_{number}", "math": "16bit",
+            "category": "elementwise", "kernel": f"{KERNEL}_{number}", "math": "16bit",
             "calls": 120, "calls_per_step": 10.0 + number / 2, "time_ns": 123_456_789,
             "time_ns_per_step": 10_288_066, "share_of_step": 0.5144, "median_ns": 14_208,
             "bytes": None, "bytes_per_s": 3_149_992_931_836 if number else None,

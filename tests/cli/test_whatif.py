@@ -50,7 +50,7 @@ def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ((), "nothing to change"),
         (("--free", "tea"), "'tea' is no cause of idle time"),
@@ -66,11 +66,11 @@ def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
     ],
 )
 def test_what_cannot_be_is_refused(
-    arguments: tuple[str, ...], says: str, reader: Stepscope, capture: Path
+    arguments: tuple[str, ...], message: str, reader: Stepscope, capture: Path
 ):
     done = reader("whatif", capture, *arguments, expect=2)
     assert done.stdout == ""
-    assert says in is_one_line(done.stderr)
+    assert message in is_one_line(done.stderr)
 
 
 def test_critical_path(reader: Stepscope, capture: Path):

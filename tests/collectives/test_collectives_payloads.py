@@ -55,8 +55,8 @@ def annotated(
     def reader(table: str, *columns: str) -> Frame:
         return ranges if table == "range" else read(table, *columns)
 
-    lane = replace(bare.lane, call=np.arange(n), host=replace(bare.lane.host, api=api))
-    return replace(bare, lane=lane, read=reader)
+    gpu = replace(bare.gpu, call=np.arange(n), host=replace(bare.gpu.host, api=api))
+    return replace(bare, gpu=gpu, read=reader)
 
 
 def sizes(found: Any) -> list[int]:
@@ -68,8 +68,8 @@ OPS = [Op(100 * US, 150 * US), Op(300 * US, 330 * US, name=GATHER)]
 
 def test_sizes_and_communicator_by_hand() -> None:
     """An all-gather's payload states one rank's part: the message is that of both."""
-    told = [payload(4096), payload(1000)]
-    found = match([annotated(rank, OPS, told) for rank in (0, 1)])
+    answer = [payload(4096), payload(1000)]
+    found = match([annotated(rank, OPS, answer) for rank in (0, 1)])
     assert found is not None
     assert sizes(found) == [4096, 2000]
     assert found.instances.size.tolist() == [2, 2]
@@ -86,8 +86,8 @@ def test_without_all_ranks_parts_stay_unknown() -> None:
 
 def test_two_communicators_are_told_apart() -> None:
     ops = [Op((100 + 100 * i) * US, (150 + 100 * i) * US, name=ALL_REDUCE) for i in range(4)]
-    told = [payload(8, communicator=1 + i % 2) for i in range(4)]
-    found = match([annotated(rank, ops, told) for rank in (0, 1)])
+    answer = [payload(8, communicator=1 + i % 2) for i in range(4)]
+    found = match([annotated(rank, ops, answer) for rank in (0, 1)])
     assert found is not None
     assert len(found.channels) == 2
 
@@ -97,15 +97,15 @@ def test_what_is_not_stated_stays_unknown() -> None:
         found = match([annotated(rank, OPS, [bad, bad]) for rank in (0, 1)])
         assert found is not None
         assert sizes(found) == [-1, -1], bad
-    told = [payload(8), payload(8)]
+    answer = [payload(8), payload(8)]
     for other in ({"domain": "mine"}, {"late": True}):
-        found = match([annotated(rank, OPS, told, **other) for rank in (0, 1)])  # type: ignore[arg-type]
+        found = match([annotated(rank, OPS, answer, **other) for rank in (0, 1)])  # type: ignore[arg-type]
         assert found is not None
         assert sizes(found) == [-1, -1], other
 
 
 def test_what_the_framework_says_comes_first() -> None:
-    said = {
+    output = {
         "name": "allreduce",
         "dtype": "Float",
         "in_elements": 100,
@@ -113,7 +113,7 @@ def test_what_the_framework_says_comes_first() -> None:
         "group_ranks": "[0, 1]",
         "group_size": 2,
     }
-    ops = [Op(100 * US, 150 * US, said=said), Op(300 * US, 330 * US)]
+    ops = [Op(100 * US, 150 * US, output=output), Op(300 * US, 330 * US)]
     found = match([annotated(rank, ops, [payload(1), payload(64)]) for rank in (0, 1)])
     assert found is not None
     assert sorted(sizes(found)) == [64, 400]

@@ -13,13 +13,13 @@ def kernel(
     ns: float = 1000.0,
     *,
     calls: float = 1.0,
-    family: str = "matmul",
+    category: str = "matmul",
     grid: int = 1,
     name: str = "",
     error: float = 0.0,
 ) -> KernelUse:
     return KernelUse(
-        name or label, label, family, (grid, 1, 1), (128, 1, 1), calls, ns, error, "", ""
+        name or label, label, category, (grid, 1, 1), (128, 1, 1), calls, ns, error, "", ""
     )
 
 

@@ -235,7 +235,7 @@ def test_history_refuses_what_ends_with_the_process(captures: tuple[str, str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("list", "--latest", "3"), "history list has no --latest"),
         (("keep", "--latest", "3", "--figure", "step_ms"), "history keep has no --figure"),
@@ -246,15 +246,15 @@ def test_history_refuses_what_ends_with_the_process(captures: tuple[str, str]) -
     ],
 )
 def test_history_refuses_what_would_not_count(
-    captures: tuple[str, str], arguments: tuple[str, ...], says: str
+    captures: tuple[str, str], arguments: tuple[str, ...], message: str
 ) -> None:
     run(history, "add", captures[0])
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         run(history, *arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("compare", "--before", "x"), "go together"),
         (("compare", "x", "--before", "x"), "not both"),
@@ -268,11 +268,11 @@ def test_history_refuses_what_would_not_count(
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.sqlite").write_bytes(b"no capture: reading it would say so")
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         run(*arguments)
 
 
@@ -291,8 +291,8 @@ def test_captures_of_other_jobs_are_not_judged_as_one(
 def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str]) -> None:
     for capture in captures:
         run(history, "add", capture, "--name", "x")
-    said = run(history, "bisect")[1]
-    assert said.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.\n")
+    output = run(history, "bisect")[1]
+    assert output.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.\n")
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
 
 

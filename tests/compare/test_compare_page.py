@@ -24,7 +24,7 @@ def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> N
     device = pair.jobs["before"].views.aligned.of(0)
     e, step = device.explanation, device.median
     begin, end = int(e.bounds_ns[step]), int(e.bounds_ns[step + 1])
-    told = {
+    answer = {
         (int(a) - begin, int(b) - begin, IDS[c])
         for a, b, c in zip(
             *(e.gaps.segments[k].tolist() for k in ("start_ns", "end_ns", "cause")), strict=True
@@ -33,8 +33,8 @@ def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> N
     }
     idle = pair.comparison.runs[0].idle
     assert len(idle) > 10
-    assert set(idle[1:-1]) <= told
-    left_out = [b - a for a, b, c in told - set(idle)]
+    assert set(idle[1:-1]) <= answer
+    left_out = [b - a for a, b, c in answer - set(idle)]
     assert max(left_out) <= (end - begin) // 600
 
 

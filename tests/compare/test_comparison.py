@@ -93,7 +93,7 @@ def test_a_finding_that_sank_under_its_threshold_says_what_its_time_did() -> Non
     assert (one.fate, one.before_ns, one.after_ns) == ("larger", 1_000_000, None)
     assert (one.idle_before_ns, one.idle_after_ns) == (1_000_000, 1_500_000)
     assert found.predictions == []  # nothing was repaired
-    assert "went" not in found.says
+    assert "went" not in found.message
     assert all(moved.difference_ns == 500_000 for moved in found.causes)
     row = next(line for line in compare_text(found).splitlines() if " larger " in line)
     assert row.split() == ["host_sync", "larger", "1.0", "ms", "[1.5", "ms]", "+0.50", "ms"]
@@ -116,7 +116,7 @@ def test_a_slower_host_is_not_called_a_slower_program() -> None:
     assert compare([run(0.5, 4000)], [run(8, 4100)]).verdict == "slower"
     found = compare([run(0.5, 4000)], [run(6, 5600)])
     assert found.verdict == "not_comparable"
-    assert "host_pace" in found.says
+    assert "host_pace" in found.message
     # a host that is 1.4 times slower does not make the step four times as long
     assert compare([run(0.5, 4000)], [run(32, 5600)]).verdict == "slower"
 
@@ -128,9 +128,9 @@ def test_counts_have_no_noise() -> None:
 
     found = compare([run(600)], [run(660)])
     assert found.verdict == "no_difference"
-    assert found.says.endswith("; yet a step has 660 launches instead of 600")
-    assert "yet" not in compare([run(600)], [run(605)]).says
-    assert "launches instead" not in compare([run(600)], [run(660, "kineto")]).says
+    assert found.message.endswith("; yet a step has 660 launches instead of 600")
+    assert "yet" not in compare([run(600)], [run(605)]).message
+    assert "launches instead" not in compare([run(600)], [run(660, "kineto")]).message
 
 
 def test_another_tool_is_said_and_bounds_the_claim() -> None:
@@ -150,7 +150,7 @@ def test_without_steps_there_is_nothing_to_compare() -> None:
     whole = shifted(5, setup={"steps_found_by": "whole_capture"})
     found = compare([shifted(0)], [whole])
     assert found.verdict == "not_comparable"
-    assert "no repeating step" in found.says
+    assert "no repeating step" in found.message
 
 
 def test_several_captures_are_one_run() -> None:
@@ -312,7 +312,7 @@ def test_five_percent_in_one_kernel_inside_noisy_steps(factor: float, tmp_path: 
     assert changed
     assert {name for k in changed for name in k.after} == {heavy.label}
     assert changed[0].each_ratio == pytest.approx(factor, abs=0.005)
-    assert heavy.label in found.says
+    assert heavy.label in found.message
     # and noise alone names nothing
     again = compare([before], [of(edited(capture, tmp_path, noise=0.3, seed=3))])
     assert [k for k in again.kernels if k.changed] == []

@@ -68,7 +68,7 @@ def test_every_budget_is_held_against_its_figure() -> None:
 def test_what_a_capture_cannot_tell_fails_unless_it_may() -> None:
     found = judged([run(10)], [], limits={"peak_memory_bytes": 1})
     assert [c.status for c in found.checks] == ["cannot_tell"]
-    assert "profile_memory" in found.checks[0].says
+    assert "profile_memory" in found.checks[0].message
     assert not found.passed
     assert judged([run(10)], [], limits={"peak_memory_bytes": 1}, allow_missing=True).passed
 
@@ -105,7 +105,7 @@ def test_a_slower_host_fails_nothing_but_is_said() -> None:
 
     found = judged([on(5600, 13, 3.2)], [on(4000, 10, 0)])
     assert [c.status for c in found.checks] == ["cannot_tell"]
-    assert "host_pace" in found.checks[0].says
+    assert "host_pace" in found.checks[0].message
     assert found.passed
 
 
@@ -145,7 +145,7 @@ def test_rules_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("[gate", "is no TOML"),
         ("gate = 1", "must be a table"),
@@ -167,10 +167,10 @@ def test_rules_are_read(tmp_path: Path) -> None:
         ("[gate]\nbudget = 1", "must be a table"),
     ],
 )
-def test_wrong_rules_are_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_wrong_rules_are_one_sentence(text: str, output: str, tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         read_rules(file)
 
 
@@ -299,7 +299,7 @@ def damaged(change: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (b"{", "is no baseline, or a damaged one"),
         (b"[]", "is no baseline"),
@@ -320,10 +320,10 @@ def damaged(change: Any) -> bytes:
         (b'{"runs": ' + b"9" * 5000 + b"}", "is no baseline"),
     ],
 )
-def test_a_damaged_baseline_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_damaged_baseline_is_one_sentence(content: bytes, output: str, tmp_path: Path) -> None:
     file = tmp_path / "base.json"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         read_baseline(file)
 
 

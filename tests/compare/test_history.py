@@ -143,7 +143,7 @@ def test_a_file_that_stays_locked_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "output"),
     [
         ("UPDATE entry SET name = x'ff' WHERE id = 2", "entry 2 of .*a name is no text"),
         ("UPDATE entry SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "damaged or no history"),
@@ -157,12 +157,12 @@ def test_a_file_that_stays_locked_is_one_sentence(
         ("DROP TABLE figure", "no such table"),
     ],
 )
-def test_cells_of_other_types_are_one_sentence(statement: str, said: str, tmp_path: Path) -> None:
+def test_cells_of_other_types_are_one_sentence(statement: str, output: str, tmp_path: Path) -> None:
     path = filled(tmp_path / "h.sqlite", [10, 11, 12])
     with sqlite3.connect(path) as other:
         other.execute(statement)
     other.close()
-    with History(path) as history, pytest.raises(InputError, match=said):
+    with History(path) as history, pytest.raises(InputError, match=output):
         assert not history.entries() or history.profile(2)
 
 
@@ -228,10 +228,10 @@ def test_plot_and_bisect_name_the_change(tmp_path: Path, monkeypatch: pytest.Mon
     page = render.plot_html(plot)
     assert "<script" not in page
     assert "stroke-dasharray" in page
-    said = history_bisect(path, "gpt", "step_ms")
-    assert "c006" in said
-    assert "c007" in said
-    assert "the step is 30 % longer" in said
+    output = history_bisect(path, "gpt", "step_ms")
+    assert "c006" in output
+    assert "c007" in output
+    assert "the step is 30 % longer" in output
     assert "No change" in history_bisect(path, "", "step_ms", bad="c003")
     with pytest.raises(UsageError, match="no run of revision"):
         history_bisect(path, "", "step_ms", good="zzz")

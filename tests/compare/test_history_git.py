@@ -85,9 +85,9 @@ def measured(repository: Repository, tmp_path: Path) -> Measured:
     return found
 
 
-def next_of(said: str, repository: Repository) -> int | None:
+def next_of(output: str, repository: Repository) -> int | None:
     """Number of the commit that is to be measured next."""
-    for line in said.splitlines():
+    for line in output.splitlines():
         if line.startswith("Measure "):
             name = line.split()[1]
             (number,) = (n for n, c in enumerate(repository.commits) if c.startswith(name))
@@ -99,8 +99,8 @@ def next_of(said: str, repository: Repository) -> int | None:
 def test_following_it_ends_at_the_slow_commit(measured: Measured) -> None:
     asked = []
     for _ in range(8):
-        said = measured.bisect()
-        number = next_of(said, measured.repository)
+        output = measured.bisect()
+        number = next_of(output, measured.repository)
         if number is None:
             break
         asked.append(number)
@@ -108,8 +108,8 @@ def test_following_it_ends_at_the_slow_commit(measured: Measured) -> None:
         measured.add(number, 2, short=True)
     assert asked == [12, 14, 13]
     slow = measured.repository.commits[SLOW]
-    assert f"It came with {slow[:12]} (c{SLOW})." in said
-    assert "% longer" in said  # and the runs of both are compared
+    assert f"It came with {slow[:12]} (c{SLOW})." in output
+    assert "% longer" in output  # and the runs of both are compared
 
 
 def test_commits_that_cannot_be_measured_are_gone_around(measured: Measured) -> None:
@@ -117,8 +117,8 @@ def test_commits_that_cannot_be_measured_are_gone_around(measured: Measured) -> 
     skipped = [commits[12]]
     asked = []
     for _ in range(12):
-        said = measured.bisect(skip=skipped)
-        number = next_of(said, measured.repository)
+        output = measured.bisect(skip=skipped)
+        number = next_of(output, measured.repository)
         if number is None:
             break
         asked.append(number)
@@ -128,15 +128,15 @@ def test_commits_that_cannot_be_measured_are_gone_around(measured: Measured) -> 
             measured.add(number, 2)
     assert 12 not in asked
     assert asked.count(SLOW - 2) == 1
-    tail = said.splitlines()
+    tail = output.splitlines()
     at = tail.index("It came with one of these, of which only the last was measured:")
     assert [line.split()[1] for line in tail[at + 1 : at + 4]] == ["(c11)", "(c12)", "(c13)"]
 
 
 def test_ends_may_be_named(measured: Measured) -> None:
     commits = measured.repository.commits
-    said = measured.bisect(bad=commits[7])
-    assert said == "No change of level of step_ms is between these runs.\n"
+    output = measured.bisect(bad=commits[7])
+    assert output == "No change of level of step_ms is between these runs.\n"
     assert next_of(measured.bisect(good=commits[5][:8]), measured.repository) == 12
 
 

@@ -250,15 +250,15 @@ def test_no_file_tells_to_install_stepscope_from_an_index() -> None:
     if done.returncode:
         pytest.skip("needs a git checkout")
     paths = [ROOT / name for name in done.stdout.split("\0") if name]
-    told = []
+    answer = []
     for path in paths:
         if path == Path(__file__) or not path.is_file():
             continue
         data = path.read_bytes()
         if b"stepscope" in data and b"\0" not in data[:4096]:
             text = data.decode("utf-8", "replace")
-            told += [f"{path}: {match[0]}" for match in FROM_AN_INDEX.finditer(text)]
-    assert told == []
+            answer += [f"{path}: {match[0]}" for match in FROM_AN_INDEX.finditer(text)]
+    assert answer == []
     assert len(paths) > 500
 
 

@@ -53,8 +53,8 @@ def test_a_kernel_in_the_place_of_another_is_renamed() -> None:
 
 
 def test_several_kernels_in_one_place_are_fused_or_split() -> None:
-    parts = [kernel("mul", calls=2), kernel("add", family="elementwise")]
-    fused = kernel("triton", family="compiled")
+    parts = [kernel("mul", calls=2), kernel("add", category="elementwise")]
+    fused = kernel("triton", category="compiled")
     before, after = [A, *parts, C], [A, fused, C]
     order = [0, 1, 1, 2, 3]
     assert Match("fused", (1, 2), (1,)) in relations(before, after, order, [0, 1, 2])

@@ -76,9 +76,9 @@ def test_the_error_and_its_degrees_make_a_test_of_its_size(n: int, follows: floa
     for i in range(1, n + 30):
         shocks[i] = follows * shocks[i - 1] + shocks[i]
     series = shocks[30:].T
-    told = [slow_waves(row) for row in series]
+    answer = [slow_waves(row) for row in series]
     factor = _quantile(0.975, wave_count(n)) * math.sqrt(missed(n))
-    called = np.mean([abs(r.mean()) > factor * e for r, (e, _) in zip(series, told, strict=True)])
+    called = np.mean([abs(r.mean()) > factor * e for r, (e, _) in zip(series, answer, strict=True)])
     assert called <= 0.06  # three standard deviations of 4000 series
     assert called >= (0.03 if follows else 0.01)
 

@@ -69,8 +69,8 @@ def test_kernels_highlighted_in_the_steps_are_those_of_the_table(
     assert any(k.relation != "same" for k in kernels)
     for side in SIDES:
         found = per_step(steps[side], "operations", "kernel", "u4", len(kernels))
-        told = [getattr(k, f"{side}_ns") for k in kernels]
-        assert np.abs(found - told).max() <= 0.5
+        answer = [getattr(k, f"{side}_ns") for k in kernels]
+        assert np.abs(found - answer).max() <= 0.5
 
 
 def test_ranges_and_operators_are_those_of_the_tables(
@@ -79,8 +79,8 @@ def test_ranges_and_operators_are_those_of_the_tables(
     for key, places in (("range", pair.comparison.ranges), ("operator", pair.comparison.operators)):
         for side in SIDES:
             found = per_step(steps[side], "operations", key, "u4", len(places))
-            told = np.array([getattr(p, f"device_{side}_ns") for p in places])
-            assert np.abs(found - told).max(initial=0) <= 0.5
+            answer = np.array([getattr(p, f"device_{side}_ns") for p in places])
+            assert np.abs(found - answer).max(initial=0) <= 0.5
     assert len(pair.comparison.ranges) > 3
 
 
@@ -91,8 +91,8 @@ def test_causes_are_the_parts_of_the_comparison(
         found = per_step(steps[side], "pieces", "code", "u1", len(KEYS))
         for part in pair.comparison.parts:
             key = PARTS.get(part.part) or part.part.replace("idle:", "idle_")
-            told = getattr(part, f"{side}_ns")
-            assert abs(found[KEYS.index(key)] - told) <= 1, part.part  # the parts' rounding
+            answer = getattr(part, f"{side}_ns")
+            assert abs(found[KEYS.index(key)] - answer) <= 1, part.part  # the parts' rounding
 
 
 def test_every_kernel_is_in_the_row_that_names_it(pair: Pair) -> None:
@@ -133,13 +133,13 @@ def test_of_very_many_operations_the_longest_are_drawn(
 
 
 def test_what_is_not_there_is_said(pair: Pair) -> None:
-    for side, device, step, says in (
+    for side, device, step, message in (
         ("between", 0, 0, "neither before nor after"),
         ("before", 5, 0, "no device 5"),
         ("after", 0, 99, "no step 99"),
         ("after", 0, -1, "no step -1"),
     ):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=message):
             pair.step(side, device, step)
 
 

@@ -143,9 +143,9 @@ def test_several_processes_of_one_capture_become_ranks(tmp_path: Path) -> None:
         ]  # fmt: skip
     diagnosis, job = diagnosed(build, tmp_path)
     assert diagnosis.trace.ranks == 2
-    assert [lane.rank for lane in diagnosis.accounting] == [0, 1]
+    assert [gpu.rank for gpu in diagnosis.accounting] == [0, 1]
     assert diagnosis.findings[0].ranks == [0, 1]
-    assert any("2 processes" in remark for remark in diagnosis.warnings)
+    assert any("2 processes" in warning for warning in diagnosis.warnings)
     for evidence in diagnosis.findings[0].evidence:
         assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
 
@@ -156,12 +156,12 @@ def test_every_cause_is_complete() -> None:
             "gpu_bound_healthy", "insufficient_data"} <= set(found)  # fmt: skip
     for name, cause in found.items():
         assert cause.id == name
-        for text in (cause.title, cause.definition, cause.look_alikes, cause.reference):
+        for text in (cause.title, cause.definition, cause.differential, cause.reference):
             assert text
 
 
 @pytest.mark.parametrize(
-    ("cause", "said"),
+    ("cause", "output"),
     [
         ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None)', "has no time_sql"),
         ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None, time_sql=" ")', "0.0 ms"),
@@ -170,7 +170,7 @@ def test_every_cause_is_complete() -> None:
     ],
 )
 def test_an_incomplete_cause_is_refused_when_it_is_registered(
-    cause: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cause: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import stepscope.diagnosis.causes as package
 
@@ -180,7 +180,7 @@ def test_an_incomplete_cause_is_refused_when_it_is_registered(
     monkeypatch.delitem(sys.modules, f"{package.__name__}.gpu_throttled", raising=False)
     causes.cache_clear()
     try:
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(TypeError, match=output):
             causes()
     finally:
         sys.modules.pop(f"{package.__name__}.gpu_throttled", None)
@@ -193,14 +193,14 @@ def test_causes_without_idle_time_say_what_theirs_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "output"),
     [
         (1, "1 worker, 1 pause, 1 launch, 1 of 1 step"),
         (2, "2 workers, 2 pauses, 2 launches, 2 of 2 steps"),
         (21, "21 workers, 21 pauses, 21 launches, 21 of 21 steps"),
     ],
 )
-def test_what_a_figure_counts_agrees_with_it(value: int, said: str) -> None:
+def test_what_a_figure_counts_agrees_with_it(value: int, output: str) -> None:
     evidence = [Evidence("n", value, "count", "SELECT 1", 1)]
-    assert filled("{n} workers, {n} pauses, {n} launches, {n} of {n} steps", evidence, {}) == said
+    assert filled("{n} workers, {n} pauses, {n} launches, {n} of {n} steps", evidence, {}) == output
     assert filled("{n} times as long", evidence, {}) == f"{value} times as long"

@@ -91,8 +91,8 @@ def test_waits_of_the_logger_of_ddp_are_no_finding(tmp_path: Path) -> None:
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
     assert "host_sync" not in {f.cause for f in found.findings}
-    (said,) = [r for r in found.warnings if "DistributedDataParallel makes itself" in r]
-    assert "this passes" in said
+    (output,) = [r for r in found.warnings if "DistributedDataParallel makes itself" in r]
+    assert "this passes" in output
 
 
 def test_the_programs_own_waits_stay_one(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_unexplained_idle_time_names_where_it_lies(tmp_path: Path) -> None:
         at += 4_020
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
-    (said,) = [r for r in found.warnings if "that the capture does not hold" in r]
-    assert "while the launching threads are in no CUDA call" in said
-    assert "on stream 7" in said
-    assert "stepscope run --waits" in said
+    (output,) = [r for r in found.warnings if "that the capture does not hold" in r]
+    assert "while the launching threads are in no CUDA call" in output
+    assert "on stream 7" in output
+    assert "stepscope run --waits" in output
 
 
 @pytest.mark.parametrize("equal", [True, False])
@@ -158,8 +158,8 @@ def test_pauses_of_one_length_are_the_slices_of_another_program(
         at = time
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
-    (said,) = [r for r in found.warnings if "that the capture does not hold" in r]
-    assert ("another program" in said) == equal
+    (output,) = [r for r in found.warnings if "that the capture does not hold" in r]
+    assert ("another program" in output) == equal
 
 
 def test_small_copies_of_a_real_run_are_no_bandwidth(tmp_path: Path) -> None:

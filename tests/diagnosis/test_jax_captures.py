@@ -49,4 +49,4 @@ def test_ranges_of_xla_mean_jax(tmp_path: Path, name: str) -> None:
         folder = tmp_path / str(expected)
         folder.mkdir()
         (_, explanation), *_ = Job([build.trace(folder).folder]).explained.explanations
-        assert is_jax(explanation.lane) == expected
+        assert is_jax(explanation.gpu) == expected

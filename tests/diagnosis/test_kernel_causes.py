@@ -1,4 +1,4 @@
-"""Causes inside the kernels: on hand-made steps, and their nearest look-alikes."""
+"""Causes inside the kernels: on hand-made steps, and their nearest differential."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
         steps.step(i, ("forward", [(FP32, 500.0), (NORM, 50.0)] * 4))
     diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "low_precision_unused")
-    # data sheet of the H200: 67 TFLOP/s against 494, of which 0.8 and 0.55 are attained
+    # datasheet of the H200: 67 TFLOP/s against 494, of which 0.8 and 0.55 are achieved
     ratio = 494 / 67 * 0.55 / 0.8
     assert finding.time_ns_per_step == pytest.approx(2_000_000 * (1 - 1 / ratio), rel=1e-3)
     assert finding.prediction_low_ns < finding.predicted_step_ns < finding.prediction_high_ns
@@ -234,7 +234,7 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "kernel"),
+    ("gemm", "kernel"),
     [
         ("Tesla P100", FP32),
         ("an unknown device", FP32),
@@ -243,10 +243,10 @@ def test_products_without_tensor_cores(tmp_path: Path) -> None:
         ("NVIDIA H200", "ampere_dgemm_128x64_nn"),
     ],
 )
-def test_no_better_cores_or_already_used(tmp_path: Path, product: str, kernel: str) -> None:
+def test_no_better_cores_or_already_used(tmp_path: Path, gemm: str, kernel: str) -> None:
     steps = Steps()
     steps.build.rows["device"] = []
-    steps.build.gpu(product)
+    steps.build.gpu(gemm)
     for i in range(STEPS):
         steps.step(i, ("forward", [(kernel, 500.0), (NORM, 50.0)] * 4))
     diagnosis, _ = steps.diagnose(tmp_path)
@@ -359,11 +359,11 @@ def test_a_report_goes_on_to_the_cause_inside_the_kernel(tmp_path: Path) -> None
     (inside,) = finding.inside
     assert (inside.limiter, inside.launch, inside.same_grid) == ("small_grid", 9, True)
     assert inside.share == 1
-    assert "1 of 132 multiprocessors" in inside.message
+    assert "1 of 132 SMs" in inside.message
     assert only(Job([folder]).diagnose(), "inefficient_kernel").inside == []
     nothing = Job([folder]).diagnose([written(tmp_path / "other.csv", units, rows[:2])])
     assert only(nothing, "inefficient_kernel").inside == []
-    assert any("hold none of the kernels" in remark for remark in nothing.warnings)
+    assert any("hold none of the kernels" in warning for warning in nothing.warnings)
     text = diagnosis_markdown(Job([folder]).diagnose([report]))
     assert "inside" in text
     assert "grid too small" in text

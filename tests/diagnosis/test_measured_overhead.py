@@ -33,22 +33,22 @@ def stretch(build: Build, start: float, end: float, steps: int, *, recorded: boo
 
 def test_the_difference_of_the_means_is_said_with_its_evidence(tmp_path: Path) -> None:
     found = diagnosed(busy(8_000.0), tmp_path)
-    (said,) = [text for text in found.warnings if "profiler overhead" in text]
-    assert "2.0 ms of each step" in said
-    assert "10 steps of the same run that were not recorded took 8.0 ms" in said
+    (output,) = [text for text in found.warnings if "profiler overhead" in text]
+    assert "2.0 ms of each step" in output
+    assert "10 steps of the same run that were not recorded took 8.0 ms" in output
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["profiler_overhead_ns"] == 2_000_000
     cost = found.profiler_overhead
     assert cost is not None
     assert (cost.measured_ns, cost.how) == (2_000_000, "unrecorded steps")
     assert (cost.low_ns, cost.high_ns) == (about["least_overhead_ns"], about["most_overhead_ns"])
-    assert unsupported(said, found.evidence, []) == []
+    assert unsupported(output, found.evidence, []) == []
 
 
 def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> None:
     found = diagnosed(busy(9_500.0, jitter_us=3_000.0), tmp_path)
-    (said,) = [text for text in found.warnings if "profiler overhead" in text]
-    assert "too small to tell" in said
+    (output,) = [text for text in found.warnings if "profiler overhead" in text]
+    assert "too small to tell" in output
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["least_overhead_ns"] < 0 < about["most_overhead_ns"]
     # two standard errors of the difference of two means, by the sample deviation of 3 ms

@@ -206,7 +206,7 @@ def test_waiting_for_a_late_rank_is_not_exposed_communication(tmp_path: Path) ->
     job = job_of(tmp_path, range(2), load=lambda r, i: 8_100 if r == 1 else 100)
     diagnosis = job.diagnose()
     assert [finding.cause for finding in diagnosis.findings] == ["straggler"]
-    assert any("busy only in appearance" in remark for remark in diagnosis.warnings)
+    assert any("busy only in appearance" in warning for warning in diagnosis.warnings)
 
 
 def test_the_late_rank_is_missing(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_late_rank_is_missing(tmp_path: Path) -> None:
     diagnosis = job.diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "rank that is not there" in diagnosis.findings[0].message
-    assert any("rank 2 is not there" in remark for remark in diagnosis.warnings)
+    assert any("rank 2 is not there" in warning for warning in diagnosis.warnings)
 
 
 def test_another_rank_is_missing(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_captures_of_different_runs_are_not_taken_for_one_job(tmp_path: Path) ->
     diagnosis = Job([path / "built.stepscope" for path in paths]).diagnose()
     assert diagnosis.verdict == "insufficient_data"
     assert "different runs" in diagnosis.findings[0].message
-    assert any("no counterpart" in remark for remark in diagnosis.warnings)
+    assert any("no counterpart" in warning for warning in diagnosis.warnings)
 
 
 def test_parts_sum_to_the_step_on_every_rank(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_the_communication_view(tmp_path: Path) -> None:
     assert (first.last, second.last) == (0, STEPS)
     assert (first.lateness_ns, second.lateness_ns) == (0, MS)
     assert first.exposed_waiting_ns == STEPS * MS
-    assert any("message sizes" in remark for remark in found.remarks)
+    assert any("message sizes" in warning for warning in found.warnings)
 
 
 def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_ranks_whose_collectives_do_not_match_are_compared_step_by_step(tmp_path
     finding = diagnosis.findings[0]
     assert finding.cause == "load_imbalance"
     assert "GPU 1 of rank 0" in finding.message
-    assert any("step by step" in remark for remark in diagnosis.warnings)
+    assert any("step by step" in warning for warning in diagnosis.warnings)
     agrees(job, diagnosis)
     rows = job.query(
         "SELECT device, step, sum(time_ns) AS ns FROM rank_time "
@@ -350,6 +350,6 @@ def test_kernels_that_communicate_and_compute_are_said_to_be_both(tmp_path: Path
     diagnosis = job.diagnose()
     assert diagnosis.findings[0].cause == "exposed_communication"
     assert any(
-        "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in remark
-        for remark in diagnosis.warnings
+        "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in warning
+        for warning in diagnosis.warnings
     )

@@ -80,7 +80,7 @@ def test_a_healthy_job_is_not_blamed_on_the_network(
     assert not causes & {"exposed_communication", "load_imbalance"}
     if source == "kineto":  # rank 1 is last at every collective, because recording slows its host
         assert diagnosis.verdict == "profiler_overhead"
-        assert any(remark.startswith("rank 1 joins last at 154 of 154") for remark in
+        assert any(warning.startswith("rank 1 joins last at 154 of 154") for warning in
                    diagnosis.warnings)  # fmt: skip
     else:  # rank 0 launches more slowly than the others
         assert [(f.cause, f.root_cause, f.ranks) for f in diagnosis.findings] == [
@@ -96,7 +96,7 @@ def test_a_rank_is_missing(
     paths = captured("ddp_straggler", "nsys")
     diagnosis = Job([paths[rank] for rank in left]).diagnose()
     assert diagnosis.verdict == verdict
-    assert any("is not there" in remark for remark in diagnosis.warnings)
+    assert any("is not there" in warning for warning in diagnosis.warnings)
 
 
 def test_both_sources_agree_on_the_bandwidth_and_the_lateness(

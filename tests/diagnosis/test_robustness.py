@@ -21,10 +21,10 @@ def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Pa
     damaged = with_lost_records(unpack(DATA / entry["file"]), tmp_path, 0.02)
     diagnosis = Job([damaged]).diagnose()
     assert diagnosis.verdict == entry["cause"]
-    for lane in diagnosis.accounting:
-        busy = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
-        assert busy + lane.memset_ns + lane.idle_ns == lane.wall_ns
-        assert sum(lane.idle_by_cause_ns.values()) == lane.idle_ns
+    for gpu in diagnosis.accounting:
+        busy = gpu.compute_ns + gpu.exposed_communication_ns + gpu.exposed_copy_ns
+        assert busy + gpu.memset_ns + gpu.idle_ns == gpu.wall_ns
+        assert sum(gpu.idle_by_cause_ns.values()) == gpu.idle_ns
 
 
 def test_a_capture_without_kernels_blames_nobody(tmp_path: Path) -> None:

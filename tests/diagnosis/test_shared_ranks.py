@@ -55,7 +55,7 @@ def test_a_gpu_that_another_process_uses(
     # 43.4 ms a step, 19.7 ms untraced without the other process
     assert 18 * MS < finding.predicted_step_ns < 26 * MS
     assert finding.prediction_high_ns > 30 * MS, "hosts are slower while they are recorded"
-    assert not any("recording explains" in remark for remark in diagnosis.warnings)
+    assert not any("recording explains" in warning for warning in diagnosis.warnings)
 
 
 def test_experts_that_get_most_tokens(captures: Callable[[str, str], list[Path]]) -> None:
@@ -66,7 +66,7 @@ def test_experts_that_get_most_tokens(captures: Callable[[str, str], list[Path]]
     assert finding.predicted_step_ns == pytest.approx(21.1 * MS, rel=0.1)
     found = job.communication
     assert {o.kind for o in found.operations} == {"all_to_all", "all_reduce"}
-    assert [g.likely for g in found.groups if "all-to-all" in g.says] == ["expert_parallel"]
+    assert [g.likely for g in found.groups if "all-to-all" in g.message] == ["expert_parallel"]
     assert not any(arrival.unmatched for arrival in found.arrivals)
 
 

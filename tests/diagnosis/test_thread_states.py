@@ -36,13 +36,15 @@ def state(build: Build, start: float, end: float, name: str, thread: int = MAIN)
 
 
 @pytest.mark.parametrize(
-    ("name", "says", "do"),
+    ("name", "message", "recommendations"),
     [
         ("disk", "waited for a disk or file system", "faster disk"),
         ("runnable", "wanted a CPU and got none", "more CPUs"),
     ],
 )
-def test_a_state_of_most_of_the_time_is_said(tmp_path: Path, name: str, says: str, do: str) -> None:
+def test_a_state_of_most_of_the_time_is_said(
+    tmp_path: Path, name: str, message: str, recommendations: str
+) -> None:
     build = Build()
     starved(build)
     for i in range(STEPS):
@@ -51,8 +53,8 @@ def test_a_state_of_most_of_the_time_is_said(tmp_path: Path, name: str, says: st
         state(build, 15_000 * i, 15_000 * i + 15_000, "runnable", thread=MAIN + 5)
     (finding, *_) = diagnosed(build, tmp_path).findings
     assert finding.cause == "input_starvation"
-    assert says in finding.message
-    assert do in finding.recommendations[0]
+    assert message in finding.message
+    assert recommendations in finding.recommendations[0]
     assert figures(finding)[f"thread_{name}_ns"] == pytest.approx(7e6, rel=0.01)
 
 

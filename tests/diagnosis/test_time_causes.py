@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.simulation.test_events import STATE, contended, save, saving, silent, step
+from tests.simulation.test_events import STATE, contended, save, saving, step, untraced
 from tests.support.build import Build
 
 from stepscope.api import Job
@@ -114,7 +114,7 @@ def test_an_emptied_cache(tmp_path: Path) -> None:
 
 def test_compiling_again_and_again(tmp_path: Path) -> None:
     build = Build()
-    for begin in silent(build):
+    for begin in untraced(build):
         build.api(begin + 7_800, begin + 7_900, "cuModuleLoadData", api="driver")
     found = diagnosed(build, tmp_path)
     assert found.verdict == "compilation_or_warmup"
@@ -167,7 +167,7 @@ def test_a_long_first_launch_alone_is_no_loading(tmp_path: Path, later: float, i
 
 def test_a_first_allocation_in_mid_run_is_no_loading(tmp_path: Path) -> None:
     build = Build()
-    for begin in silent(build):
+    for begin in untraced(build):
         build.api(begin + 200, begin + 7_900, "cudaMalloc")
     found = diagnosed(build, tmp_path)
     assert found.verdict == "allocator_churn"
@@ -177,14 +177,14 @@ def test_a_compiler_on_another_thread_counts_while_the_launching_one_is_silent(
     tmp_path: Path,
 ) -> None:
     build = Build()
-    for begin in silent(build):
+    for begin in untraced(build):
         build.range(begin + 100, begin + 7_900, "FusionKernelRuntime::compileKernel", thread=777)
     assert diagnosed(build, tmp_path).verdict == "compilation_or_warmup"
 
 
 def test_loading_that_the_tool_records_is_no_cost_of_the_tool(tmp_path: Path) -> None:
     build = Build()
-    for begin in silent(build):
+    for begin in untraced(build):
         build.overhead(begin + 100, begin + 7_900, "Lazy Function Loading")
     assert diagnosed(build, tmp_path).verdict == "compilation_or_warmup"
 
@@ -202,7 +202,7 @@ def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
     assert found.findings == []
-    assert any("first 2 steps set aside as warm-up" in remark for remark in found.warnings)
+    assert any("first 2 steps set aside as warm-up" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,25 @@ import pytest
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 
-from stepscope.activity.device import lanes
+from stepscope.activity.device import gpus
 from stepscope.diagnosis.causes import exposed_communication
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.gaps.profiler_overhead import LARGEST_PART, UNIT_COSTS, call_cost
+from stepscope.gaps.profiler_overhead import LARGEST_PART, UNIT_COSTS, call_overhead
 
 KERNELS, STEP, STEPS = 500, 10_000, 4
 
 
-def launching(kernel_us: float, *, silent_us: float = 0.0) -> Build:
+def launching(kernel_us: float, *, untraced_us: float = 0.0) -> Build:
     """Steps of 500 kernels, one every 20 us, each called 1 us after the one before has ended.
 
     Args:
         kernel_us: length of a kernel.
-        silent_us: what the host computes at the begin of each step, beyond the 10 ms of launches.
+        untraced_us: what the host computes at the begin of each step, beyond the 10 ms of launches.
     """
     build, at = Build(), 0.0
     for i in range(STEPS):
-        build.range(at, at + STEP + silent_us, f"step {i}")
-        at += silent_us
+        build.range(at, at + STEP + untraced_us, f"step {i}")
+        at += untraced_us
         for k in range(KERNELS):
             start = at + 20.0 * k + 20.0 - kernel_us
             build.kernel(start, start + kernel_us, call=(at + 20.0 * k + 1, at + 20.0 * k + 2))
@@ -40,8 +40,8 @@ def test_what_the_tool_may_have_made_is_not_claimed(tmp_path: Path) -> None:
     """3 us a call: twice the usual cost of Nsight Systems."""
     found = diagnosed(launching(17.0), tmp_path)
     assert (found.verdict, found.findings) == ("gpu_bound_healthy", [])
-    (remark,) = [text for text in found.warnings if "waits for launches" in text]
-    assert unsupported(remark, found.evidence, []) == []
+    (warning,) = [text for text in found.warnings if "waits for launches" in text]
+    assert unsupported(warning, found.evidence, []) == []
     about = {evidence.figure: evidence.value for evidence in found.evidence}
     assert about["late_launches_ns_per_step"] == pytest.approx(1.5e6, rel=0.01)
     assert about["cuda_calls_per_step"] == KERNELS
@@ -64,21 +64,21 @@ def test_what_it_cannot_have_made_is(tmp_path: Path) -> None:
 
 
 def test_the_tool_makes_no_more_than_its_part_of_a_step(tmp_path: Path) -> None:
-    (lane,) = lanes(launching(10.0).trace(tmp_path).frame)
-    cost = call_cost(lane, "nsys", 0, 2 * STEP * 100, 2)  # a tenth of a step each
+    (gpu,) = gpus(launching(10.0).trace(tmp_path).frame)
+    cost = call_overhead(gpu, "nsys", 0, 2 * STEP * 100, 2)  # a tenth of a step each
     assert cost is not None
     assert cost.calls == KERNELS / 10
     assert cost.most_ns == KERNELS / 10 * 9_000
-    quick = call_cost(lane, "nsys", 0, 100_000, 1)  # five calls in 100 us
+    quick = call_overhead(gpu, "nsys", 0, 100_000, 1)  # five calls in 100 us
     assert quick is not None
     assert quick.calls == 5
     assert quick.most_ns == pytest.approx(min(45_000, LARGEST_PART * 100_000))
-    assert call_cost(lane, "kineto", 0, 100_000, 1) is None
+    assert call_overhead(gpu, "kineto", 0, 100_000, 1) is None
 
 
 def test_a_surer_cause_comes_first(tmp_path: Path) -> None:
     """The host computes for 2 ms a step; 5 ms of late launches may be the tool's but for 0.5."""
-    found = diagnosed(launching(10.0, silent_us=2_000.0), tmp_path)
+    found = diagnosed(launching(10.0, untraced_us=2_000.0), tmp_path)
     first, second = found.findings
     assert (first.cause, second.cause) == ("host_compute", "launch_bound")
     assert second.time_ns_per_step > 2 * first.time_ns_per_step

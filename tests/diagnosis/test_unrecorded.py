@@ -46,9 +46,9 @@ def test_a_stream_that_was_busy_before_the_recording(tmp_path: Path) -> None:
     overlapped(build, 60_000)
     found = diagnosed(build, tmp_path)
     assert not {"host_sync", "blocking_copy"} & {f.cause for f in found.findings}
-    (said,) = (w for w in found.warnings if "launched before the recording" in w)
-    assert "for 59.9 ms stream 3 was busy with work that is not recorded: 'resolve'" in said
-    assert "the wait in hipMemcpyWithStream (59.9 ms) is for it" in said
+    (output,) = (w for w in found.warnings if "launched before the recording" in w)
+    assert "for 59.9 ms stream 3 was busy with work that is not recorded: 'resolve'" in output
+    assert "the wait in hipMemcpyWithStream (59.9 ms) is for it" in output
     assert found.accounting[0].idle_by_cause_ns["unexplained"] == pytest.approx(59.875e6, rel=1e-3)
 
 

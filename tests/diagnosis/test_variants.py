@@ -30,11 +30,11 @@ KINDS: dict[str, Callable[[Tables], Tables]] = {
 
 
 def whole(diagnosis: Diagnosis) -> None:
-    for lane in diagnosis.accounting:
-        busy = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
-        assert busy + lane.memset_ns + lane.idle_ns == lane.wall_ns
-        assert sum(lane.idle_by_cause_ns.values()) == lane.idle_ns
-        assert lane.idle_by_cause_ns["unexplained"] <= 0.02 * lane.wall_ns
+    for gpu in diagnosis.accounting:
+        busy = gpu.compute_ns + gpu.exposed_communication_ns + gpu.exposed_copy_ns
+        assert busy + gpu.memset_ns + gpu.idle_ns == gpu.wall_ns
+        assert sum(gpu.idle_by_cause_ns.values()) == gpu.idle_ns
+        assert gpu.idle_by_cause_ns["unexplained"] <= 0.02 * gpu.wall_ns
 
 
 SOME = ("no annotations", "lost links", "begun in mid-step", "the device's clock ahead")

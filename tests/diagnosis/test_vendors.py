@@ -91,17 +91,17 @@ def test_no_finding_on_an_amd_device_names_a_tool_of_nvidia(tmp_path: Path) -> N
     found = job.diagnose()
     assert found.findings
     for finding in found.findings:
-        said = " ".join([finding.next_capture or "", *finding.recommendations])
-        assert not any(tool in said for tool in ("nsys", "ncu ", "--waits"))
+        output = " ".join([finding.next_capture or "", *finding.recommendations])
+        assert not any(tool in output for tool in ("nsys", "ncu ", "--waits"))
 
 
 def test_advice_that_names_a_tool_of_nvidia_is_reworded(tmp_path: Path) -> None:
-    (told,) = re.findall(
+    (answer,) = re.findall(
         r'"(capture with stepscope run, [^"]*)"', inspect.getsource(profiler_overhead)
     )
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    amd = vendors.advice([told], case(waiting(tmp_path / "a", "AMD Instinct MI300X")))
+    amd = vendors.advice([answer], case(waiting(tmp_path / "a", "AMD Instinct MI300X")))
     assert "nsys" not in amd[0]
     assert "--backend torch" in amd[0]
-    assert vendors.advice([told], case(waiting(tmp_path / "b", "NVIDIA H200"))) == [told]
+    assert vendors.advice([answer], case(waiting(tmp_path / "b", "NVIDIA H200"))) == [answer]

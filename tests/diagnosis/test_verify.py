@@ -59,11 +59,11 @@ def changes(report: dict[str, Any]) -> Iterator[tuple[str, Callable[[dict[str, A
         yield f"evidence {number}", lambda r, n=number: add(r["evidence"][n], "value")
     for key in ("median", "p95", "coefficient_of_variation"):
         yield key, lambda r, key=key: add(r["step_ns"], key)
-    lane = report["accounting"][0]
-    for key in lane:
-        if key.endswith("_ns") and isinstance(lane[key], int):
+    gpu = report["accounting"][0]
+    for key in gpu:
+        if key.endswith("_ns") and isinstance(gpu[key], int):
             yield key, lambda r, key=key: add(r["accounting"][0], key)
-    for key in lane["idle_by_cause_ns"]:
+    for key in gpu["idle_by_cause_ns"]:
         yield f"idle {key}", lambda r, key=key: add(r["accounting"][0]["idle_by_cause_ns"], key)
     yield "message", lambda r: r["findings"][0].update(message="It costs 1,234.5 ms of each step")
 
@@ -84,16 +84,16 @@ def test_a_report_of_the_first_version_can_still_be_verified(
     """Version 1 had other names for some fields, and did not say what a step is."""
     earlier = copy.deepcopy(report)
     earlier["schema"] = "stepscope.diagnosis/1"
-    earlier["remarks"] = earlier.pop("warnings")
+    earlier["warnings"] = earlier.pop("warnings")
     del earlier["trace"]["step"], earlier["step_ns"]["mean"]
     for finding in earlier["findings"]:
-        finding["says"] = finding.pop("message")
-        finding["do"] = finding.pop("recommendations")
+        finding["message"] = finding.pop("message")
+        finding["recommendations"] = finding.pop("recommendations")
         finding["because"] = finding.pop("root_cause")
     found = verified(job, earlier)
     assert found.verified, found.differences
     assert found.checked > 40
-    earlier["findings"][0]["says"] = "It costs 1,234.5 ms of each step"
+    earlier["findings"][0]["message"] = "It costs 1,234.5 ms of each step"
     assert not verified(job, earlier).verified
 
 
@@ -103,13 +103,13 @@ def test_a_report_of_another_capture_differs(report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [(b"{", "not JSON"), (b"[]", "schema"), (b'{"schema": "x/1"}', "'x/1'"),
      (b'{"schema": "stepscope.diagnosis/1"}', "not whole"),
      (b'{"schema": "stepscope.diagnosis/2"}', "not whole"), (b"\xff", "JSON")],
 )  # fmt: skip
-def test_what_is_no_report_is_refused(job: Job, text: bytes, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_report_is_refused(job: Job, text: bytes, output: str) -> None:
+    with pytest.raises(InputError, match=output):
         job.verify(text)
 
 

@@ -132,9 +132,9 @@ def test_products_of_amd_are_products_and_lambdas_no_optimizer() -> None:
     """hipBLASLt takes 16.9 ms of 47 ms of kernels, counted from the trace itself."""
     job = Job([shared("public/qwen.mi300.json.gz", Path())])
     rows = job.query(
-        "SELECT family, sum(end_ns - start_ns) / 1e6 AS ms FROM kernel_family GROUP BY family"
+        "SELECT category, sum(end_ns - start_ns) / 1e6 AS ms FROM kernel_category GROUP BY category"
     ).to_pylist()
-    taken = {row["family"]: row["ms"] for row in rows}
+    taken = {row["category"]: row["ms"] for row in rows}
     assert "optimizer" not in taken
     assert taken["matmul"] == pytest.approx(16.888, abs=0.01)
 

@@ -83,17 +83,17 @@ def test_perfetto_by_its_field_numbers(tmp_path: Path) -> None:
     events: list[tuple[int, dict[int, Any]]] = []
     for field, packet in fields(data):
         assert field == 1
-        told = dict(fields(packet))
-        assert told[10] == 1
-        if 60 in told:
-            track = dict(fields(told[60]))
+        answer = dict(fields(packet))
+        assert answer[10] == 1
+        if 60 in answer:
+            track = dict(fields(answer[60]))
             tracks[track[1]] = track
-        if 12 in told:
-            for _, entry in fields(told[12]):
+        if 12 in answer:
+            for _, entry in fields(answer[12]):
                 name = dict(fields(entry))
                 names[name[1]] = name[2].decode()
-        if 11 in told:
-            events.append((told[8], dict(fields(told[11]))))
+        if 11 in answer:
+            events.append((answer[8], dict(fields(answer[11]))))
     titles = {uuid: track[2].decode() for uuid, track in tracks.items()}
     assert {"Stream 7", "Stream 7 (overlapping 1)", "Ranges", "Memory allocated"} <= set(
         titles.values()

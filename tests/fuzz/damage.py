@@ -33,12 +33,12 @@ class Damaged:
 
     Attributes:
         data: them.
-        told: whether a reader can tell the damage.
+        answer: whether a reader can tell the damage.
         what: what was done, for messages.
     """
 
     data: bytes
-    told: bool
+    answer: bool
     what: str
 
 
@@ -70,11 +70,11 @@ def in_bytes(data: bytes, choose: random.Random) -> Damaged:
 def checked(damage: Damage) -> Damage:
     """The same for a format with checksums: any change can be told."""
 
-    def told(data: bytes, choose: random.Random) -> Damaged:
+    def answer(data: bytes, choose: random.Random) -> Damaged:
         made = damage(data, choose)
         return Damaged(made.data, True, made.what)
 
-    return told
+    return answer
 
 
 def cut(data: bytes, choose: random.Random) -> Damaged:
@@ -94,7 +94,7 @@ def in_json(data: bytes, choose: random.Random) -> Damaged:
     """Values of a JSON document: of another type, impossible, missing, doubled, nested deeply."""
     document = json.loads(data)
     places = _places(document)
-    said = []
+    output = []
     for _ in range(choose.choice([1, 1, 1, 3, 20])):
         holder, key = choose.choice(places)
         if isinstance(holder, dict) and key not in holder:
@@ -102,7 +102,7 @@ def in_json(data: bytes, choose: random.Random) -> Damaged:
         if isinstance(holder, list) and key >= len(holder):
             continue
         kind = choose.choice(["odd", "odd", "odd", "missing", "doubled", "deep"])
-        said.append(f"{kind} {key!r}")
+        output.append(f"{kind} {key!r}")
         if kind == "missing":
             del holder[key]
         elif kind == "doubled" and isinstance(holder, list):
@@ -111,14 +111,14 @@ def in_json(data: bytes, choose: random.Random) -> Damaged:
             holder[key] = "@deep@"
         else:
             holder[key] = odd = choose.choice(ODD_JSON)
-            said[-1] += f"={str(odd)[:30]!r}" if odd != 10**5000 else "=huge"
+            output[-1] += f"={str(odd)[:30]!r}" if odd != 10**5000 else "=huge"
     text = _dumped(document)
     if choose.random() < 0.1:  # a key twice: which one counts is not said by JSON
         text = text.replace("{", '{"schema": "x", ', 1)
-        said.append("key twice")
+        output.append("key twice")
     deep = "[" * _DEEP + "]" * _DEEP
     return Damaged(
-        text.replace('"@deep@"', deep).encode("utf-8", "surrogatepass"), False, ", ".join(said)
+        text.replace('"@deep@"', deep).encode("utf-8", "surrogatepass"), False, ", ".join(output)
     )
 
 
@@ -174,14 +174,14 @@ def distort(connection: sqlite3.Connection, table: str, choose: random.Random) -
         if kind == "repeat":
             connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
             return f"{table} twice"
-        said = table
+        output = table
         for column in choose.sample(columns, min(len(columns), 2)):
             value, every = choose.choice(ODD_VALUES), choose.choice([1, 2, 50])
             connection.execute(
                 f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % {every} = 0', (value,)
             )
-            said += f" {column}={str(value)[:20]!r}/{every}"
-        return said
+            output += f" {column}={str(value)[:20]!r}/{every}"
+        return output
     return f"{kind} {table}"
 
 
@@ -196,7 +196,7 @@ def in_sqlite(data: bytes, choose: random.Random, folder: Path) -> Damaged:
         row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     ]
     tables = [n for n in names if not n.startswith(("ENUM_", "sqlite_"))]
-    said = [
+    output = [
         distort(connection, table, choose)
         for table in choose.sample(tables, min(len(tables), choose.choice([1, 1, 3, 8])))
     ]
@@ -206,13 +206,13 @@ def in_sqlite(data: bytes, choose: random.Random, folder: Path) -> Damaged:
     connection.close()
     made = path.read_bytes()
     path.unlink()
-    return Damaged(made, False, "; ".join(said))
+    return Damaged(made, False, "; ".join(output))
 
 
 def in_cells(data: bytes, choose: random.Random) -> Damaged:
     """Cells of comma-separated lines."""
     lines = data.split(b"\n")
-    said = []
+    output = []
     for _ in range(choose.choice([1, 1, 5, 50])):
         at = choose.randrange(len(lines))
         cells = lines[at].split(b'","') if b'","' in lines[at] else lines[at].split(b",")
@@ -221,10 +221,10 @@ def in_cells(data: bytes, choose: random.Random) -> Damaged:
             [b"", b"nan", b"inf", b"-1", b"1e308", b"-1e308", b"9" * 400, b"text", b"\xff", b"0",
              b"\x00", b"1e400", b"=1+1", b"(1,2)", b"x" * 70_000, b"1,234,5"]
         )  # fmt: skip
-        said.append(f"line {at} cell {cell} = {odd[:12]!r}")
+        output.append(f"line {at} cell {cell} = {odd[:12]!r}")
         cells[cell] = odd
         lines[at] = (b'","' if b'","' in lines[at] else b",").join(cells)
-    return Damaged(b"\n".join(lines), False, "; ".join(said))
+    return Damaged(b"\n".join(lines), False, "; ".join(output))
 
 
 def in_lines(data: bytes, choose: random.Random) -> Damaged:

@@ -56,16 +56,16 @@ def outcome(path: Path, cache: Path) -> str:
             assert lane.wall_ns == parts + lane.memset_ns + lane.idle_ns
             assert lane.idle_ns == sum(lane.idle_by_cause_ns.values())
         msgspec.json.encode(diagnosis)
-        said = ""
+        output = ""
     except StepscopeError as error:
-        said = str(error)
-        assert said
-        assert "\n" not in said
+        output = str(error)
+        assert output
+        assert "\n" not in output
     assert time.monotonic() - begun < LIMIT_S
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert list(cache.glob("tmp-*")) == []
-    return said
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_the_originals_are_read(originals: dict[str, bytes], tmp_path: Path) -> 
         folder.mkdir()
         path = folder / name
         path.write_bytes(data)
-        said = outcome(path, tmp_path / "cache")
-        assert said == "" or "no GPU work" in said
-        assert said == "" or name.startswith("host")
+        output = outcome(path, tmp_path / "cache")
+        assert output == "" or "no GPU work" in output
+        assert output == "" or name.startswith("host")
 
 
 def each(
@@ -113,16 +113,16 @@ def each(
     folder = tmp_path / "input"
     folder.mkdir()
     path = folder / name
-    said = []
+    output = []
     for case in range(FIRST, FIRST + cases):
         seed = f"{name} {case}"
         make(path, random.Random(seed))
         try:
-            said.append(outcome(path, tmp_path / "cache"))
+            output.append(outcome(path, tmp_path / "cache"))
         except BaseException as error:
             error.add_note(f"seed {seed!r}")
             raise
-    return said
+    return output
 
 
 @pytest.mark.parametrize(

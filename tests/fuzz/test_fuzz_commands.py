@@ -94,7 +94,7 @@ class Tried:
             shutil.copy(path, self._folder)
         self._names = {path.name for path in self._folder.iterdir()}
         self._sound: dict[int, subprocess.CompletedProcess[str]] = {}
-        self.refused = self.same = self.said = self.other = 0
+        self.refused = self.same = self.output = self.other = 0
 
     def asked(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         if self._output.is_dir():
@@ -145,9 +145,9 @@ class Tried:
         elif done.stderr != sound.stderr or self.kind.states(done.stdout) != self.kind.states(
             sound.stdout
         ):
-            self.said += 1
+            self.output += 1
         else:
-            assert not made.told, "the answer differs, and nothing says why"
+            assert not made.answer, "the answer differs, and nothing says why"
             self.other += 1
 
 
@@ -162,7 +162,7 @@ def each(tried: Tried) -> Tried:
         except BaseException as error:
             error.add_note(f"case {case} of {kind.name}: {made.what[:500]}")
             raise
-    print(f"{kind.name}: {tried.refused} refused, {tried.same} the same, {tried.said} said, "
+    print(f"{kind.name}: {tried.refused} refused, {tried.same} the same, {tried.output} said, "
           f"{tried.other} that nobody can tell")  # fmt: skip
     return tried
 
@@ -266,7 +266,7 @@ def test_config(tmp_path: Path, reader: Stepscope) -> None:
 _CEILINGS = json.dumps(
     {"schema": "stepscope.ceilings/1", "device": "NVIDIA H200", "measured_at": "2026-01-01",
      "dram_bytes_per_s": 4.1e12, "fp32_flop_per_s": 5.5e13, "fp64_flop_per_s": 3e13,
-     "bf16_flop_per_s": 8e14, "remarks": ["none"], "multiprocessors": 132}
+     "bf16_flop_per_s": 8e14, "warnings": ["none"], "sms": 132}
 ).encode()  # fmt: skip
 
 
@@ -305,7 +305,7 @@ module.main()
 
 
 def _stated_in_report(out: str) -> Any:
-    return json.loads(out).get("remarks") if out.startswith("{") else None
+    return json.loads(out).get("warnings") if out.startswith("{") else None
 
 
 _NCU = [

@@ -37,7 +37,7 @@ SUMS = " UNION ALL ".join(
 )
 RAW_TABLES = ("gpu_op", "api_call", "range", "metric_sample", "thread_state", "cpu_sample",
               "stack_frame", "thread")  # fmt: skip
-SAID = {"damaged_block", "damaged_file", "torn_end"}
+METADATA = {"damaged_block", "damaged_file", "torn_end"}
 
 
 def harm(folder: Path, other: Path, choose: random.Random) -> str:
@@ -291,21 +291,21 @@ def test_a_raw_capture(tmp_path: Path) -> None:
     def asked() -> tuple[Answer, set[str]]:
         found = ask(stepscope, "query", folder, sums, "--format", "json")
         if found.is_refusal():
-            return found, SAID
-        (told,) = stepscope.json("info", folder)["traces"]
-        return found, {problem["id"] for problem in told["meta"]["problems"]}
+            return found, METADATA
+        (reply,) = stepscope.json("info", folder)["traces"]
+        return found, {problem["id"] for problem in reply["meta"]["problems"]}
 
     copied(good, folder)
     whole, problems = asked()
     assert whole.code == 0, whole.err
-    assert not problems & SAID
+    assert not problems & METADATA
     assert '"count_star()": 0' not in whole.out
 
     def body(choose: random.Random) -> str:
         what = harm(copied(good, folder), other, choose)
         found, problems = asked()
         assert found.code in (0, 2), what
-        assert found.out == whole.out or problems & SAID, what
+        assert found.out == whole.out or problems & METADATA, what
         return "refused" if found.code else "same" if found.out == whole.out else "said"
 
     assert "said" in trying("raw", body)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.build import MAIN, PID, Build
 
-from stepscope.activity.device import UNKNOWN_NS, HostSide, Lane, lanes
+from stepscope.activity.device import UNKNOWN_NS, GpuTimeline, HostSide, gpus
 from stepscope.breakdown.explain import explain
 from stepscope.gaps.idle import FEW_LOST, LATENCY_NS, enqueued
 from stepscope.trace.frame import Frame
@@ -90,12 +90,12 @@ def test_a_clock_that_is_off_does_not_hide_late_launches(tmp_path: Path, offset:
     assert found["launch_bound"] > 0.99 * sum(found.values())
 
 
-def _lane(stream: list[int], start: list[int], call: list[int], calls: list[int]) -> Lane:
+def _gpu(stream: list[int], start: list[int], call: list[int], calls: list[int]) -> GpuTimeline:
     empty = Frame({})
     api = Frame({"start_ns": np.array(calls, np.int64), "end_ns": np.array(calls, np.int64) + 1})
     ops = Frame({"stream": np.array(stream, np.int64), "start_ns": np.array(start, np.int64)})
     host = HostSide(PID, api, empty, empty, empty, [MAIN])
-    return Lane(PID, 0, ops, np.array(call, np.int64), host)
+    return GpuTimeline(PID, 0, ops, np.array(call, np.int64), host)
 
 
 @settings(deadline=None, max_examples=100)
@@ -106,15 +106,15 @@ def test_bounds_are_those_of_a_naive_search(rows: list[tuple[int, int, bool]]) -
     stream = [s for s, _, _ in rows]
     calls = [t - 1 for t in start]
     call = [i if known else -1 for i, (_, _, known) in enumerate(rows)]
-    lane = _lane(stream, start, call, calls)
-    earliest, latest = lane.enqueued_between_ns
+    gpu = _gpu(stream, start, call, calls)
+    earliest, latest = gpu.enqueued_between_ns
     for i in range(len(rows)):
         same = [j for j in range(len(rows)) if stream[j] == stream[i] and call[j] >= 0]
         ahead = [calls[j] for j in same if j <= i]
         behind = [calls[j] for j in same if j >= i]
         assert earliest[i] == (ahead[-1] if ahead else UNKNOWN_NS)
         assert latest[i] == (behind[0] if behind else UNKNOWN_NS)
-        at = lane.enqueue_begin_ns[i]
+        at = gpu.enqueue_begin_ns[i]
         assert at <= start[i]
         if call[i] >= 0:
             assert at == calls[i]
@@ -125,8 +125,8 @@ def test_bounds_are_those_of_a_naive_search(rows: list[tuple[int, int, bool]]) -
 def test_without_any_call_nothing_is_known(tmp_path: Path) -> None:
     build = Build()
     build.kernel(10, 20)
-    (lane,) = lanes(build.trace(tmp_path).frame)
-    found = enqueued(lane, np.array([0, -1]), np.array([0, 20_000]))
+    (gpu,) = gpus(build.trace(tmp_path).frame)
+    found = enqueued(gpu, np.array([0, -1]), np.array([0, 20_000]))
     assert found.begin_ns.tolist() == [UNKNOWN_NS, UNKNOWN_NS]
     assert not found.recorded.any()
     assert found.latency_ns == LATENCY_NS

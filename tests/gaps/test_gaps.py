@@ -245,8 +245,8 @@ def test_two_devices_and_processes_are_separate(tmp_path: Path) -> None:
         build.kernel(at + 100, at + 900, call=(at + 1, at + 2))
         build.kernel(at + 200, at + 400, call=(at + 3, at + 4), device=1)
     trace: Trace = build.trace(tmp_path)
-    lanes = explain(trace.frame, trace.meta)
-    assert [e.lane.device for e in lanes] == [0, 1]
-    for e in lanes:
+    gpus = explain(trace.frame, trace.meta)
+    assert [e.gpu.device for e in gpus] == [0, 1]
+    for e in gpus:
         assert_identity(e)
-    assert np.array_equal(lanes[1].accounting.compute_ns[1:3], [200 * US] * 2)
+    assert np.array_equal(gpus[1].accounting.compute_ns[1:3], [200 * US] * 2)

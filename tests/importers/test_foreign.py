@@ -186,9 +186,9 @@ def test_a_foreign_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     make(tmp_path / name)
     with pytest.raises(InputError, match=pattern) as raised:
         Job([tmp_path / name])
-    said = str(raised.value)
-    assert "\n" not in said
-    assert said.startswith(str(tmp_path / name))
+    output = str(raised.value)
+    assert "\n" not in output
+    assert output.startswith(str(tmp_path / name))
 
 
 def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:

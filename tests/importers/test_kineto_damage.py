@@ -126,7 +126,7 @@ def test_what_is_no_trace_is_not_recognised(data: bytes, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b'{"schemaVersion": 1, "deviceProperties": [], "x": 1}', "without traceEvents"),
         (b'{"deviceProperties": [{"traceEvents": [{"ph": "X"}]}]}', "no list of traceEvents"),
@@ -136,10 +136,10 @@ def test_what_is_no_trace_is_not_recognised(data: bytes, tmp_path: Path) -> None
         (b"[" + GOOD[0].encode() + b"] trailing", "goes on after the end"),
     ],
 )
-def test_json_that_is_no_whole_trace(data: bytes, says: str, tmp_path: Path) -> None:
+def test_json_that_is_no_whole_trace(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=says) as error:
+    with pytest.raises(InputError, match=message) as error:
         load(path, Cache(tmp_path / "cache"))
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)

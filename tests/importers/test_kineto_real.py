@@ -224,12 +224,12 @@ def test_names_of_threads_devices_and_options(tmp_path: Path) -> None:
     assert (device["name"], device["sm_count"], device["compute_major"]) == ("NVIDIA H200", 132, 9)
     assert trace.meta.capture_options["with_stack"] == "1"
     assert {row["stream"] for row in trace.arrow("stream").to_pylist()} == {7}
-    absent = {(a.table, a.flag) for a in trace.meta.absent}
-    assert not {table for table, _ in absent} & {"python_function", "memory_event"}
+    missing = {(a.table, a.flag) for a in trace.meta.missing}
+    assert not {table for table, _ in missing} & {"python_function", "memory_event"}
 
 
 def test_what_is_absent_names_the_option_that_records_it(tmp_path: Path) -> None:
-    flags = {a.flag for a in opened(DATA / "ddp_rank2.json.zst", tmp_path).meta.absent}
+    flags = {a.flag for a in opened(DATA / "ddp_rank2.json.zst", tmp_path).meta.missing}
     assert "torch.profiler.profile(with_stack=True)" in flags
     assert "torch.profiler.profile(profile_memory=True)" in flags
     assert not any("record_shapes" in flag for flag in flags)
@@ -248,7 +248,7 @@ def test_bare_quotes_in_an_annotation_lose_nothing(tmp_path: Path) -> None:
         assert trace.rows(table) == text.count(f'"cat": "{category}"'.encode())
     assert {p.id: p.count for p in trace.meta.problems} == {"invalid_text": 2}
     assert trace.meta.hostname == "vm"
-    assert {"gpu_op", "api_call"} <= {a.table for a in trace.meta.absent}
+    assert {"gpu_op", "api_call"} <= {a.table for a in trace.meta.missing}
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.json.*")), ids=lambda p: p.name)

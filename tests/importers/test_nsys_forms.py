@@ -268,7 +268,7 @@ def test_an_nsys_older_than_the_report(tmp_path, report, temporary, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "says"),
+    ("body", "kind", "summary"),
     [
         ("print('Unknown thing'); sys.exit(3)", InputError, "Unknown thing"),
         ("sys.exit(7)", InputError, "exit status 7"),
@@ -276,9 +276,9 @@ def test_an_nsys_older_than_the_report(tmp_path, report, temporary, monkeypatch)
         ("sys.stderr.write('No space left on device'); sys.exit(1)", StorageError, "space"),
     ],
 )
-def test_an_export_that_fails(tmp_path, report, monkeypatch, body, kind, says):
+def test_an_export_that_fails(tmp_path, report, monkeypatch, body, kind, summary):
     monkeypatch.setenv("STEPSCOPE_NSYS", str(fake_nsys(tmp_path, body)))
-    with pytest.raises(kind, match=says) as error:
+    with pytest.raises(kind, match=summary) as error:
         read(report, tmp_path)
     assert "\n" not in str(error.value)
 

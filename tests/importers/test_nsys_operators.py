@@ -41,8 +41,8 @@ def test_names_are_read(tmp_path: Path) -> None:
 def test_captures_without_such_names_have_no_operators(tmp_path: Path) -> None:
     trace = read(make(tmp_path / "t.sqlite", small()), tmp_path)
     assert not trace.rows("operator")
-    absent = {a.table: a for a in trace.meta.absent}
-    assert "emit_nvtx" in absent["operator"].flag
+    missing = {a.table: a for a in trace.meta.missing}
+    assert "emit_nvtx" in missing["operator"].flag
 
 
 def test_rooflines_of_a_capture_of_nsight_systems(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_rooflines_of_a_capture_of_nsight_systems(tmp_path: Path) -> None:
     assert (product["operator"], product["math"]) == ("aten::mm", "16bit")
     assert product["flop_per_s"] == 2 * 4096**3 / 200e-6
     assert product["moved_bytes"] == 3 * 2 * 4096**2
-    assert product["attained"] is not None
+    assert product["achieved"] is not None

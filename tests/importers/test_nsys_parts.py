@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.importers.common.nvtx import count_overlapping
-from stepscope.importers.common.texts import Lexicon, clean, clean_array
+from stepscope.importers.common.texts import StringTable, clean, clean_array
 from stepscope.importers.nsys.gpu import CorrelationFlags
 from stepscope.importers.nsys.rows import merged
 from stepscope.importers.nsys.samples import Points, paired
@@ -184,15 +184,15 @@ def test_names_by_string_id(table, wanted):
     strings = Strings(
         numbers(list(table)), pa.array([t.encode() for t in table.values()], pa.binary())
     )
-    lexicon, unknown = Lexicon(), []
+    string_table, unknown = StringTable(), []
     column = NameColumn(
-        strings, lexicon, lambda n, d: unknown.append(n), lambda n, d: None, str.upper
+        strings, string_table, lambda n, d: unknown.append(n), lambda n, d: None, str.upper
     )
     half = len(wanted) // 2
     got = [
         text
         for part in (wanted[:half], wanted[half:])
-        for text in lexicon.encode(column(pa.array(part, pa.int64()))).to_pylist()
+        for text in string_table.encode(column(pa.array(part, pa.int64()))).to_pylist()
     ]
     assert got == [
         None if i is None else table[i].upper() if i in table else f"[string {i}]" for i in wanted
@@ -202,9 +202,9 @@ def test_names_by_string_id(table, wanted):
 
 def test_a_huge_dictionary_is_cut_to_what_a_batch_uses(monkeypatch):
     monkeypatch.setattr("stepscope.importers.common.texts._LARGE_DICTIONARY", 3)
-    lexicon = Lexicon()
-    codes = lexicon.codes(pa.array(["a", "b", "c", "d", None, "a"]))
-    encoded = lexicon.encode(codes.slice(3))
+    string_table = StringTable()
+    codes = string_table.codes(pa.array(["a", "b", "c", "d", None, "a"]))
+    encoded = string_table.encode(codes.slice(3))
     assert encoded.to_pylist() == ["d", None, "a"]
     assert sorted(encoded.dictionary.to_pylist()) == ["a", "d"]
 

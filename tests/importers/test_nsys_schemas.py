@@ -650,14 +650,14 @@ def test_what_is_absent_and_how_to_get_it(tmp_path):
         {"name": "CAPTURE_EVENT_TYPE", "value": "Cuda"},
         {"name": "CAPTURE_EVENT_TYPE", "value": "OSRuntime"},
     ]
-    absent = {a.table: a for a in read(make(tmp_path / "a.sqlite", tables), tmp_path).meta.absent}
-    assert absent["osrt"].flag == "nsys profile -t osrt"
-    assert "recorded none" in absent["osrt"].reason
-    assert absent["cpu_sample"].flag == "nsys profile --sample=process-tree"
-    assert absent["sched"].flag == "nsys profile --cpuctxsw=process-tree"
-    assert absent["gil"].flag == "nsys profile -t python-gil"
-    assert "gpu_op" not in absent
-    assert "range" not in absent
+    missing = {a.table: a for a in read(make(tmp_path / "a.sqlite", tables), tmp_path).meta.missing}
+    assert missing["osrt"].flag == "nsys profile -t osrt"
+    assert "recorded none" in missing["osrt"].reason
+    assert missing["cpu_sample"].flag == "nsys profile --sample=process-tree"
+    assert missing["sched"].flag == "nsys profile --cpuctxsw=process-tree"
+    assert missing["gil"].flag == "nsys profile -t python-gil"
+    assert "gpu_op" not in missing
+    assert "range" not in missing
 
 
 def test_the_environment_is_not_stored(tmp_path):

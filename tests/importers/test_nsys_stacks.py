@@ -68,6 +68,6 @@ def test_exports_that_do_not_tell_states_have_none(tmp_path):
     trace = read(path, tmp_path)
     assert trace.rows("thread_state") == 0
     assert trace.rows("sched") == 2
-    absent = {one.table: one.flag for one in trace.meta.absent}
-    assert absent["thread_state"] == "nsys profile --cpuctxsw=process-tree"
-    assert absent["stack_frame"] == "nsys profile --sample=process-tree"
+    missing = {one.table: one.flag for one in trace.meta.missing}
+    assert missing["thread_state"] == "nsys profile --cpuctxsw=process-tree"
+    assert missing["stack_frame"] == "nsys profile --sample=process-tree"

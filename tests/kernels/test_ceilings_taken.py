@@ -1,4 +1,4 @@
-"""Measured ceilings instead of the data sheet's: what is taken, and what is refused."""
+"""Measured ceilings instead of the datasheet's: what is taken, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURED: dict[str, Any] = {
     "fp32_flop_per_s": 6e13,
     "fp64_flop_per_s": 3e13,
     "bf16_flop_per_s": 8e14,
-    "remarks": [],
+    "warnings": [],
 }
 
 
@@ -56,7 +56,7 @@ def test_what_was_not_measured_stays_the_data_sheets(tmp_path: Path) -> None:
 def test_an_unknown_product_has_what_was_measured_only() -> None:
     found = peaks_from(Ceilings(**{**MEASURED, "device": "Some GPU"}))
     assert (found.half, found.tf32) == (8e14, 0.0)
-    assert "data sheet" not in found.source
+    assert "datasheet" not in found.source
 
 
 def test_beside_the_data_sheet(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_rooflines_take_them(stepscope: Stepscope, attention: Path, tmp_path: Pa
     plain = stepscope.json("kernels", attention, "--roofline")
     taken = stepscope.json("kernels", attention, "--roofline", "--ceilings", written(tmp_path))
     assert taken["source"].startswith("measured on 2026-11-21")
-    assert taken["mfu"] == plain["mfu"]  # over the data sheet's peak by definition
+    assert taken["mfu"] == plain["mfu"]  # over the datasheet's peak by definition
     bound = [o for o in taken["operators"] if o["bound"] == "compute" and o["math"] == "16bit"]
-    before = {(o["operator"], o["shapes"]): o["attained"] for o in plain["operators"]}
+    before = {(o["operator"], o["shapes"]): o["achieved"] for o in plain["operators"]}
     assert bound
     for operator in bound:
         was = before[operator["operator"], operator["shapes"]]
-        assert operator["attained"] == pytest.approx(was * 989.5 / 800, rel=1e-6)
+        assert operator["achieved"] == pytest.approx(was * 989.5 / 800, rel=1e-6)
 
 
 def test_another_device_is_said(stepscope: Stepscope, attention: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_another_device_is_said(stepscope: Stepscope, attention: Path, tmp_path:
     plain = stepscope.json("diagnose", attention)
     found = stepscope.json("diagnose", attention, "--ceilings", path)
     assert found["findings"] == plain["findings"]
-    assert any("measured on NVIDIA A100-SXM4-80GB" in remark for remark in found["warnings"])
+    assert any("measured on NVIDIA A100-SXM4-80GB" in warning for warning in found["warnings"])
 
 
 @pytest.mark.parametrize(

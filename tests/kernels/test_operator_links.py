@@ -69,10 +69,10 @@ def test_a_selection_names_both_ends(tmp_path: Path) -> None:
     tracks = {t.thread_id: t.id for t in job.timeline.tracks if t.title == "Operators"}
     main, autograd = tracks[100], tracks[AUTOGRAD]
     back = job.views.asker.row(autograd, 0)["links"]
-    assert [(link["says"], link["forward"]) for link in back] == [("Forward operator", False)]
+    assert [(link["message"], link["forward"]) for link in back] == [("Forward operator", False)]
     assert [end["name"] for end in back[0]["ends"]] == ["aten::addmm"]
     ahead = job.views.asker.row(main, 1)["links"]
-    assert [(link["says"], link["forward"], link["more"]) for link in ahead] == [
+    assert [(link["message"], link["forward"], link["more"]) for link in ahead] == [
         ("Backward operators", True, 0)
     ]
     assert [end["name"] for end in ahead[0]["ends"]] == ["AddmmBackward0"]

@@ -15,20 +15,20 @@ STEP = pa.table({"steady": [True, True], "wall_ns": [1000, 1000]})
 ROWS = [
     {
         **dict.fromkeys(("outer_operator", "operator", "range"), "aten::mm"),
-        **{"phase": "forward", "family": family, "math": math, "steady": True},
+        **{"phase": "forward", "category": category, "math": math, "steady": True},
         **{"kernel": kernel, "module": module, "source": module, "moved_bytes": 8},
         **{"start_ns": 10, "end_ns": 20},
     }
     for module in ("block.0", "block.1", "block.2", None)
     for kernel in ("gemm", "relu")
-    for family in ("gemm", "elementwise")
+    for category in ("gemm", "elementwise")
     for math in ("tf32", "fp32")
 ]
 
 
 def answer(sql: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    family = pa.Table.from_pylist(rows)
-    engine = Engine([], {"kernel_family": lambda: family, "step": lambda: STEP})
+    category = pa.Table.from_pylist(rows)
+    engine = Engine([], {"kernel_category": lambda: category, "step": lambda: STEP})
     found: list[dict[str, Any]] = engine.query(sql).to_pylist()
     return found
 

@@ -90,7 +90,7 @@ def test_hostile_names_stay_text(stepscope: Stepscope, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["-k", "nothing"], "no kernel 'nothing'"),
         (["-k", "10"], "from 0 to 9"),
@@ -101,9 +101,9 @@ def test_hostile_names_stay_text(stepscope: Stepscope, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_is_one_line(
-    stepscope: Stepscope, report: Path, arguments: list[str], says: str
+    stepscope: Stepscope, report: Path, arguments: list[str], message: str
 ) -> None:
-    assert says in stepscope.refuses("kernels", report, *arguments)
+    assert message in stepscope.refuses("kernels", report, *arguments)
 
 
 def test_options_of_reports_are_refused_for_traces(stepscope: Stepscope, tmp_path: Path) -> None:
@@ -136,21 +136,26 @@ def test_markdown_says_what_the_text_says(
 
     after = changed(tmp_path / "after.csv", other)
     found = stepscope.json("compare", report, after)
-    assert found["remarks"]
+    assert found["warnings"]
     assert found["only_before"]
     assert found["only_after"]
     for arguments in (("compare", report, after), ("kernels", report, "--against", after)):
         text = stepscope(*arguments, "-f", "markdown").stdout.replace("\\", "")
-        for said in (*found["remarks"], *found["only_before"], *found["only_after"]):
-            assert said in text
+        for output in (*found["warnings"], *found["only_before"], *found["only_after"]):
+            assert output in text
         assert f"limited by {LIMITER_TITLES[found['pairs'][0]['limiter_before']]}" in text
     explained = stepscope.json("kernels", report, "-k", "4")
     text = stepscope("kernels", report, "-k", "4", "-f", "markdown").stdout.replace("\\", "")
-    for said in (explained["title"], *explained["because"], *explained["do"], "| Duration |"):
-        assert said in text
+    for output in (
+        explained["title"],
+        *explained["reasons"],
+        *explained["recommendations"],
+        "| Duration |",
+    ):
+        assert output in text
     table = stepscope.json("kernels", after)
     text = stepscope("kernels", after, "-f", "markdown").stdout.replace("\\", "")
-    assert all(said in text for said in (*table["missing"], *table["remarks"]))
+    assert all(output in text for output in (*table["missing"], *table["warnings"]))
 
 
 def test_compare_takes_reports(stepscope: Stepscope, report: Path, tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_a_basic_report_says_what_it_lacks(tmp_path: Path) -> None:
     assert by_name["k_pointer_chase"] == "latency"
     assert any("ncu --section WarpStateStats" in line for line in table.missing)
     assert not any("SpeedOfLight," in line for line in table.missing)
-    said = explanation(report, report.launches[3])
-    assert said.stalls == []
-    assert any("--set full" in line for line in said.missing)
+    output = explanation(report, report.launches[3])
+    assert output.stalls == []
+    assert any("--set full" in line for line in output.missing)
 
 
 def test_a_report_without_throughputs_is_not_guessed(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.ncu.against import against
 from stepscope.ncu.explain import explanation, kernel_table
 from stepscope.ncu.match import matched
 from stepscope.ncu.model import Report
 from stepscope.ncu.reading import read_report
+from stepscope.ncu.report_diff import report_diff
 
 PACKED = Path(__file__).parents[1] / "data" / "ncu" / "h200"
 needs_package = pytest.mark.skipif(
@@ -165,8 +165,8 @@ def test_the_hottest_instruction(tmp_path: Path) -> None:
 def test_a_comparison_says_that_one_report_holds_less(tmp_path: Path) -> None:
     basic = report("small_basic.ncu-rep", tmp_path)
     full = report("cuda_full.ncu-rep", tmp_path)
-    said = "only the report {} holds why warps wait"
-    assert any(said.format("after") in remark for remark in against(basic, full).remarks)
-    assert any(said.format("before") in remark for remark in against(full, basic).remarks)
+    output = "only the report {} holds why warps wait"
+    assert any(output.format("after") in warning for warning in report_diff(basic, full).warnings)
+    assert any(output.format("before") in warning for warning in report_diff(full, basic).warnings)
     for same in (basic, full):
-        assert against(same, same).remarks == []
+        assert report_diff(same, same).warnings == []

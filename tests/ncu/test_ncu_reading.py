@@ -143,7 +143,7 @@ def test_thousands_of_kernels_take_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "no Nsight Compute report"),
         (b"hello", "no Nsight Compute report"),
@@ -156,13 +156,13 @@ def test_thousands_of_kernels_take_seconds(tmp_path: Path) -> None:
     ],
 )
 def test_damage_is_one_clear_sentence(
-    tmp_path: Path, content: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ncu_report", object())
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(content)
     assert is_report(path)
-    with pytest.raises(InputError, match=says) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_report(path)
     assert "\n" not in str(caught.value)
 
@@ -183,12 +183,12 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     units, rows = bundled()
     whole = written(path, units, rows[:2]).read_bytes()
     path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
-    said = ""
+    output = ""
     try:
         kernel_table(read_report(path))
     except InputError as error:
-        said = str(error)
-    assert "\n" not in said
+        output = str(error)
+    assert "\n" not in output
 
 
 # --- the real report, where it and NVIDIA's package are ------------------------------------------

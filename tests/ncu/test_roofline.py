@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.support.ncu import Row, bundled, changed, written
 
-from stepscope.ncu.against import against
 from stepscope.ncu.choose import chosen
 from stepscope.ncu.match import matched
 from stepscope.ncu.metrics import METRICS
 from stepscope.ncu.model import Launch, Report
 from stepscope.ncu.reading import read_report
+from stepscope.ncu.report_diff import report_diff
 from stepscope.ncu.roofline import roofline_of
-from stepscope.render.ncu import against_text
+from stepscope.render.ncu import report_diff_text
 from stepscope.render.roofline import roofline_text
 from stepscope.render.roofline_svg import Point, roofline_page, roofline_svg
 from stepscope.trace.errors import UsageError
@@ -39,9 +39,9 @@ def test_a_roofline_by_hand() -> None:
     l2, dram = found.roofs
     assert (dram.level, dram.intensity) == ("dram", 2.0)
     assert dram.roof_flop_per_s == 2e12
-    assert dram.attained == 0.5
+    assert dram.achieved == 0.5
     assert l2.intensity == 1.0
-    assert l2.attained == 0.25
+    assert l2.achieved == 0.25
     assert (found.nearest, found.gap) == ("dram", 2.0)
 
 
@@ -50,7 +50,7 @@ def test_a_copy_has_a_roof_of_bytes_only() -> None:
     assert found is not None
     assert found.precision == ""
     assert found.flop_per_s == 0
-    assert found.roofs[0].attained == 0.8
+    assert found.roofs[0].achieved == 0.8
     assert found.gap == pytest.approx(1.25)
     assert "no arithmetic" in roofline_text([found])
 
@@ -82,7 +82,7 @@ def test_ceilings_are_those_of_the_device(report: Path) -> None:
     assert found is not None
     assert found.peak_flop_per_s == pytest.approx(132 * 128 * 2 * 1.98e9, rel=0.01)
     assert found.roofs[-1].peak_bytes_per_s == pytest.approx(6016 / 8 * 2 * 3.2e9, rel=0.01)
-    # the data sheet's dense 989 TFLOP/s are at 1.83 GHz
+    # the datasheet's dense 989 TFLOP/s are at 1.83 GHz
     assert found.ceilings_flop_per_s["tensor_bf16"] == pytest.approx(989e12 * 1.98 / 1.83, rel=0.01)
     assert found.ceilings_flop_per_s["fp64"] == pytest.approx(found.peak_flop_per_s / 2, rel=0.01)
 
@@ -114,7 +114,7 @@ def test_a_change_shows_metric_by_metric(tmp_path: Path, report: Path) -> None:
         row["gpc__cycles_elapsed.avg.per_second"] = "1.1e9"
         row["device__attribute_display_name"] = "NVIDIA A100"
 
-    found = against(read_report(report), read_report(changed(tmp_path / "b.csv", faster)))
+    found = report_diff(read_report(report), read_report(changed(tmp_path / "b.csv", faster)))
     assert len(found.pairs) == 10
     assert not found.only_before
     for pair in found.pairs:
@@ -123,7 +123,7 @@ def test_a_change_shows_metric_by_metric(tmp_path: Path, report: Path) -> None:
         assert by_label["L2 Hit Rate"].ratio == pytest.approx(1.0)
         assert pair.limiter_before == pair.limiter_after
     assert found.pairs[0].name.startswith("k_strided_copy")
-    text = against_text(found)
+    text = report_diff_text(found)
     assert text.count("0.50x") >= 10
     assert "clocks differ" in text
     assert "devices differ" in text
@@ -132,7 +132,7 @@ def test_a_change_shows_metric_by_metric(tmp_path: Path, report: Path) -> None:
 def test_kernels_that_only_one_report_has(tmp_path: Path, report: Path) -> None:
     units, rows = bundled()
     rows[0]["Kernel Name"] = "new_kernel(int)"
-    found = against(read_report(report), read_report(written(tmp_path / "b.csv", units, rows)))
+    found = report_diff(read_report(report), read_report(written(tmp_path / "b.csv", units, rows)))
     assert found.only_after == ["new_kernel(int)"]
     assert [name.split("(")[0] for name in found.only_before] == ["k_coalesced_copy"]
     assert len(found.pairs) == 9
@@ -174,17 +174,17 @@ def test_a_function_with_other_template_arguments_is_matched() -> None:
     def named(*names: str) -> Report:
         return Report("r", "csv raw", [launch(name, duration=1e3) for name in names])
 
-    found = against(named("f<1>(int)", "g(int)"), named("f<2>(int)", "g(int)"))
+    found = report_diff(named("f<1>(int)", "g(int)"), named("f<2>(int)", "g(int)"))
     # names of the tests' launches keep template arguments in the function, as no report does
     assert found.only_before == ["f<1>(int)"]
     before, after = named("f<1>(int)", "g(int)"), named("f<2>(int)", "g(int)")
     for each in (*before.launches, *after.launches):
         each.function = each.name[0]
-    found = against(before, after)
+    found = report_diff(before, after)
     assert [pair.name for pair in found.pairs] == ["f<1>(int)", "g(int)"]
     assert not found.only_before
     assert not found.only_after
     twice = named("f<2>(int)", "f<3>(int)", "g(int)")
     for each in twice.launches:
         each.function = each.name[0]
-    assert against(before, twice).only_before == ["f<1>(int)"]  # which of two is not known
+    assert report_diff(before, twice).only_before == ["f<1>(int)"]  # which of two is not known

@@ -68,7 +68,7 @@ def test_many_launches_leave_lighter_kernels_out(tmp_path: Path) -> None:
 
 def test_nothing_where_the_kernels_are_not(tmp_path: Path) -> None:
     found = steps(tmp_path).kernels
-    assert launches_of(found, ["absent"]) is None
+    assert launches_of(found, ["missing"]) is None
     assert launches_of(found, []) is None
 
 
@@ -99,7 +99,7 @@ def with_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stepscope:
 
 
 @pytest.fixture
-def slow_product(tmp_path: Path) -> Path:
+def slow_gemm(tmp_path: Path) -> Path:
     """Steps with a product that takes 50 us for what the device does in less than one."""
     build = Build()
     build.gpu("NVIDIA H200")
@@ -116,31 +116,29 @@ def slow_product(tmp_path: Path) -> Path:
 
 
 def test_run_captures_what_the_diagnosis_is_about(
-    with_ncu: Stepscope, slow_product: Path, tmp_path: Path
+    with_ncu: Stepscope, slow_gemm: Path, tmp_path: Path
 ) -> None:
     run = ("run", "--backend", "ncu", "--dry-run", "-o", tmp_path / "out")
-    (product,) = with_ncu.json("kernels", slow_product, "--roofline")["operators"]
-    assert "regex:^sgemm_nn$" in product["examine"]
-    command = with_ncu(*run, "--examine", slow_product, "--", "true").stdout
+    (gemm,) = with_ncu.json("kernels", slow_gemm, "--roofline")["operators"]
+    assert "regex:^sgemm_nn$" in gemm["examine"]
+    command = with_ncu(*run, "--examine", slow_gemm, "--", "true").stdout
     assert "--kernel-name 'regex:^(sgemm_nn)$'" in command
     assert "--launch-count 1 " in command
     # the hook begins at a step: nothing is let pass
-    command = with_ncu(*run, "--examine", slow_product, "--steps", "1", "--", "true").stdout
+    command = with_ncu(*run, "--examine", slow_gemm, "--steps", "1", "--", "true").stdout
     assert "--profile-from-start off" in command
     assert "--launch-skip" not in command
     command = with_ncu(*run, "--kernel", "gemm", "--", "true").stdout
     assert "--kernel-id ::regex:gemm:6" in command
 
 
-def test_a_run_shows_what_it_captured(
-    with_ncu: Stepscope, slow_product: Path, tmp_path: Path
-) -> None:
+def test_a_run_shows_what_it_captured(with_ncu: Stepscope, slow_gemm: Path, tmp_path: Path) -> None:
     """The stand-in writes an empty report: each reader says so in its own words."""
     out = tmp_path / "out"
     run = ("run", "--backend", "ncu", "-o", out, "--kernel", "x", "--", "true")
-    said = with_ncu(*run).stderr
-    assert f"stepscope kernels {out}/kernels.ncu-rep" in said
-    assert "no Nsight Compute report" in said
+    output = with_ncu(*run).stderr
+    assert f"stepscope kernels {out}/kernels.ncu-rep" in output
+    assert "no Nsight Compute report" in output
 
 
 def test_nothing_to_examine_is_said(with_ncu: Stepscope, tmp_path: Path) -> None:
@@ -154,9 +152,9 @@ def test_nothing_to_examine_is_said(with_ncu: Stepscope, tmp_path: Path) -> None
     assert "name kernels with --kernel REGEX" in line
 
 
-def test_kernels_are_for_ncu(with_ncu: Stepscope, slow_product: Path) -> None:
+def test_kernels_are_for_ncu(with_ncu: Stepscope, slow_gemm: Path) -> None:
     line = with_ncu("run", "--kernel", "gemm", "--", "true", expect=2).stderr
     assert "--backend ncu" in line
-    both = ("--kernel", "x", "--examine", slow_product)
+    both = ("--kernel", "x", "--examine", slow_gemm)
     line = with_ncu("run", "--backend", "ncu", *both, "--", "true", expect=2).stderr
     assert "give one of them" in line

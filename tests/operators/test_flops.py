@@ -141,7 +141,7 @@ def test_an_operator_near_its_roof(tmp_path: Path) -> None:
     assert entry.moved_bytes == 2 * 3 * 4096**2
     assert entry.flop_per_s == pytest.approx(2 * 4096**3 / 200e-6)
     assert (entry.math, entry.bound, entry.examine) == ("16bit", "compute", None)
-    assert entry.attained == pytest.approx(2 * 4096**3 / 200e-6 / 989.5e12)
+    assert entry.achieved == pytest.approx(2 * 4096**3 / 200e-6 / 989.5e12)
     assert found.mfu == pytest.approx(
         found.flop_per_step / (found.step_ns / 1e9) / 989.5e12, rel=1e-4
     )
@@ -158,6 +158,6 @@ def test_an_operator_far_below_comes_with_its_command(tmp_path: Path) -> None:
 def test_an_unknown_device_has_no_ceilings(tmp_path: Path) -> None:
     found = Steps(200.0, "Some GPU").rooflines(tmp_path)
     assert found.mfu is None
-    assert found.operators[0].attained is None
+    assert found.operators[0].achieved is None
     assert found.operators[0].flop_per_s > 0
-    assert any("Some GPU" in remark for remark in found.remarks)
+    assert any("Some GPU" in warning for warning in found.warnings)

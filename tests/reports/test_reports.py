@@ -188,7 +188,7 @@ def test_all_reports_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "message"),
     [
         ("cuda_gpu_kern_sun", "did you mean 'cuda_gpu_kern_sum'"),
         ("cuda_gpu_kern_sum:bas", "did you mean 'base'"),
@@ -199,8 +199,8 @@ def test_all_reports_are_documented() -> None:
         ("um_sum:rows=-2", "at least -1"),
     ],
 )
-def test_wrong_requests_say_what_is_near(asked: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_wrong_requests_say_what_is_near(asked: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse(asked, reports())
 
 
@@ -322,17 +322,17 @@ def test_own_sql_sees_the_rows_that_a_filter_leaves(trace: Trace, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "message"),
     [
         ("SELECT star_ns FROM gpu_op", "did you mean 'start_ns'"),
         ("SELECT * FROM gpu_ops", "did you mean 'gpu_op'"),
     ],
 )
 def test_wrong_names_in_sql_say_what_is_near(
-    trace: Trace, tmp_path: Path, sql: str, says: str
+    trace: Trace, tmp_path: Path, sql: str, message: str
 ) -> None:
     (tmp_path / "wrong.sql").write_text(sql)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         answer(parse("wrong", user_reports([tmp_path])), Source(trace))
 
 
@@ -365,7 +365,7 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must set REPORTS"):
         user_reports([tmp_path])
     with pytest.raises(InputError, match="not a folder"):
-        user_reports([tmp_path / "absent"])
+        user_reports([tmp_path / "missing"])
 
 
 def test_rows_of_reports_in_python_equal_those_of_frames(trace: Trace) -> None:

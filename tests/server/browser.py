@@ -89,7 +89,9 @@ def browsing(browser: Any, **options: Any) -> Iterator[Any]:
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on(
+        "console", lambda output: errors.append(output.text) if output.type == "error" else None
+    )
     page.errors = errors
     try:
         yield page

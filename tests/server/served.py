@@ -65,9 +65,9 @@ def serving(*arguments: str | Path) -> Iterator[Served]:
         environment = {**os.environ, "BROWSER": "false"}
         process = forks().start(words, environment, writing, errors.fileno())
         os.close(writing)
-        with os.fdopen(reading) as said:
+        with os.fdopen(reading) as output:
             try:
-                line = said.readline().strip()
+                line = output.readline().strip()
                 if line.startswith("{"):  # --format json
                     line = json.loads(line)["address"]
                 errors.seek(0)

@@ -335,8 +335,10 @@ def test_the_single_file_opens_from_disk(
     tmp_path: Path, stepscope: Stepscope, browser: Any
 ) -> None:
     target = tmp_path / "out.html"
-    said = stepscope("ui", bundled_capture(), "--static", target, "--only-step", "3", "-f", "json")
-    assert json.loads(said.stdout) == {
+    output = stepscope(
+        "ui", bundled_capture(), "--static", target, "--only-step", "3", "-f", "json"
+    )
+    assert json.loads(output.stdout) == {
         "schema": "stepscope.ui/1",
         "address": None,
         "file": str(target),
@@ -382,14 +384,14 @@ def test_the_single_file_says_what_it_refuses(tmp_path: Path, stepscope: Stepsco
     assert "--force" in stepscope("ui", capture, "--static", target, expect=2).stderr
     assert target.read_text() == "mine"
     free = tmp_path / "free.html"
-    for arguments, says in (
+    for arguments, message in (
         (("--only-step", "99"), "0 to 11"),
         (("--window", "5s/4s"), "ends before"),
         (("--window", "900s/901s"), "empty|covers"),
         (("--only-step", "1", "--window", "1s/2s"), "one of them"),
     ):
         done = stepscope("ui", capture, "--static", free, *arguments, expect=2)
-        assert re.search(says, done.stderr)
+        assert re.search(message, done.stderr)
     assert not free.exists()
     assert "--static" in stepscope("ui", capture, "--only-step", "1", expect=2).stderr
 

@@ -30,7 +30,7 @@ def both(paths: list[Path]) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def told(both: Served) -> dict[str, Any]:
+def answer(both: Served) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(both.get("api/comparison").body)
     return found
 
@@ -107,24 +107,24 @@ def test_the_comparison_has_the_legend_of_all_views(page: Any, both: Served) -> 
 
 
 def test_the_verdict_and_the_interval_are_those_of_the_command(
-    shown: Compared, told: dict[str, Any], paths: list[Path], stepscope: Stepscope
+    shown: Compared, reply: dict[str, Any], paths: list[Path], stepscope: Stepscope
 ) -> None:
-    said = json.loads(stepscope("compare", *paths, "--format", "json").stdout)
-    assert said == told["comparison"]
+    output = json.loads(stepscope("compare", *paths, "--format", "json").stdout)
+    assert output == reply["comparison"]
     text = shown.text("Verdict")
-    assert said["says"] in text
-    low, high = said["step"]["ratio_low"], said["step"]["ratio_high"]
+    assert output["message"] in text
+    low, high = output["step"]["ratio_low"], output["step"]["ratio_high"]
     assert f"{low:.3f} to {high:.3f}" in text
 
 
-def test_the_median_steps_stand_on_one_scale(shown: Compared, told: dict[str, Any]) -> None:
+def test_the_median_steps_stand_on_one_scale(shown: Compared, reply: dict[str, Any]) -> None:
     link = shown.link()
     for side in ("before", "after"):
-        device = told["devices"][side][0]
+        device = reply["devices"][side][0]
         assert link[side] == f"0-{device['median']}"
         box = shown.page.locator(f"input[aria-label='Step {side}']")
         assert box.input_value() == str(device["median"])
-    lengths = {s: told["devices"][s][0] for s in ("before", "after")}
+    lengths = {s: reply["devices"][s][0] for s in ("before", "after")}
     begin, end = map(int, link["t"].split("_"))
     longest = max(d["lengths"][d["median"]] for d in lengths.values())
     assert begin < 0
@@ -142,7 +142,7 @@ def test_the_median_steps_stand_on_one_scale(shown: Compared, told: dict[str, An
 
 
 def test_a_cause_a_kernel_and_a_range_are_highlighted_in_both(
-    shown: Compared, told: dict[str, Any]
+    shown: Compared, reply: dict[str, Any]
 ) -> None:
     plain = shown.shot()
     seen = {plain}
@@ -158,7 +158,7 @@ def test_a_cause_a_kernel_and_a_range_are_highlighted_in_both(
     assert all(int(n) > 50 for n in counts)
     seen.add(shown.shot())
     shown.page.get_by_role("button", name="Show all").click()
-    kernels = told["comparison"]["kernels"]
+    kernels = reply["comparison"]["kernels"]
     row = next(i for i, k in enumerate(kernels) if k["relation"] == "same" and k["before_ns"] > 1e6)
     shown.page.locator(f"tr[data-kind=kernel][data-row='{row}'] button").click()
     shown.settle()
@@ -189,8 +189,8 @@ def test_a_click_in_the_picture_highlights_the_kernel(shown: Compared) -> None:
     assert tip.startswith(("before, step", "after, step"))
 
 
-def test_keys_choose_pairs_and_rows(shown: Compared, told: dict[str, Any]) -> None:
-    before, after = (told["devices"][side][0] for side in ("before", "after"))
+def test_keys_choose_pairs_and_rows(shown: Compared, reply: dict[str, Any]) -> None:
+    before, after = (reply["devices"][side][0] for side in ("before", "after"))
     shown.press(".")
     assert shown.link()["before"] == f"0-{before['median'] + 1}"
     assert shown.link()["after"] == f"0-{after['median'] + 1}"
@@ -220,14 +220,16 @@ def test_keys_choose_pairs_and_rows(shown: Compared, told: dict[str, Any]) -> No
     shown.page.keyboard.press("Escape")
 
 
-def test_steps_are_chosen_by_number_and_by_their_bar(shown: Compared, told: dict[str, Any]) -> None:
+def test_steps_are_chosen_by_number_and_by_their_bar(
+    shown: Compared, reply: dict[str, Any]
+) -> None:
     box = shown.page.locator("input[aria-label='Step after']")
     box.fill("7")
     box.press("Tab")
     shown.settle()
     assert shown.link()["after"] == "0-7"
     bars = shown.page.locator("canvas.times").bounding_box()
-    each = (bars["width"] - 150) / told["devices"]["before"][0]["count"]
+    each = (bars["width"] - 150) / reply["devices"]["before"][0]["count"]
     shown.page.mouse.click(bars["x"] + 150 + 4.5 * each, bars["y"] + 30)
     shown.settle()
     assert shown.link()["before"] == "0-4"
@@ -265,12 +267,12 @@ def test_a_wrong_link_does_no_harm(page: Any, both: Served, words: str) -> None:
     assert shown.text("Highlighted") == ""
 
 
-def test_each_run_has_its_own_timeline(shown: Compared, told: dict[str, Any]) -> None:
+def test_each_run_has_its_own_timeline(shown: Compared, reply: dict[str, Any]) -> None:
     shown.page.locator("a[aria-label='Timeline of after']").click()
     shown.page.wait_for_selector("[aria-label=Findings]")
     assert "gpt1024_healthy" in shown.page.title()
     assert "/after/#" in shown.page.url
-    length = told["devices"]["after"][0]["lengths"][told["devices"]["after"][0]["median"]]
+    length = reply["devices"]["after"][0]["lengths"][reply["devices"]["after"][0]["median"]]
     begin, end = map(int, re.findall(r"range=(\d+)-(\d+)", shown.page.url)[0])
     assert end - begin == length
 
@@ -290,7 +292,7 @@ def test_nothing_is_asked_of_others_and_all_is_guarded(page: Any, both: Served) 
 
 
 def test_wrong_questions_are_answered_in_a_sentence(both: Served) -> None:
-    for path, says in (
+    for path, message in (
         ("api/step?side=x&step=0", "neither before nor after"),
         ("api/step?side=before&step=999", "no step 999"),
         ("api/step?side=before&step=", "no whole number"),
@@ -298,7 +300,7 @@ def test_wrong_questions_are_answered_in_a_sentence(both: Served) -> None:
     ):
         answer = both.get(path)
         assert answer.status == 400
-        assert says in json.loads(answer.body)["error"]
+        assert message in json.loads(answer.body)["error"]
 
 
 def hostile(folder: Path, extra: float) -> Path:
@@ -382,11 +384,11 @@ def test_the_single_file_holds_the_comparison(
 
 
 def test_the_command_says_what_it_wants(paths: list[Path], stepscope: Stepscope) -> None:
-    for arguments, says in (
+    for arguments, message in (
         ((paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
         ((*paths, paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
         ((*paths, "--compare", "--static", "x.html", "--only-step", "1"), "leave them out"),
     ):
-        said = stepscope("ui", *arguments, expect=2).stderr
-        assert says in said
-        assert is_one_line(said)
+        output = stepscope("ui", *arguments, expect=2).stderr
+        assert message in output
+        assert is_one_line(output)

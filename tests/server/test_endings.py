@@ -87,10 +87,10 @@ def test_a_slow_expression_of_python_is_answered(text: str, served: Served) -> N
 def test_what_re2_lacks_is_said_in_a_line(text: str, served: Served) -> None:
     answer = served.get(f"api/search?regex=1&text={text}")
     assert answer.status == 400
-    said = json.loads(answer.body)["error"]
-    assert "is no regular expression" in said
-    assert "RE2, which is used here, has no look-ahead" in said
-    assert "\n" not in said
+    output = json.loads(answer.body)["error"]
+    assert "is no regular expression" in output
+    assert "RE2, which is used here, has no look-ahead" in output
+    assert "\n" not in output
 
 
 def request_of(closed: asyncio.Event) -> Request:
@@ -103,11 +103,11 @@ def request_of(closed: asyncio.Event) -> Request:
 
 
 def test_a_request_is_answered_at_its_deadline() -> None:
-    told = threading.Event()
+    reply = threading.Event()
 
     def slow(gone: threading.Event) -> bytes:
         if gone.wait(LIMIT_S):
-            told.set()
+            reply.set()
         return b""
 
     async def run() -> Any:
@@ -116,7 +116,7 @@ def test_a_request_is_answered_at_its_deadline() -> None:
     response = in_a_loop_of_its_own(run())
     assert response.status_code == 503
     assert "longer than 0.05 s" in json.loads(response.body)["error"]
-    assert told.wait(LIMIT_S)  # what was computed is told to stop
+    assert reply.wait(LIMIT_S)  # what was computed is told to stop
 
 
 def test_what_nobody_waits_for_is_given_up() -> None:

@@ -237,8 +237,8 @@ def test_views_show_the_legend(page: Any, job: Served, view: str) -> None:
     legend = page.locator("details.colours >> visible=true")
     legend.locator("summary").click()
     text = legend.inner_text()
-    for says in ("synchronisation: host sync", "optimizer", "input starvation", "straggler"):
-        assert says in text
+    for message in ("synchronisation: host sync", "optimizer", "input starvation", "straggler"):
+        assert message in text
     if view == "steps":
         shown.press("v")
 

@@ -66,10 +66,10 @@ def test_a_table_is_copied_with_the_command_that_computes_it(
         found = answer(job, pasted(page)).to_pylist()
         assert len(found) == len(rows)
         names = header[: header.index("count")]
-        told = {tuple(row[: len(names)]): row[len(names) :] for row in rows}
+        reply = {tuple(row[: len(names)]): row[len(names) :] for row in rows}
         for row in found:
             first, *others = [row[name] for name in names]
-            figures = told[(first or "(none)", *(other or "" for other in others))]
+            figures = reply[(first or "(none)", *(other or "" for other in others))]
             assert [int(f) for f in figures[:2]] == [row["count"], row["total_ns"]]
             for text, name in zip(figures[2:5], ("mean_ns", "median_ns", "p95_ns"), strict=True):
                 assert float(text) == pytest.approx(row[name], rel=1e-9)
@@ -107,10 +107,10 @@ def test_a_place_of_a_finding_says_whose_it_is(shown: Shown) -> None:
     page = shown.page
     page.locator("canvas.rows").focus()
     shown.press("g")
-    said = page.locator("footer").inner_text()
+    output = page.locator("footer").inner_text()
     cause = page.locator(".finding strong").first.inner_text()
-    assert f"{cause}, " in said
-    assert re.search(r"\(typical, \d+ of \d+ by length\): ", said)
+    assert f"{cause}, " in output
+    assert re.search(r"\(typical, \d+ of \d+ by length\): ", output)
     assert page.locator(".finding[aria-current=true]").count() == 1
 
 

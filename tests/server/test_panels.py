@@ -60,11 +60,11 @@ def test_the_table_of_kernels_holds_the_figures_of_the_command(shown: Shown) -> 
     expected = Job([bundled_capture()]).kernels.to_pylist()
     found = texts(shown.page)
     assert len(found) == len(expected)
-    for cells, told in zip(found, expected, strict=True):
-        assert cells[0] == told["kernel"]
-        assert int(cells[3].replace(",", "")) == told["calls"]
-        assert nanoseconds(cells[4]) == pytest.approx(told["time_ns"], rel=5e-3)
-        assert nanoseconds(cells[9]) == pytest.approx(told["time_ns_per_step"], rel=5e-3)
+    for cells, reply in zip(found, expected, strict=True):
+        assert cells[0] == reply["kernel"]
+        assert int(cells[3].replace(",", "")) == reply["calls"]
+        assert nanoseconds(cells[4]) == pytest.approx(reply["time_ns"], rel=5e-3)
+        assert nanoseconds(cells[9]) == pytest.approx(reply["time_ns_per_step"], rel=5e-3)
 
 
 def test_a_range_narrows_the_table(shown: Shown) -> None:
@@ -139,7 +139,7 @@ def test_instances_are_highlighted_on_the_timeline(shown: Shown) -> None:
     shown.settle()
     shown.settle()
     at = job.query(
-        f"SELECT start_ns, end_ns FROM kernel_family WHERE kernel = '{name}' AND steady LIMIT 1"
+        f"SELECT start_ns, end_ns FROM kernel_category WHERE kernel = '{name}' AND steady LIMIT 1"
     ).to_pylist()[0]
     middle = (at["start_ns"] + at["end_ns"]) // 2
     link = re.sub(r"t=[-\d]+", f"t={middle - 400_000}-{middle + 400_000}", page.url)
@@ -154,7 +154,7 @@ def test_operators_are_grouped_as_asked(shown: Shown) -> None:
     page = shown.page
     opened(shown, "o")
     assert page.get_by_label("Group by").input_value() == "range"  # it holds no operators
-    for by in ("range", "family"):
+    for by in ("range", "category"):
         page.get_by_label("Group by").select_option(by)
         shown.settle()
         expected = Job([bundled_capture()]).operators(by).to_pylist()
@@ -165,7 +165,7 @@ def test_operators_are_grouped_as_asked(shown: Shown) -> None:
 def test_a_link_reproduces_the_panel(shown: Shown) -> None:
     page = shown.page
     opened(shown, "o")
-    page.get_by_label("Group by").select_option("family")
+    page.get_by_label("Group by").select_option("category")
     page.get_by_label("Window of the table").select_option("all")
     page.get_by_role("button", name="median", exact=True).click()
     page.get_by_label("Filter operators by regular expression").fill("a")
@@ -186,7 +186,7 @@ def test_a_link_reproduces_the_panel(shown: Shown) -> None:
 # --- flame graph ---------------------------------------------------------------------------------
 
 
-def says(shown: Shown) -> str:
+def message(shown: Shown) -> str:
     text: str = shown.page.locator(".flamesays").inner_text()
     return text
 
@@ -196,14 +196,14 @@ def test_the_flame_graph_answers_to_keys(shown: Shown) -> None:
     opened(shown, "p")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Flame")
     shown.press("ArrowDown")
-    assert says(shown).startswith("Thread 603 · python3 · main: ")
+    assert message(shown).startswith("Thread 603 · python3 · main: ")
     shown.press("ArrowDown")
     shown.press("ArrowDown")
-    first = says(shown)
+    first = message(shown)
     shown.press("ArrowRight")
-    assert says(shown) != first
+    assert message(shown) != first
     shown.press("ArrowLeft")
-    assert says(shown) == first
+    assert message(shown) == first
     shown.press("Enter")
     shown.settle()
     zoomed = page.url
@@ -222,7 +222,7 @@ def test_the_flame_graph_weighs_searches_and_turns_over(shown: Shown) -> None:
     page.get_by_label("What widths mean").select_option("gpu")
     shown.settle()
     job = Job([bundled_capture()])
-    ns = job.query("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_family WHERE steady")
+    ns = job.query("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_category WHERE steady")
     total = ns["ns"][0].as_py()
     # the window goes from the first steady step to the last: all that begins in it
     tools = page.locator(".drawer .tools").inner_text()
@@ -230,21 +230,21 @@ def test_the_flame_graph_weighs_searches_and_turns_over(shown: Shown) -> None:
     assert shown_total
     assert nanoseconds(shown_total[1]) == pytest.approx(total, rel=1e-3)
     page.get_by_label("Search the flame graph").fill("^nvjet")
-    found = re.search(r"nodes match, ([\d.]+ \w+)", says(shown))
+    found = re.search(r"nodes match, ([\d.]+ \w+)", message(shown))
     nvjet = job.query(
-        "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_family "
+        "SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM kernel_category "
         "WHERE steady AND kernel LIKE 'nvjet%'"
     )
     assert found
     assert nanoseconds(found[1]) == pytest.approx(nvjet["ns"][0].as_py(), rel=1e-3)
     page.get_by_label("bottom up").check()
     shown.settle()
-    found = re.search(r"nodes match, ([\d.]+ \w+)", says(shown))
+    found = re.search(r"nodes match, ([\d.]+ \w+)", message(shown))
     assert found
     assert nanoseconds(found[1]) == pytest.approx(nvjet["ns"][0].as_py(), rel=1e-3)
     box = page.locator(".drawer canvas").bounding_box()
     page.mouse.move(box["x"] + 20, box["y"] + 8)
-    assert re.search(r"^nvjet.*: [\d.]+ ms \(", says(shown))
+    assert re.search(r"^nvjet.*: [\d.]+ ms \(", message(shown))
     page.mouse.click(box["x"] + 20, box["y"] + 8)
     shown.settle()
     assert "p.zoom=" in page.url
@@ -262,13 +262,15 @@ def post(served: Served, body: Any, **headers: str) -> Answer:
     import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    told = {
+    reply = {
         "origin": f"http://127.0.0.1:{served.port}",
         "content-type": "application/json",
         **{name.replace("_", "-"): value for name, value in headers.items()},
     }
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request("POST", served.path + "api/note", sent, {k: v for k, v in told.items() if v})
+    connection.request(
+        "POST", served.path + "api/note", sent, {k: v for k, v in reply.items() if v}
+    )
     answer = connection.getresponse()
     found = Answer(answer.status, dict(answer.getheaders()), answer.read())
     connection.close()
@@ -388,13 +390,13 @@ def test_a_note_that_is_not_kept_says_why_and_keeps_its_text(capture: Path, brow
         box = page.locator(".notes textarea")
         assert "10,000 characters" in page.locator(".drawer .tools").inner_text()
         box.fill("x" * 9_500)
-        says = page.locator(".notes p")
-        assert says.inner_text() == "9,500 of 10,000 characters"
+        message = page.locator(".notes p")
+        assert message.inner_text() == "9,500 of 10,000 characters"
         box.fill("é" * 10_001)
-        assert "too long" in says.inner_text()
+        assert "too long" in message.inner_text()
         box.press("Enter")
         shown.settle()
-        assert says.inner_text().startswith("10,001 of 10,000 characters: too long to be saved")
+        assert message.inner_text().startswith("10,001 of 10,000 characters: too long to be saved")
         assert "not saved" in page.locator("footer").inner_text()
         assert box.input_value() == "é" * 10_001
         assert box.get_attribute("aria-invalid") == "true"
@@ -404,12 +406,12 @@ def test_a_note_that_is_not_kept_says_why_and_keeps_its_text(capture: Path, brow
         box.fill("short")
         box.press("Enter")
         shown.settle()
-        assert says.inner_text() == "Not saved: the disk is full; make room and save again"
+        assert message.inner_text() == "Not saved: the disk is full; make room and save again"
         assert box.input_value() == "short"
         page.unroute("**/api/note")
         box.press("Enter")
         shown.settle()
-        assert says.inner_text() == ""
+        assert message.inner_text() == ""
         assert json.loads(served.get("api/notes").body)["notes"][0]["text"] == "short"
         page.errors.clear()  # the browser reports the refusal itself
 

@@ -18,7 +18,7 @@ from stepscope.trace.arrays import ArrayFile
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
-BYS = ("kernel", "operator", "inner", "range", "module", "source", "family")
+BYS = ("kernel", "operator", "inner", "range", "module", "source", "category")
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def test_tables_and_steps_are_the_same(here: Job) -> None:
     window = {"begin": "50000000", "end": "130000000"}
     for query in ({}, window):
         for by in BYS:
-            told = [panels.table({"by": by, **query}) for panels, _ in desks]
-            assert told[0] == told[1]
-            assert len(told[0]) > 300
+            answer = [panels.table({"by": by, **query}) for panels, _ in desks]
+            assert answer[0] == answer[1]
+            assert len(answer[0]) > 300
         for group in "0", "3":
             asked = {"by": "kernel", "group": group, **query}
             assert desks[0][0].instances(asked) == desks[1][0].instances(asked)
@@ -61,7 +61,7 @@ def test_tables_and_steps_are_the_same(here: Job) -> None:
     grid = {"first": "0", "count": "9", "begin": "0", "bucket": "65536", "columns": "300"}
     for align in ("start", "kernel", "range:0", "range:1"):
         assert desks[0][1].steps({"align": align}) == desks[1][1].steps({"align": align})
-        for colour in ("kind", "family", "phase"):
+        for colour in ("kind", "category", "phase"):
             asked = {**grid, "align": align, "colour": colour, "sort": "duration", "phases": "1"}
             assert desks[0][1].grid(asked) == desks[1][1].grid(asked)
     for wrong in ({"align": "range:99"}, {"align": "middle"}, {"device": "1"}):

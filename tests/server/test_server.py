@@ -95,7 +95,7 @@ def test_only_questions_are_answered(served: Served, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "summary"),
     [
         ("api/tile", "whole number"),
         ("api/tile?tracks=x&begin=0&bucket=1&columns=1", "whole number"),
@@ -107,10 +107,10 @@ def test_only_questions_are_answered(served: Served, method: str) -> None:
         ("api/statistics?begin=5&end=5", "empty"),
     ],
 )
-def test_wrong_questions_get_a_sentence(served: Served, path: str, says: str) -> None:
+def test_wrong_questions_get_a_sentence(served: Served, path: str, summary: str) -> None:
     answer = served.get(path)
     assert answer.status == 400
-    assert says in json.loads(answer.body)["error"]
+    assert summary in json.loads(answer.body)["error"]
 
 
 def test_files_beside_the_page_are_not_served(served: Served) -> None:
@@ -291,11 +291,11 @@ def test_the_other_process_diagnoses_and_says_why_not(tmp_path: Path) -> None:
     from stepscope.trace.cache import Cache
     from stepscope.trace.errors import InputError
 
-    told: list[float] = []
+    reply: list[float] = []
     job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    Process(job, TRACKS, told.append).wait()
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    Process(job, TRACKS, reply.append).wait()
+    assert reply == sorted(reply)
+    assert reply[-1] == 1.0
     assert not job.views.stored_timeline_is_missing()
     Process(job, DIAGNOSIS).wait()
     answer = job.views.diagnosed()

@@ -93,7 +93,7 @@ def test_the_view_shows_work_and_causes_of_every_step(steps: Steps) -> None:
     assert text.startswith("12 steps · Rank 0 · GPU 0")
     assert {STARVED, COMPUTE} <= steps.picture()
     assert "idle: input starvation" in text
-    assert "Odd steps (0)" in text
+    assert "Outlier steps (0)" in text
 
 
 def test_keys_choose_steps_and_the_figures_are_those_of_the_table(
@@ -222,8 +222,8 @@ def test_alignment_moves_what_steps_are_compared_by(steps: Steps) -> None:
         "backward pass"
         in steps.page.locator(".steps details:not(.colours) > .legend").last.inner_text()
     )
-    steps.choose("Coloured", "by kernel family")
-    assert steps.link()["scolour"] == "family"
+    steps.choose("Coloured", "by kernel category")
+    assert steps.link()["scolour"] == "category"
 
 
 def test_a_link_reproduces_the_view(steps: Steps, served: Served) -> None:
@@ -239,9 +239,9 @@ def test_a_link_reproduces_the_view(steps: Steps, served: Served) -> None:
     assert again.link() == link
     assert again.chosen() == text
     assert again.page.locator("canvas.steprows").screenshot() == drawn
-    for label, says in (("Sorted", "longest first"), ("Aligned at", "range forward")):
+    for label, message in (("Sorted", "longest first"), ("Aligned at", "range forward")):
         chosen = again.page.locator(f"select[aria-label='{label}'] option:checked")
-        assert chosen.inner_text() == says
+        assert chosen.inner_text() == message
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,12 @@ def test_a_wrong_link_does_no_harm(served: Served, page: Any, words: str) -> Non
 def test_the_help_lists_the_keys(steps: Steps) -> None:
     steps.press("?")
     text = steps.page.locator("dialog").inner_text()
-    for says in ("steps side by side, and back", "open the step in the timeline", "next odd step"):
-        assert says.replace("next odd", "next, previous odd") in text
+    for message in (
+        "steps side by side, and back",
+        "open the step in the timeline",
+        "next outlier step",
+    ):
+        assert message.replace("next odd", "next, previous odd") in text
     steps.page.keyboard.press("Escape")
 
 
@@ -288,8 +292,8 @@ def test_an_odd_step_is_marked_with_the_reason(tmp_path: Path, page: Any) -> Non
         steps.press("g")
         assert steps.chosen().startswith("Step 4\n")
         assert "▲ odd: compute: extra +20.0 ms (+1 operations)" in steps.chosen()
-        odd = page.locator("section[aria-label='Odd steps']").inner_text()
-        assert "Odd steps (1)" in odd
+        odd = page.locator("section[aria-label='Outlier steps']").inner_text()
+        assert "Outlier steps (1)" in odd
         assert "▲ step 4: +20.000 ms" in odd
         box = page.locator("canvas.histogram").bounding_box()
         page.mouse.click(box["x"] + 3, box["y"] + box["height"] - 3)
@@ -326,9 +330,9 @@ def test_captures_without_gpu_or_steps_say_so(tmp_path: Path, browser: Any) -> N
     b.kernel(0, 100, call=(0, 1))
     with serving(b.trace(tmp_path / "two").folder) as served, browsing(browser) as page:
         Steps(page, served.address)
-        said = page.locator(".steps .note").first.inner_text()
-        assert "no repeating step was found" in said
-        assert "annotate the steps" in said
+        output = page.locator(".steps .note").first.inner_text()
+        assert "no repeating step was found" in output
+        assert "annotate the steps" in output
         assert page.errors == []
 
 
@@ -404,7 +408,7 @@ def test_the_single_file_says_why_it_has_no_steps(tmp_path: Path, browser: Any) 
 def test_what_is_asked_wrongly_is_said_in_a_sentence(served: Served) -> None:
     grid = "api/stepgrid?first=0&count=10&begin=0&bucket=1000&columns=10"
     assert served.get(grid).status == 200
-    for path, says in (
+    for path, message in (
         ("api/steps?device=7", "no device 7"),
         ("api/steps?device=x", "no whole number"),
         ("api/steps?align=up", "cannot be aligned"),
@@ -419,7 +423,7 @@ def test_what_is_asked_wrongly_is_said_in_a_sentence(served: Served) -> None:
     ):
         answer = served.get(path)
         assert answer.status == 400, path
-        assert says in json.loads(answer.body)["error"]
+        assert message in json.loads(answer.body)["error"]
 
 
 def test_the_hostile_single_file_holds_steps_too(

@@ -223,8 +223,8 @@ def two_ranks(tmp_path: Path) -> Simulation:
         (e,) = explain(trace.frame, trace.meta)
         devices.append((rank, e))
         readers[rank] = trace.frame
-        rows = np.flatnonzero(e.lane.is_communication)
-        matched.append(MatchedOps(rank, e.lane.process_id, 0, rows, np.arange(len(rows))))
+        rows = np.flatnonzero(e.gpu.is_communication)
+        matched.append(MatchedOps(rank, e.gpu.process_id, 0, rows, np.arange(len(rows))))
     return Simulation(devices, readers.__getitem__, MatchedJob(matched))
 
 
@@ -361,5 +361,5 @@ def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
     s = simulation(trace)
     (run,) = s.runs
     assert run.steps == 3
-    assert f"steps {run.first} to {run.last} were replayed" in s.says()
+    assert f"steps {run.first} to {run.last} were replayed" in s.message()
     assert s.predict([]).step_ns == s.measured_step_ns

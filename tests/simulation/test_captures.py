@@ -101,13 +101,13 @@ def test_a_straggler_of_four_ranks(source: str, shared_data: Path, unpacked: Cal
         job = opened(name)
         ranks = []
         for rank, e in job.explained.explanations:
-            rows = np.flatnonzero(e.lane.is_communication)
-            called = e.lane.enqueue_begin_ns[rows]
+            rows = np.flatnonzero(e.gpu.is_communication)
+            called = e.gpu.enqueue_begin_ns[rows]
             step = np.searchsorted(e.steps.begin_ns, called, side="right") - 1
             inside = np.arange(len(rows)) - np.searchsorted(step, step)
-            ranks.append(MatchedOps(rank, e.lane.process_id, e.lane.device, rows,
+            ranks.append(MatchedOps(rank, e.gpu.process_id, e.gpu.device, rows,
                                     step * 1000 + inside))  # fmt: skip
-        readers = {member.rank: member.trace.frame for member in job.ranks}
+        readers = {rank_trace.rank: rank_trace.trace.frame for rank_trace in job.ranks}
         return Simulation(job.explained.explanations, readers, MatchedJob(ranks))
 
     straggler, healthy = simulation("ddp_straggler"), simulation("ddp_healthy")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.build import MAIN, PID, US, Build
 
 from stepscope.activity import names as words
-from stepscope.activity.host import apart, charge_owned, cut, inside
+from stepscope.activity.host import apart, charge_attributed, cut, inside
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.gaps.gil import PATTERN, RECORDED, TIMED_OUT
 from stepscope.gaps.profiler_overhead import SLOWEST_PACE, host_pace
@@ -74,8 +74,8 @@ def test_a_state_that_is_read_back_in_few_steps_is_a_checkpoint(tmp_path: Path) 
     assert e.stalls.evidence.tolist() == [READS] * 3
     assert e.stalls.copies.tolist() == [20] * 3
     assert e.stalls.bytes.tolist() == [20 * STATE] * 3
-    kinds = dict(zip(e.lane.ops["id"], e.lane.ops["kind"], strict=True))
-    copy = e.lane.ops.texts["kind"].index("memcpy")
+    kinds = dict(zip(e.gpu.ops["id"], e.gpu.ops["kind"], strict=True))
+    copy = e.gpu.ops.texts["kind"].index("memcpy")
     assert [kinds[i] for i in e.stalls.read_ids] == [copy] * 60
     assert e.stalls.copy_ns.tolist() == [20 * 480 * US] * 3
     # the last one's silence lies behind the last operation, where no step is known
@@ -134,7 +134,7 @@ def test_activation_checkpointing_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("checkpoint", True), ("save_checkpoint", True), ("torch.save", True), ("Save", True),
         ("ckpt 12", True), ("state_dict", True), ("save_model", True),
@@ -143,8 +143,8 @@ def test_activation_checkpointing_is_none(tmp_path: Path) -> None:
         ("dataload", False), ("save_loss", False),
     ],
 )  # fmt: skip
-def test_words_for_saving(text: str, says: bool) -> None:
-    assert words.is_checkpoint_range(text) is says
+def test_words_for_saving(text: str, message: bool) -> None:
+    assert words.is_checkpoint_range(text) is message
 
 
 # ---- the lock --------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_waits_that_time_out_after_the_switch_interval(tmp_path: Path) -> None:
 # ---- compilation -----------------------------------------------------------------------------
 
 
-def silent(build: Build, *, steps: int = STEPS, where: int = 20, every: int = 3) -> list[float]:
+def untraced(build: Build, *, steps: int = STEPS, where: int = 20, every: int = 3) -> list[float]:
     """Steps with 8 ms of silence before operation ``where`` of every third; returns its begins."""
     at, found = 0.0, []
     for i in range(steps):
@@ -266,7 +266,7 @@ def silent(build: Build, *, steps: int = STEPS, where: int = 20, every: int = 3)
 
 def test_a_silence_that_ends_with_loading_a_module_is_compilation(tmp_path: Path) -> None:
     build = Build()
-    for begin in silent(build):
+    for begin in untraced(build):
         build.api(begin + 7_800, begin + 7_900, "cuModuleLoadData", api="driver")
     e = explained(build, tmp_path)
     assert e.idle_by_cause_ns["compilation_or_warmup"] == pytest.approx(4 * 7_900 * US, rel=0.05)
@@ -277,7 +277,7 @@ def test_a_silence_inside_an_operator_that_plans_is_compilation(tmp_path: Path) 
     build.rows["operator"] = [
         {"process_id": PID, "thread_id": MAIN, "start_ns": round((begin - 100) * US),
          "end_ns": round((begin + 8_100) * US), "name": "aten::_cudnn_attention_forward"}
-        for begin in silent(build)
+        for begin in untraced(build)
     ]  # fmt: skip
     e = explained(build, tmp_path)
     assert e.idle_by_cause_ns["compilation_or_warmup"] > 4 * 7_500 * US
@@ -285,7 +285,7 @@ def test_a_silence_inside_an_operator_that_plans_is_compilation(tmp_path: Path) 
 
 def test_a_silence_before_a_new_compiled_kernel_is_compilation(tmp_path: Path) -> None:
     build = Build()
-    silent(build)
+    untraced(build)
     seen = 0
     for row in build.rows["gpu_op"]:
         if row["name"] == "k20":
@@ -297,7 +297,7 @@ def test_a_silence_before_a_new_compiled_kernel_is_compilation(tmp_path: Path) -
 
 def test_a_silence_without_any_of_these_is_not(tmp_path: Path) -> None:
     build = Build()
-    silent(build)
+    untraced(build)
     assert "compilation_or_warmup" not in explained(build, tmp_path).idle_by_cause_ns
 
 
@@ -337,7 +337,7 @@ def test_views_tell_the_pace_of_the_host(tmp_path: Path, length_ns: int, pace: f
     ]  # fmt: skip
     trace = build.trace(tmp_path)
     (only,) = explain(trace.frame, trace.meta)
-    assert host_pace(only.lane, trace.frame) == pytest.approx(pace)
+    assert host_pace(only.gpu, trace.frame) == pytest.approx(pace)
 
 
 # ---- intervals that a cause owns -------------------------------------------------------------
@@ -355,10 +355,10 @@ def test_owned_time_goes_to_its_first_owner(
     gaps: list[tuple[int, int]], first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
     start, end = _union(gaps)
-    owned = apart({"a": _union(first), "b": _union(second)})
+    attributed = apart({"a": _union(first), "b": _union(second)})
     columns = {"start_ns": start, "end_ns": end, "cause": np.zeros(len(start), np.int64),
                "evidence": np.ones(len(start), np.int64)}  # fmt: skip
-    done = charge_owned(columns, [(1, owned["a"]), (2, owned["b"])])
+    done = charge_attributed(columns, [(1, attributed["a"]), (2, attributed["b"])])
     assert (done["start_ns"][1:] >= done["end_ns"][:-1]).all()
     got = {
         t: cause
@@ -373,7 +373,7 @@ def test_owned_time_goes_to_its_first_owner(
         for t in range(a, a + n)
     }
     assert got == expected
-    assert all(inside(owned["a"], np.array([t]))[0] == (t in in_first) for t in range(80))
+    assert all(inside(attributed["a"], np.array([t]))[0] == (t in in_first) for t in range(80))
 
 
 @given(_SPANS, st.lists(st.integers(0, 80), max_size=10))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.programs import Item, mark, program, programs, wait
 
-from stepscope.activity.device import GPU_COLUMNS, HostSide, Lane
+from stepscope.activity.device import GPU_COLUMNS, GpuTimeline, HostSide
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.path import KINDS, Walker
@@ -22,8 +22,8 @@ def subject(made: Program, rank: int = 0) -> Subject:
     texts = {name: ["kernel" if name == "kind" else "gemm"] for name in names}
     empty = Frame({})
     host = HostSide(1, empty, empty, empty, empty, [1])
-    lane = Lane(1, 0, Frame(columns, texts), np.zeros(n, np.int64), host)
-    return Subject(rank, lane, made)
+    gpu = GpuTimeline(1, 0, Frame(columns, texts), np.zeros(n, np.int64), host)
+    return Subject(rank, gpu, made)
 
 
 def paths(*made: Program) -> list[list[tuple[str, str, int, int]]]:
@@ -51,8 +51,8 @@ def test_host_bound():
 
 
 def test_device_bound():
-    (path,) = paths(program([mark(), Item(work=5, call=5, turnaround=2, duration=100)]))
-    assert path == [("turnaround", "", 0, 2), ("kernel", "", 0, 100)]
+    (path,) = paths(program([mark(), Item(work=5, call=5, kernel_gap=2, duration=100)]))
+    assert path == [("kernel_gap", "", 0, 2), ("kernel", "", 0, 100)]
 
 
 def test_through_a_wait():

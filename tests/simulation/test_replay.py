@@ -16,7 +16,7 @@ def test_host_bound_and_device_bound_steps():
     assert result.end_ns[1] == 75
     assert result.step_ns == 60  # work and call; the device is done before the next launch
 
-    slow_device = program([mark(), Item(work=5, call=5, latency=5, turnaround=2, duration=100)])
+    slow_device = program([mark(), Item(work=5, call=5, latency=5, kernel_gap=2, duration=100)])
     (result,) = replay([slow_device])
     assert result.step_ns == 102
     assert result.start_ns[1] == 10

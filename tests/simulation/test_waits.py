@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.support.build import Build
 
-from stepscope.activity.device import Lane, Reader, lanes
+from stepscope.activity.device import GpuTimeline, Reader, gpus
 from stepscope.simulation.waits import (
     enqueue_order,
     host_waits,
@@ -18,7 +18,7 @@ from stepscope.simulation.waits import (
 WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMalloc")
 
 
-def random_lane(tmp_path: Path, seed: int, streams: int = 5) -> Lane:
+def random_gpu(tmp_path: Path, seed: int, streams: int = 5) -> GpuTimeline:
     """Kernels on several streams with a call of some kind after every few of them."""
     random = np.random.default_rng(seed)
     b = Build()
@@ -34,19 +34,19 @@ def random_lane(tmp_path: Path, seed: int, streams: int = 5) -> Lane:
             until = max(free.values()) if random.random() < 0.7 else host + 60
             b.api(host, max(until, host) + 8, WAITS[random.integers(len(WAITS))])
             host = max(until, host) + 10
-    (lane,) = lanes(b.trace(tmp_path).frame)
-    return lane
+    (gpu,) = gpus(b.trace(tmp_path).frame)
+    return gpu
 
 
 def test_waits_are_those_that_looking_at_everything_finds(tmp_path: Path):
     for seed in range(6):
         (tmp_path / str(seed)).mkdir()
-        lane = random_lane(tmp_path / str(seed), seed)
-        order = enqueue_order(lane)
-        begin, end = order.begin_ns, lane.ops["end_ns"][order.ops]
-        events = recorded_events(lane, _empty(tmp_path / f"e{seed}"), order)
-        waits = host_waits(lane, order, events, 0, 1 << 60)
-        api = lane.host.api
+        gpu = random_gpu(tmp_path / str(seed), seed)
+        order = enqueue_order(gpu)
+        begin, end = order.begin_ns, gpu.ops["end_ns"][order.ops]
+        events = recorded_events(gpu, _empty(tmp_path / f"e{seed}"), order)
+        waits = host_waits(gpu, order, events, 0, 1 << 60)
+        api = gpu.host.api
         passed: set[int] = set()
         seen = dict(zip(waits.call.tolist(), waits.targets, strict=True))
         assert seen
@@ -85,10 +85,10 @@ def test_a_device_wait_names_each_operation_once(tmp_path: Path):
         at = 100.0 * k
         b.kernel(at + 6, at + 30, call=(at, at + 4), stream=k)
         b.api(at + 5, at + 40, "cudaDeviceSynchronize")
-    (lane,) = lanes(b.trace(tmp_path).frame)
-    order = enqueue_order(lane)
-    events = recorded_events(lane, _empty(tmp_path / "e"), order)
-    waits = host_waits(lane, order, events, 0, 1 << 60)
+    (gpu,) = gpus(b.trace(tmp_path).frame)
+    order = enqueue_order(gpu)
+    events = recorded_events(gpu, _empty(tmp_path / "e"), order)
+    waits = host_waits(gpu, order, events, 0, 1 << 60)
     assert waits.targets == [(k,) for k in range(400)]  # not the 400 streams for each of them
 
 
@@ -98,10 +98,10 @@ def test_operations_of_many_streams_wait_for_those_given_lately(tmp_path: Path):
         at = 100.0 * k
         b.kernel(at + 6, at + 30, call=(at, at + 4), stream=k % 100)
         b.api(at + 40, at + 41, "cudaStreamWaitEvent")
-    (lane,) = lanes(b.trace(tmp_path).frame)
-    order = enqueue_order(lane)
+    (gpu,) = gpus(b.trace(tmp_path).frame)
+    order = enqueue_order(gpu)
     waiting, inferred = operation_waits(
-        lane, order, recorded_events(lane, _empty(tmp_path / "e"), order)
+        gpu, order, recorded_events(gpu, _empty(tmp_path / "e"), order)
     )
     assert set(waiting) == set(range(1, 300)) == set(inferred)
     assert all(k - 1 in waiting[k] for k in range(1, 300))
@@ -114,10 +114,10 @@ def test_a_graph_launch_waits_for_the_graph_that_ran_when_it_returned(tmp_path: 
         at = 400.0 * k
         call = (max(at - 390, 1.0), at + 5.0)
         b.kernel(at + 10, at + 400, call=call, call_name="cudaGraphLaunch")
-    (lane,) = lanes(b.trace(tmp_path).frame)
-    order = enqueue_order(lane)
-    events = recorded_events(lane, _empty(tmp_path / "e"), order)
-    waits = host_waits(lane, order, events, 0, 1 << 60)
+    (gpu,) = gpus(b.trace(tmp_path).frame)
+    order = enqueue_order(gpu)
+    events = recorded_events(gpu, _empty(tmp_path / "e"), order)
+    waits = host_waits(gpu, order, events, 0, 1 << 60)
     # each returned while the graph before it ran: 5 us after its end
     assert waits.targets == [(k - 1,) for k in range(1, 5)]
 

@@ -96,7 +96,7 @@ def test_no_such_time(value: float, job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("STEPSCOPE_QUERY_TIMEOUT", "soon", "no number of seconds"),
         ("STEPSCOPE_QUERY_TIMEOUT", "0", "give seconds above 0"),
@@ -107,9 +107,11 @@ def test_no_such_time(value: float, job: Job) -> None:
         ("STEPSCOPE_QUERY_MEMORY", "9999999999999TB", "at least 32 MB"),
     ],
 )
-def test_wrong_variables(name: str, text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variables(
+    name: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, text)
-    with pytest.raises(UsageError, match=says) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         limits.from_environment()
     assert str(refused.value).startswith(f"{name} is ")
 

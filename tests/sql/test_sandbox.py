@@ -275,9 +275,9 @@ def test_a_hostile_diagnosis_does_nothing_through_verify(
         for n, sql in enumerate(hostile)
     ]
     result = job.verify(json.dumps(report).encode())
-    told = {item.figure: item for item in result.differences if item.where == "evidence"}
-    assert set(told) == {f"f{n}" for n in range(len(hostile))}
-    assert {item.recomputed for item in told.values()} == {None}
+    answer = {item.figure: item for item in result.differences if item.where == "evidence"}
+    assert set(answer) == {f"f{n}" for n in range(len(hostile))}
+    assert {item.recomputed for item in answer.values()} == {None}
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +334,7 @@ def test_what_people_ask_is_answered(sql: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "message"),
     [
         ("SELECT * FROM gpu_opp", "there is no table 'gpu_opp'; did you mean 'gpu_op'?"),
         ("SELECT * FROM index", "there is no table 'index'; "),
@@ -349,9 +349,9 @@ def test_what_people_ask_is_answered(sql: str, place: Place) -> None:
         (" ; ", "the statement is empty"),
     ],
 )
-def test_what_is_wrong_is_said(sql: str, says: str, place: Place) -> None:
+def test_what_is_wrong_is_said(sql: str, message: str, place: Place) -> None:
     with pytest.raises(UsageError) as refused:
         place.job.query(sql)
-    assert says in str(refused.value)
+    assert message in str(refused.value)
     offered = str(refused.value).partition(";")[2]
     assert not [word for word in ("pg_", "sqlite_", "duckdb_") if word in offered]

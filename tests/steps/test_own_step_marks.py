@@ -9,7 +9,7 @@ import pytest
 from tests.support.build import Build
 from tests.support.captures import unpacked_run
 
-from stepscope.activity.device import lanes
+from stepscope.activity.device import gpus
 from stepscope.api import Job
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
@@ -26,8 +26,8 @@ def test_the_recorders_marks_win_over_ranges_of_the_same_name(tmp_path: Path) ->
         build.kernel(at + 20, at + 700, call=(at + 5, at + 15))
     build.range(5300, 20_000, "step_10", closed=False, end_missing=True)
     trace = build.trace(tmp_path)
-    lane = lanes(trace.frame)[0]
-    steps, bounds = find_steps(lane, Workload("unknown", ""), 0)
+    gpu = gpus(trace.frame)[0]
+    steps, bounds = find_steps(gpu, Workload("unknown", ""), 0)
     assert steps.begin_ns.tolist() == [i * 1_000_000 for i in range(6)]
     lengths = np.diff(bounds)
     assert lengths.tolist() == [1_000_000] * 5 + [998_000]

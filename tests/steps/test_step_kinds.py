@@ -210,7 +210,7 @@ def test_the_user_overrules(choice: StepChoice, steps: int, source: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "output"),
     [
         (StepChoice(mark="nothing"), "ranges of the capture: 'train_step'"),
         (StepChoice(mark="("), "no regular expression"),
@@ -219,11 +219,11 @@ def test_the_user_overrules(choice: StepChoice, steps: int, source: str, tmp_pat
     ],
 )
 def test_a_choice_that_finds_nothing_offers_what_there_is(
-    choice: StepChoice, said: str, tmp_path: Path
+    choice: StepChoice, output: str, tmp_path: Path
 ) -> None:
     build = Build()
     for i in range(4):
         build.range(1_000 * i, 1_000 * i + 900, "train_step")
         build.kernel(1_000 * i + 20, 1_000 * i + 400, call=(1_000 * i + 6, 1_000 * i + 9))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         explained(build, tmp_path, choice)

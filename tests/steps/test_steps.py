@@ -1,4 +1,4 @@
-"""Step detection: annotations of every style, none at all, and odd steps."""
+"""Step detection: annotations of every style, none at all, and outlier steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.build import Build
 
-from stepscope.activity.device import lanes
+from stepscope.activity.device import gpus
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
 from stepscope.steps.model import Steps, steady_steps
@@ -17,7 +17,7 @@ from stepscope.steps.periodicity import find_period
 
 def steps_of(build: Build, folder: Path) -> Steps:
     trace = build.trace(folder)
-    return find_steps(lanes(trace.frame)[0], Workload("unknown", ""), 0)[0]
+    return find_steps(gpus(trace.frame)[0], Workload("unknown", ""), 0)[0]
 
 
 def work(build: Build, at: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.build import Build
 
-from stepscope.activity.device import lanes
+from stepscope.activity.device import gpus
 from stepscope.breakdown.explain import explain
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
@@ -55,8 +55,8 @@ def test_what_was_enqueued_before_the_capture_makes_no_steps(tmp_path: Path, ahe
             build.kernel(at, at + 990, call=call, name=f"k{k}")
             at += 1_000
     trace = build.trace(tmp_path)
-    (lane,) = lanes(trace.frame)
-    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
+    (gpu,) = gpus(trace.frame)
+    found, _ = find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == "kernel_sequence"
     assert abs(len(found) - (12 - ahead)) <= 1
     assert (np.diff(found.begin_ns) >= 0).all()
@@ -77,6 +77,6 @@ def test_a_repetition_must_be_most_of_the_run(tmp_path: Path, before: int, sourc
             build.copy(at + 10, at + 12, call=(at, at + 15), kind="DtoH", size=4, dst="pageable")
             at += 20
     trace = build.trace(tmp_path)
-    (lane,) = lanes(trace.frame)
-    found, _ = find_steps(lane, Workload("unknown", ""), trace.meta.window_start_ns)
+    (gpu,) = gpus(trace.frame)
+    found, _ = find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == source

@@ -23,7 +23,7 @@ class Item:
     call: int = 0
     stream: int = 0
     latency: int = 0
-    turnaround: int = 0
+    kernel_gap: int = 0
     delay: int = 0
     duration: int = 0
     hosted: bool = True
@@ -66,10 +66,10 @@ def program(items: Sequence[Item], wait_cause: str = "host_sync") -> Program:
         work_ns=work,
         call_ns=column("call"),
         recording_ns=np.zeros(m, np.int64),
-        recording_silent_ns=np.zeros(m, np.int64),
+        recording_untraced_ns=np.zeros(m, np.int64),
         stream=np.where(is_op, column("stream"), -1),
         latency_ns=column("latency"),
-        turnaround_ns=column("turnaround"),
+        kernel_gap_ns=column("kernel_gap"),
         delay_ns=column("delay"),
         duration_ns=column("duration"),
         hosted=np.array([item.hosted for item in items]),
@@ -122,7 +122,7 @@ def programs(draw: st.DrawFn, largest: int = 25) -> Program:
                     call=below(31),
                     stream=below(3),
                     latency=below(31),
-                    turnaround=below(11) - 5,
+                    kernel_gap=below(11) - 5,
                     delay=below(4),
                     duration=6 + below(55),
                     hosted=below(5) < 4,
@@ -170,7 +170,7 @@ def naive_bounds(p: Program, passes: int) -> list[int]:
         if p.hosted[i]:
             reasons.append(called(j) + int(p.latency_ns[i]))
         previous = [k for k in range(j) if p.stream[k % m] == p.stream[i] and p.op[k % m] >= 0]
-        reasons.append((end(previous[-1]) if previous else 0) + int(p.turnaround_ns[i]))
+        reasons.append((end(previous[-1]) if previous else 0) + int(p.kernel_gap_ns[i]))
         reasons += [end(j - i + k) + between for k, between in p.depends.get(i, ())]
         return max(reasons) + int(p.delay_ns[i])
 

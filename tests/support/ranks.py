@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.activity.device import HostSide, Lane
+from stepscope.activity.device import GpuTimeline, HostSide
 from stepscope.collectives.calls import Participant
 from stepscope.trace.frame import Frame
 
@@ -26,7 +26,7 @@ class Op:
     name: str = ALL_REDUCE
     stream: int = 20
     grid: int = 24
-    said: dict[str, Any] = field(default_factory=dict)
+    output: dict[str, Any] = field(default_factory=dict)
 
 
 def participant(
@@ -66,15 +66,15 @@ def participant(
         | {name: np.ones(n, np.int64) for name in ("grid_y", "grid_z", "block_y", "block_z")}
         | {"block_x": np.full(n, 544)}
     )
-    said = [
-        {"process_id": 100 + rank, "correlation_id": i + 1} | op.said
+    output = [
+        {"process_id": 100 + rank, "correlation_id": i + 1} | op.output
         for i, op in enumerate(ops)
-        if op.said
+        if op.output
     ]
     texts: dict[str, list[str]] = {}
     columns: dict[str, Any] = {}
     for name in SAID_COLUMNS:
-        values = [row.get(name) for row in said]
+        values = [row.get(name) for row in output]
         if name in ("name", "dtype", "group_name", "group_ranks"):
             known = list(dict.fromkeys(v for v in values if v is not None))
             texts[name] = known
@@ -86,9 +86,15 @@ def participant(
     tables = {"gpu_op": grid, "collective": Frame(columns, texts)}
     empty = Frame({})
     host = HostSide(100 + rank, empty, empty, empty, empty, [])
-    lane = Lane(100 + rank, rank, gpu, np.full(n, -1, np.int64), host)
+    gpu_timeline = GpuTimeline(100 + rank, rank, gpu, np.full(n, -1, np.int64), host)
     return Participant(
-        rank, lane, lambda table, *_: tables.get(table, empty), rank, epoch_ns, machine, world_size
+        rank,
+        gpu_timeline,
+        lambda table, *_: tables.get(table, empty),
+        rank,
+        epoch_ns,
+        machine,
+        world_size,
     )
 
 

@@ -96,8 +96,8 @@ def write_raw(folder: Path, kernel_ns: int = 400_000) -> Path:
     (folder / f"p{PROCESS}-1.raw").write_bytes(b"".join(parts))
     rest = chunk(layout.NVTX, pushes(STEPS // 2, STEPS // 2, 2), 3)
     (folder / f"p{PROCESS}-1.pool").write_bytes(rest + bytes(layout.CHUNK_BYTES))
-    said = {"stepscope": "0", "origin_monotonic_ns": 1, "origin_epoch_ns": 10**18, "options": {}}
-    (folder / "capture.json").write_text(json.dumps(said, indent=1))
+    output = {"stepscope": "0", "origin_monotonic_ns": 1, "origin_epoch_ns": 10**18, "options": {}}
+    (folder / "capture.json").write_text(json.dumps(output, indent=1))
     times = [at * STEP_NS // 2 for at in range(1, 2 * STEPS)]
     samples = "".join(f"{time},0,GPU-1,gpu_util,{time % 97}\n" for time in times)
     (folder / "counters.csv").write_text(samples)

@@ -49,7 +49,7 @@ SIGHT = {
 LEAST = {"all cones": 20.0, "protanopia": 8.0, "deuteranopia": 6.5, "tritanopia": 8.0}
 """Distance in CIELAB of colours that stand in one row; some 2 can just be told apart."""
 
-WORK = [k for k, c in COLOURS.items() if c.section in ("What the GPU does", "Kernels by family")]
+WORK = [k for k, c in COLOURS.items() if c.section in ("What the GPU does", "Kernels by category")]
 COPIES = [k for k, c in COLOURS.items() if c.section == "Copies by direction"]
 IDLE = [meaning(key) for key in CLASSES if key.startswith("idle_")]
 BUSY = ["compute", "communication", "copy", "memset"]

@@ -45,10 +45,10 @@ def built(rows: list[tuple[int, int, int]]) -> Slices:
 
 def stored_as(made: Slices, folder: Path, offset: int = 0) -> StoredSlices:
     writer = ArrayWriter(folder / "slices.arrays")
-    told = write_slices(writer, "0", made)
+    reply = write_slices(writer, "0", made)
     writer.close({})
     file = ArrayFile(folder / "slices.arrays")
-    return StoredSlices(file, "0", told, offset, lambda names: names)
+    return StoredSlices(file, "0", reply, offset, lambda names: names)
 
 
 def shares(
@@ -286,7 +286,7 @@ def test_the_diagnosis_is_kept_with_what_it_shows(tmp_path: Path) -> None:
     answer = diagnosis_of(first)
     first.views.store_diagnosis(answer)
     again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    again.views.explains_elsewhere = True  # nothing is explained anew
+    again.views.explains_elsewhere = True  # nothing is explained again
     assert again.views.diagnosed() == answer
     fresh = Job([bundled_capture()], cache=Cache(tmp_path / "other"))
     for title in ("Steps", "Idle, by cause"):
@@ -325,7 +325,7 @@ def test_ranks_keep_their_clock(tmp_path: Path) -> None:
     moved = next(i for i, offset in enumerate(offsets) if offset)
     for one, other in zip(first.timeline.tracks, again.timeline.tracks, strict=True):
         assert (one.path, one.title) == (other.path, other.title)
-        if one.member == moved and not one.explained:
+        if one.rank_trace == moved and not one.explained:
             assert one.slices.start.tolist() == other.slices.start.tolist()
             wanted = [first.timeline.names.texts[n] for n in one.slices.name[:50]]
             assert [again.timeline.names.texts[n] for n in other.slices.name[:50]] == wanted
@@ -466,7 +466,7 @@ def test_half_written_files_are_never_read(tmp_path: Path) -> None:
     os.utime(part, (0, 0))  # as a process that was killed hours ago leaves it
     other = ArrayWriter(tmp_path / "x.arrays")
     other.add("a", np.arange(3))
-    other.close({"says": 1})
+    other.close({"message": 1})
     assert ArrayFile(tmp_path / "x.arrays")["a"].tolist() == [0, 1, 2]
     assert not list(tmp_path.glob("*.part"))
 

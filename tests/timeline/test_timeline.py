@@ -97,7 +97,7 @@ def test_busy_gives_each_moment_to_one_class(job: Job) -> None:
         "busy_copy": 1_000,
     }
     assert device["idle"] == 50_000
-    assert device["families"] == {
+    assert device["categories"] == {
         "kernel_matmul": 25_000,
         "kernel_communication": 24_000,
         "copy_htod": 1_000,
@@ -157,7 +157,7 @@ def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "says"),
+    ("ask", "message"),
     [
         (lambda s: s.timeline.tile([99], 0, 1, 1), "no track 99"),
         (lambda s: s.timeline.tile([0], 0, 0, 1), "impossible"),
@@ -167,8 +167,10 @@ def test_search_finds_short_and_full_names(tmp_path: Path) -> None:
         (lambda s: s.views.asker.near(3, -1, 1, same=True), "no row"),
     ],
 )
-def test_impossible_questions_are_refused(job: Job, ask: Callable[[Job], Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_impossible_questions_are_refused(
+    job: Job, ask: Callable[[Job], Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         ask(job)
 
 
@@ -195,7 +197,7 @@ def test_a_gap_names_the_launch_that_was_late(tmp_path: Path) -> None:
     found = job.views.asker.row(idle, row)
     assert dict(found["facts"])["launching_call"]
     tables = job.timeline.tracks
-    assert (found["arrows"]["says"], found["arrows"]["forward"]) == ("Ended by", True)
+    assert (found["arrows"]["message"], found["arrows"]["forward"]) == ("Ended by", True)
     (ended,) = found["arrows"]["ends"]
     assert tables[ended["track"]].table == "gpu_op"
     assert ended["start"] >= worst["end"]  # the rest of the gap has another cause
@@ -260,8 +262,8 @@ def test_ranks_stand_on_one_clock(tmp_path: Path) -> None:
     offsets = job.timeline.offsets_ns
     assert len(offsets) == len(job.ranks) > 1
     waits = job.query("SELECT DISTINCT rank, clock_offset_ns FROM collective_wait").to_pydict()
-    told = dict(zip(waits["rank"], waits["clock_offset_ns"], strict=True))
-    assert {m.rank: o for m, o in zip(job.ranks, offsets, strict=True)} == told
+    reply = dict(zip(waits["rank"], waits["clock_offset_ns"], strict=True))
+    assert {m.rank: o for m, o in zip(job.ranks, offsets, strict=True)} == reply
     groups = {t["group"] for t in job.timeline.layout()["tracks"]}
     assert {group[:6] for group in groups} == {f"Rank {m.rank}" for m in job.ranks}
 

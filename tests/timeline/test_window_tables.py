@@ -30,26 +30,26 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_kernels_of_the_steady_steps_are_those_of_the_command(job: Job) -> None:
     found = job.views.panels.table("kernel", None, None)
-    assert found["keys"] == ["kernel", "family", "math"]
+    assert found["keys"] == ["kernel", "category", "math"]
     expected = job.kernels.to_pylist()
     got = rows(found)
     assert len(got) == len(expected) > 20
-    for row, told in zip(got, expected, strict=True):
-        assert row["names"] == [told["kernel"], told["family"] or "", told["math"] or ""]
-        assert (row["count"], row["total_ns"]) == (told["calls"], told["time_ns"])
-        assert row["share"] == pytest.approx(told["share_of_step"], abs=5e-5)
-        assert row["median_ns"] == pytest.approx(told["median_ns"], abs=1)
+    for row, answer in zip(got, expected, strict=True):
+        assert row["names"] == [answer["kernel"], answer["category"] or "", answer["math"] or ""]
+        assert (row["count"], row["total_ns"]) == (answer["calls"], answer["time_ns"])
+        assert row["share"] == pytest.approx(answer["share_of_step"], abs=5e-5)
+        assert row["median_ns"] == pytest.approx(answer["median_ns"], abs=1)
         per_step = row["total_ns"] / found["steps"]
-        assert per_step == pytest.approx(told["time_ns_per_step"], abs=1)
-        assert row["count"] / found["steps"] == pytest.approx(told["calls_per_step"], abs=0.006)
+        assert per_step == pytest.approx(answer["time_ns_per_step"], abs=1)
+        assert row["count"] / found["steps"] == pytest.approx(answer["calls_per_step"], abs=0.006)
 
 
 @pytest.mark.parametrize("by", list(OF_OPERATORS))
 def test_operators_of_the_steady_steps_are_those_of_the_command(job: Job, by: str) -> None:
     key = "operator" if by == "inner" else by
     expected = {
-        (told[key], told["phase"] or ""): (told["kernels"], told["time_ns"])
-        for told in job.operators(by).to_pylist()
+        (answer[key], answer["phase"] or ""): (answer["kernels"], answer["time_ns"])
+        for answer in job.operators(by).to_pylist()
     }
     got = rows(job.views.panels.table(by, None, None))
     assert {tuple(r["names"]): (r["count"], r["total_ns"]) for r in got} == expected
@@ -60,8 +60,8 @@ def test_any_window_is_what_sql_says_of_it(job: Job) -> None:
     expected = job.query(
         f"""SELECT kernel, count(*) AS n, sum(end_ns - start_ns)::BIGINT AS ns,
         quantile_cont(end_ns - start_ns, 0.95) AS p95
-        FROM kernel_family WHERE start_ns >= {begin} AND start_ns < {end}
-        GROUP BY 1, family, math"""
+        FROM kernel_category WHERE start_ns >= {begin} AND start_ns < {end}
+        GROUP BY 1, category, math"""
     ).to_pylist()
     found = job.views.panels.table("kernel", begin, end)
     got = rows(found)
@@ -130,9 +130,9 @@ def many(n: int) -> Work:
         {
             "start_ns": start,
             "end_ns": start + rng.integers(100, 10_000, n),
-            **dict.fromkeys(("kernel", "family", "math"), code),
+            **dict.fromkeys(("kernel", "category", "math"), code),
         },
-        dict.fromkeys(("kernel", "family", "math"), names),
+        dict.fromkeys(("kernel", "category", "math"), names),
     )
     window = Window(np.ones(n, bool), 10**10, 100, 0, 10**10)
     return Work(frame, start, window)
@@ -141,7 +141,7 @@ def many(n: int) -> Work:
 def test_a_million_operations_answer_at_once() -> None:
     work = many(1_000_000)
     begun = time.process_time()
-    floor = np.lexsort((work.ns, work.families["kernel"]))
+    floor = np.lexsort((work.ns, work.categories["kernel"]))
     sorting = time.process_time() - begun
     assert len(floor) == 1_000_000
     work.table("kernel", work.steady)

@@ -28,7 +28,7 @@ def test_case_and_broken_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("(", "missing )"),
         ("[", "missing ]"),
@@ -42,11 +42,11 @@ def test_case_and_broken_text() -> None:
         ("a" * 2000, "longer than 1,000 characters"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(text: str, says: str) -> None:
+def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         regex(text, "--step")
     assert str(refused.value).startswith("--step ")
-    assert says in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -69,7 +69,7 @@ SLOW = "([a-z_]+)+([a-z]+)+$X"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["steps", "--step", SLOW], "names no range"),
         (["steps", "--step-kernel", SLOW], "finds no kernel"),
@@ -79,7 +79,7 @@ SLOW = "([a-z_]+)+([a-z]+)+$X"
         (["whatif", "--scale-kernel", "(?!a)=0.5"], "has no look-ahead"),
     ],
 )
-def test_every_option_that_takes_one(words: list[str], says: str, reader: Stepscope) -> None:
+def test_every_option_that_takes_one(words: list[str], message: str, reader: Stepscope) -> None:
     done = reader(*words, bundled_capture(), expect=2)
     assert done.stdout == ""
-    assert says in is_one_line(done.stderr)
+    assert message in is_one_line(done.stderr)

@@ -125,9 +125,9 @@ def test_clean_dictionary(texts: list[str | None]) -> None:
 # ---- jobs ----------------------------------------------------------------------------------------
 
 
-def traces(tmp_path: Path, *members: tuple[str, int | None, int | None]) -> list[Trace]:
+def traces(tmp_path: Path, *rank_traces: tuple[str, int | None, int | None]) -> list[Trace]:
     made = []
-    for number, (name, rank, world) in enumerate(members):
+    for number, (name, rank, world) in enumerate(rank_traces):
         folder = tmp_path / f"{number}.stepscope"
         folder.mkdir(parents=True)
         source = "environment RANK" if rank is not None else ""
@@ -137,48 +137,52 @@ def traces(tmp_path: Path, *members: tuple[str, int | None, int | None]) -> list
 
 
 def ranks(job: Any) -> list[tuple[str, int]]:
-    return [(member.trace.path.name, member.rank) for member in job.members]
+    return [(rank_trace.trace.path.name, rank_trace.rank) for rank_trace in job.rank_traces]
 
 
 def test_a_single_trace(tmp_path: Path) -> None:
     job = assemble(traces(tmp_path, ("rank3.sqlite", None, None)))
     assert ranks(job) == [("rank3.sqlite", 0)]
-    assert job.remarks == []
+    assert job.warnings == []
     (tmp_path / "more").mkdir()
     (trace,) = traces(tmp_path / "more", ("a", 5, 8))
-    assert [member.rank for member in assemble([trace]).members] == [5]
+    assert [rank_trace.rank for rank_trace in assemble([trace]).rank_traces] == [5]
 
 
 def test_ranks_from_metadata(tmp_path: Path) -> None:
     job = assemble(traces(tmp_path, ("rank0", 2, 3), ("rank1", 0, 3), ("rank2", 1, 3)))
     assert ranks(job) == [("rank1", 0), ("rank2", 1), ("rank0", 2)]
-    (remark,) = job.remarks
-    assert "environment RANK" in remark
-    assert [member.trace.path.name for member in job.members] == ["rank1", "rank2", "rank0"]
+    (warning,) = job.warnings
+    assert "environment RANK" in warning
+    assert [rank_trace.trace.path.name for rank_trace in job.rank_traces] == [
+        "rank1",
+        "rank2",
+        "rank0",
+    ]
 
 
 def test_ranks_from_names(tmp_path: Path) -> None:
     given_names = [("run.rank10.json", None, None), ("run.rank2.json", None, None)]
     job = assemble(traces(tmp_path, *given_names))
     assert ranks(job) == [("run.rank2.json", 2), ("run.rank10.json", 10)]
-    (remark,) = job.remarks
-    assert "file names" in remark
+    (warning,) = job.warnings
+    assert "file names" in warning
 
 
 def test_ranks_by_order(tmp_path: Path) -> None:
     job = assemble(traces(tmp_path, ("b", None, None), ("rank0", None, None)))
     assert ranks(job) == [("b", 0), ("rank0", 1)]
-    assert "not every trace says its rank" in job.remarks[0]
+    assert "not every trace says its rank" in job.warnings[0]
 
 
 def test_ranks_that_file_names_claim_twice(tmp_path: Path) -> None:
     job = assemble(traces(tmp_path, ("node1.gpu0", None, 2), ("node2.gpu0", None, 2)))
     assert ranks(job) == [("node1.gpu0", 0), ("node2.gpu0", 1)]
-    assert "claim the same rank" in job.remarks[0]
+    assert "claim the same rank" in job.warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("members", "says"),
+    ("rank_traces", "message"),
     [
         ([("a", 1, 2), ("b", 1, 2)], r"/a and \S*/b are both of rank 1"),
         ([("a", 0, 2), ("b", 1, 4)], "/a is of a job of 2 ranks, .*/b of one of 4 ranks"),
@@ -187,18 +191,18 @@ def test_ranks_that_file_names_claim_twice(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_one_job_is_refused(
-    tmp_path: Path, members: list[tuple[str, int | None, int | None]], says: str
+    tmp_path: Path, rank_traces: list[tuple[str, int | None, int | None]], message: str
 ) -> None:
-    made = traces(tmp_path, *members)
-    with pytest.raises(UsageError, match=f"not the ranks of one job: .*{says}"):
+    made = traces(tmp_path, *rank_traces)
+    with pytest.raises(UsageError, match=f"not the ranks of one job: .*{message}"):
         assemble(made)
-    assert len(assemble(made, apart=True).members) == len(members)
+    assert len(assemble(made, apart=True).rank_traces) == len(rank_traces)
 
 
-def timed(tmp_path: Path, *members: tuple[str, int | None, float, float]) -> list[Trace]:
+def timed(tmp_path: Path, *rank_traces: tuple[str, int | None, float, float]) -> list[Trace]:
     """Traces with a rank of a world of 8, begin and length, s."""
-    made = traces(tmp_path, *((name, rank, 8) for name, rank, _, _ in members))
-    for trace, (_, _, begin, length) in zip(made, members, strict=True):
+    made = traces(tmp_path, *((name, rank, 8) for name, rank, _, _ in rank_traces))
+    for trace, (_, _, begin, length) in zip(made, rank_traces, strict=True):
         trace.meta.origin_epoch_ns = round(1.79e18 + (begin - 2) * 1e9)
         trace.meta.window_start_ns = 2 * 10**9
         trace.meta.window_end_ns = round((2 + length) * 1e9)
@@ -207,15 +211,15 @@ def timed(tmp_path: Path, *members: tuple[str, int | None, float, float]) -> lis
 
 def test_captures_of_another_moment_are_refused_where_they_claim_no_ranks(tmp_path: Path) -> None:
     made = timed(tmp_path, ("a", None, 0, 5), ("b", None, 14, 5))
-    assert len(assemble(made).members) == 2  # clocks of machines may differ by some seconds
+    assert len(assemble(made).rank_traces) == 2  # clocks of machines may differ by some seconds
     made = timed(tmp_path / "x", ("a", None, 0, 5), ("b", None, 16, 5), ("c", None, 7, 5))
     with pytest.raises(UsageError, match=r"/b began 11 s after \S*/a had ended; .*NAME.rank0"):
         assemble(made)
     # every rank claims another number: the clocks may be wrong by any time
     by_meta = timed(tmp_path / "y", ("a", 0, 0, 5), ("b", 1, 7200, 5))
     by_name = timed(tmp_path / "z", ("a.rank0", None, 0, 5), ("a.rank1", None, 7200, 5))
-    said = " ".join(assemble(by_meta).remarks)
-    assert "b began 120 minutes after a had ended" in said
+    output = " ".join(assemble(by_meta).warnings)
+    assert "b began 120 minutes after a had ended" in output
     assert [number for made in (by_meta, by_name) for _, number in ranks(assemble(made))] == [
         *(0, 1),
         *(0, 1),
@@ -240,8 +244,8 @@ def test_ranks_given_as_runs_are_refused(tmp_path: Path) -> None:
 
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
     job = assemble(traces(tmp_path, ("a", 0, 16), ("b", 3, 16)))
-    assert job.remarks[1].startswith("14 of 16 ranks are missing: 1, 2, 4, 5")
-    assert job.remarks[1].endswith(", ...")
+    assert job.warnings[1].startswith("14 of 16 ranks are missing: 1, 2, 4, 5")
+    assert job.warnings[1].endswith(", ...")
 
 
 @pytest.mark.parametrize(

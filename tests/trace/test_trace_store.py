@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.trace.errors import InputError, StorageError, UsageError
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 from stepscope.trace.problems import DECLARED, ProblemLog
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Column, arrow_schema
 from stepscope.trace.store import (
@@ -263,7 +263,7 @@ def test_a_bug_while_writing_is_not_taken_for_a_full_disk(
 
 
 @pytest.mark.parametrize(
-    ("number", "says"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "disk is full; free some space"),
         (errno.EDQUOT, "disk is full"),
@@ -272,8 +272,8 @@ def test_a_bug_while_writing_is_not_taken_for_a_full_disk(
         (errno.ENOTDIR, "no folder"),
     ],
 )
-def test_storage_errors(number: int, says: str, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=says), storage_errors(tmp_path):
+def test_storage_errors(number: int, message: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=message), storage_errors(tmp_path):
         raise OSError(number, os.strerror(number))
 
 
@@ -288,7 +288,7 @@ def test_meta_round_trip(folder: Path) -> None:
         world_size=8,
         capture_options={"with_stack": "1"},
         rows={"gpu_op": 2},
-        absent=[Absent("gil", "not captured", "--gil")],
+        missing=[MissingTable("gil", "not captured", "--gil")],
         problems=problems.problems(),
     )
     write_meta(folder, meta)
@@ -297,7 +297,7 @@ def test_meta_round_trip(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "damaged"),
         (b"{", "damaged"),
@@ -310,9 +310,9 @@ def test_meta_round_trip(folder: Path) -> None:
         (b'{"schema_version": 99, "unknown": {}}', "newer Stepscope"),
     ],
 )
-def test_meta_that_cannot_be_used(content: bytes, says: str, folder: Path) -> None:
+def test_meta_that_cannot_be_used(content: bytes, message: str, folder: Path) -> None:
     (folder / META_NAME).write_bytes(content)
-    with pytest.raises(InputError, match=says) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_meta(folder)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
@@ -406,7 +406,7 @@ def test_problems_are_counted_by_kind() -> None:
     first, second = log.problems()
     assert first.id == "negative_duration"  # the worst severity first
     assert (second.count, second.scope, second.detail) == (5, ["operator", "range"], "first")
-    assert second.says == DECLARED["unclosed_range"].says
+    assert second.message == DECLARED["unclosed_range"].message
     with pytest.raises(KeyError):
         log.count("undeclared", 1, scope="range")
 
@@ -423,6 +423,6 @@ def test_a_long_detail_is_cut() -> None:
 def test_every_problem_says_what_to_do(kind: Any) -> None:
     assert DECLARED[kind.id] is kind
     assert kind.severity in ("info", "notice", "data_loss", "error")
-    assert kind.says
-    assert kind.do
-    assert "\n" not in kind.says + kind.do
+    assert kind.message
+    assert kind.remedy
+    assert "\n" not in kind.message + kind.remedy

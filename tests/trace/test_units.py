@@ -43,12 +43,17 @@ def test_relative_differences(share: float, text: str) -> None:
 
 @given(VALUES)
 def test_nothing_is_a_negative_zero(value: float) -> None:
-    said = [milliseconds(value), signed_milliseconds(value), percent(value), signed_percent(value)]
-    said += [shown(value, unit) for unit in UNITS]
-    said += [shown_of_report(value, unit) for unit in ("ns", "%", "byte/s", "")]
+    output = [
+        milliseconds(value),
+        signed_milliseconds(value),
+        percent(value),
+        signed_percent(value),
+    ]
+    output += [shown(value, unit) for unit in UNITS]
+    output += [shown_of_report(value, unit) for unit in ("ns", "%", "byte/s", "")]
     table = pa.table({"x": [value]})
-    said += as_columns(table).splitlines()[2:]
-    assert not [text for text in said if NEGATIVE_ZERO.match(text.strip())]
+    output += as_columns(table).splitlines()[2:]
+    assert not [text for text in output if NEGATIVE_ZERO.match(text.strip())]
 
 
 def test_tables_show_a_negative_zero_as_zero() -> None:

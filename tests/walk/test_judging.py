@@ -30,9 +30,9 @@ def judged(out: str) -> Walked:
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_the_answer_is_read_behind_what_the_program_printed(indent: int | None) -> None:
-    told = answer(60, 1_000_000)
-    out = '{"loss": 3}\nepoch 1\n' + json.dumps(told, indent=indent) + "\n"
-    assert answer_in(out) == told
+    reply = answer(60, 1_000_000)
+    out = '{"loss": 3}\nepoch 1\n' + json.dumps(reply, indent=indent) + "\n"
+    assert answer_in(out) == reply
     assert not judged(out).wrong
 
 

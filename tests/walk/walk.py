@@ -71,9 +71,9 @@ class Walked:
     def line(self) -> str:
         """One line of the report."""
         what = shlex.join(self.words).replace(sys.executable, "python")[:90]
-        said = " ".join(self.notes)
+        printed = " ".join(self.notes)
         mark = "BAD" if self.wrong else "ok "
-        return f"{mark} {self.program:6} {self.code:3} {self.seconds:5.1f} s  {what}  {said}"
+        return f"{mark} {self.program:6} {self.code:3} {self.seconds:5.1f} s  {what}  {printed}"
 
 
 def run(words: Sequence[str], folder: Path, limit_s: float, **environment: str) -> Walked:

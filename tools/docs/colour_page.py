@@ -26,7 +26,7 @@ def colours_page() -> list[str]:
         shared.setdefault(key, []).append(f"cause {code(cause)}")
     for section in dict.fromkeys(colour.section for colour in COLOURS.values()):
         rows = [
-            (code(colour.css), colour.says, ", ".join(shared.get(key, [])))
+            (code(colour.css), colour.message, ", ".join(shared.get(key, [])))
             for key, colour in COLOURS.items()
             if colour.section == section
         ]

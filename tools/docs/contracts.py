@@ -21,7 +21,7 @@ _DIAGNOSIS: Final[Structs] = [
     result.Diagnosis,
     result.TraceSummary,
     result.StepTime,
-    result.LaneAccounting,
+    result.DeviceAccounting,
     result.Finding,
     result.InsideKernel,
     result.Location,
@@ -98,7 +98,7 @@ def _meaning(struct: type[msgspec.Struct], name: str) -> str:
     if documented:
         return documented
     columns = derived_tables()["step"].columns
-    if struct is result.LaneAccounting and name in columns:
+    if struct is result.DeviceAccounting and name in columns:
         return columns[name]
     inner = get_type_hints(struct)[name]
     inner = next(iter(getattr(inner, "__args__", ())), inner)

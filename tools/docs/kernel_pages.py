@@ -1,10 +1,10 @@
-"""The reference page about kernels: families, arithmetic, thresholds, data-sheet peaks."""
+"""The reference page about kernels: categories, arithmetic, thresholds, data-sheet peaks."""
 
 from __future__ import annotations
 
 from stepscope.kernels import efficiency, fusion, view
-from stepscope.kernels.ceilings import PRODUCTS
-from stepscope.kernels.families import FAMILIES, MATHS
+from stepscope.kernels.categories import CATEGORIES, MATHS
+from stepscope.kernels.ceilings import GEMMS
 from tools.docs.markdown import code, constants, prose, table
 
 
@@ -12,11 +12,11 @@ def kernels_page() -> list[str]:
     """Parts of the page on kernels."""
     parts = [
         "# Kernels",
-        "What Stepscope reads from kernels: columns `family` and `math` of "
-        "[`kernel_family`](tables.md#kernel_family), and what the "
-        "[causes](causes.md) inside kernels reckon with.",
-        "## Families",
-        table(("family", "holds"), [(code(name), doc) for name, doc in FAMILIES.items()]),
+        "What Stepscope reads from kernels: columns `category` and `math` of "
+        "[`kernel_category`](tables.md#kernel_category), and what the "
+        "[causes](causes.md) inside kernels use.",
+        "## Categories",
+        table(("category", "holds"), [(code(name), doc) for name, doc in CATEGORIES.items()]),
         "## Arithmetic",
         table(("math", "means"), [(code(name), doc) for name, doc in MATHS.items()]),
         "## Thresholds and estimates",
@@ -40,11 +40,11 @@ def kernels_page() -> list[str]:
                 (
                     p.name,
                     *(f"{rate / 1e12:g}" if rate else "" for rate in
-                      (p.fp64, p.fp64_product, p.fp32, p.tf32, p.half, p.eight)),
+                      (p.fp64, p.fp64_gemm, p.fp32, p.tf32, p.half, p.eight)),
                     f"{p.bandwidth / 1e9:g}",
                     p.source,
                 )
-                for p in PRODUCTS
+                for p in GEMMS
             ],
         ),
     ]  # fmt: skip

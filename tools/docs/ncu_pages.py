@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stepscope.kernels import ceilings
-from stepscope.ncu import against, decide, explain, memory, result, roofline
+from stepscope.ncu import decide, explain, memory, report_diff, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
@@ -33,14 +33,14 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
             roofline.Roofline,
             roofline.Roof,
             result.HotLine,
-            result.RuleSays,
+            result.RuleMessage,
         ],
     ),
     "ncu-against": (
         "two reports compared",
         "`kernels REPORT --against`",
-        result.AGAINST_SCHEMA,
-        [result.Against, result.Pair, result.Change, roofline.Roofline, roofline.Roof],
+        result.REPORT_DIFF_SCHEMA,
+        [result.ReportDiff, result.Pair, result.Change, roofline.Roofline, roofline.Roof],
     ),
     "operator-rooflines": (
         "operators under the roofline",
@@ -57,7 +57,7 @@ def limiters_page() -> list[str]:
     """Parts of the page on limiters."""
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (decide, memory, explain, against, operators)
+        for module in (decide, memory, explain, report_diff, operators)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]
@@ -74,7 +74,7 @@ def limiters_page() -> list[str]:
     return [
         "# Limiters",
         "What `stepscope kernels REPORT` says holds a kernel back. The questions are asked in this "
-        "order: does the grid fill the device, is a memory level busy, are the multiprocessors "
+        "order: does the grid fill the device, is a memory level busy, are the SMs "
         "busy, what do warps wait for. Names of kernels are never looked at.",
         table(
             ("limiter", "title", "bound", "when", "what helps"),

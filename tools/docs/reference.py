@@ -21,10 +21,10 @@ from stepscope.diagnosis import predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
-from stepscope.gaps import untraced_cpu as silence
+from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
 from stepscope.simulation import changes, program, waits
-from stepscope.trace.meta import Absent
+from stepscope.trace.meta import MissingTable
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
 from tools.docs.answers import reports_page, rules_page
@@ -137,8 +137,8 @@ def problems_page() -> str:
             by = ["every importer"]
         parts += [
             f"## {kind.id}",
-            f"*{kind.severity}.* {prose(kind.says)}.",
-            f"**Do:** {prose(kind.do)}.",
+            f"*{kind.severity}.* {prose(kind.message)}.",
+            f"**Do:** {prose(kind.remedy)}.",
             f"Counted by: {', '.join(by) or 'no importer so far'}.",
         ]
     return page(parts)
@@ -161,7 +161,7 @@ def causes_page() -> str:
             f"## {cause.id}",
             f"**{cause.title}.** {prose(cause.definition)}",
             f"- Detected by: {first_sentence(cause.detect)}\n"
-            f"- Look-alikes: {prose(cause.look_alikes)}\n"
+            f"- Look-alikes: {prose(cause.differential)}\n"
             f"- Prediction: {prose(cause.prediction)}\n"
             f"- Reported from: {_threshold(cause)}\n"
             f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"
@@ -218,9 +218,9 @@ def idle_page() -> str:
             ],
         ),
         "## Evidence for long silences",
-        f"{prose(summary(silence).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
+        f"{prose(summary(untraced_cpu_).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
         "[`idle_gap`](tables.md#idle_gap).",
-        table(("number", "evidence"), [(str(i), t) for i, t in enumerate(silence.EVIDENCE)]),
+        table(("number", "evidence"), [(str(i), t) for i, t in enumerate(untraced_cpu_.EVIDENCE)]),
         "## Evidence for events",
         "Events that own the host's time; the text stands in column `evidence` of "
         "[`host_event`](tables.md#host_event).",
@@ -234,7 +234,7 @@ def idle_page() -> str:
         ", ".join(map(code, labels)),
         "## Thresholds",
     ]
-    for module in (gaps, host, silence, stalls, gil, outliers, profiler_overhead):
+    for module in (gaps, host, untraced_cpu_, stalls, gil, outliers, profiler_overhead):
         rows = [
             (code(name), f"{value:,}" if isinstance(value, int) else str(value), prose(doc))
             for name, (value, doc) in constants(module).items()
@@ -291,7 +291,7 @@ def importers_page() -> str:
             "What a capture may lack, and what records it:",
             table(
                 ("table", "reason", "get it with"),
-                [(code(a.table), prose(a.reason), code(a.flag)) for a in _absent(importer.name)],
+                [(code(a.table), prose(a.reason), code(a.flag)) for a in _missing(importer.name)],
             ),
         ]
     return page(parts)
@@ -347,18 +347,18 @@ def _sql_type(arrow: str) -> str:
     return {"string": "text", "double": "float64"}.get(arrow, arrow)
 
 
-def _absent(importer: str) -> list[Absent]:
+def _missing(importer: str) -> list[MissingTable]:
     """Everything that a capture of this source may lack."""
     if importer == "nsys":
-        from stepscope.importers.nsys.about import absent_tables as nsys
+        from stepscope.importers.nsys.about import missing_tables as nsys
 
         return nsys({}, set())
     if importer == "stepscope":
-        from stepscope.importers.stepscope.about import absent_tables as own
+        from stepscope.importers.stepscope.about import missing_tables as own
 
         return own({})
     if importer == "kineto":
-        from stepscope.importers.kineto.about import absent_tables as kineto
+        from stepscope.importers.kineto.about import missing_tables as kineto
 
         nothing = dict.fromkeys(
             ("shapes", "calls", "python", "memory", "sync", "distributed", "collectives"), False

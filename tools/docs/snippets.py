@@ -47,12 +47,12 @@ _SVG = """\
 <title>Output of stepscope demo</title>
 <style>
 .{unique_id}-matrix {{
-  font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-category: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: {char_height}px;
   line-height: {line_height}px;
 }}
 .{unique_id}-title {{
-  font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-category: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: 16px;
 }}
 {styles}
@@ -196,7 +196,7 @@ _PLACE = re.compile(r"(<!-- output: (\w+) -->\n)((?:(?!<!-- ).*\n)*?)(<!-- end o
 
 
 def filled(page: str) -> str:
-    """A hand-written page with its outputs made anew.
+    """A hand-written page with its outputs made again.
 
     Raises:
         KeyError: it asks for an output that does not exist.

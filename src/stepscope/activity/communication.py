@@ -158,7 +158,7 @@ KNOWN: Final = (
             "openxla/xla: xla/stream_executor/gpu/all_reduce_kernel_lib.cu.h"),
     Kernels("XLA", r"(?<![a-z])RaggedAllToAll\w*Kernel", "all_to_all",
             "openxla/xla: xla/stream_executor/gpu/ragged_all_to_all_device_kernel_lib.cu.h"),
-    # Transformer Engine hides tensor-parallel communication under matrix products with these
+    # Transformer Engine hides tensor-parallel communication under GEMMs with these
     Kernels("Transformer Engine", r"(?<![a-z])userbuffers_fp16_sum_inplace_gpu_\w+_rs",
             "reduce_scatter",
             "NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers/"

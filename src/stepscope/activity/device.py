@@ -140,7 +140,7 @@ class HostSide:
 
 
 @dataclass(frozen=True)
-class Lane:
+class GpuTimeline:
     """One GPU as one process uses it.
 
     Attributes:
@@ -254,7 +254,7 @@ class Lane:
         return union(self.ops["start_ns"][mask], self.ops["end_ns"][mask])
 
 
-def lanes(read: Reader) -> list[Lane]:
+def gpus(read: Reader) -> list[GpuTimeline]:
     """All (process, device) pairs that executed GPU work, busiest process first.
 
     Args:
@@ -281,7 +281,7 @@ def lanes(read: Reader) -> list[Lane]:
     annotations = ranges.take(ranges.equals("kind", "pushpop", "startend", "annotation"))
     tables = (os_calls, annotations, named, described)
     os_calls_of, ranges_of, named_of, described_of = map(_by_process, tables)
-    found: list[Lane] = []
+    found: list[GpuTimeline] = []
     for process_id in sorted(of_process, key=lambda p: -len(of_process[p])):
         mine = of_process[process_id]
         own_api = _rows(cuda, calls_of_process.get(process_id, _NONE))
@@ -302,7 +302,7 @@ def lanes(read: Reader) -> list[Lane]:
         )
         for device, rows in rows_by(gpu["device"][mine]).items():
             found.append(
-                Lane(
+                GpuTimeline(
                     process_id,
                     device,
                     _rows(gpu, mine[rows]),

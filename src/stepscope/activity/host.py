@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import HostSide, Lane
+from stepscope.activity.device import GpuTimeline, HostSide
 from stepscope.intervals import complement, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
@@ -30,18 +30,18 @@ SMALL_COPY_BYTES = 1 << 16
 """A copy up to this size is a scalar or flag: its cost is the waiting, not its bytes.
 CUDA stages host-to-device copies up to this size without waiting."""
 
-LONG_SILENCE_NS = 1_000_000
+LONG_UNTRACED_NS = 1_000_000
 """Silence between calls from this length on is host work of its own. Eager frameworks take 5 to
 100 us from one launch to the next, several times that under a profiler, and up to 1 ms around the
 backward pass and the optimizer, whose Python code enumerates all parameters."""
 
-LONG_SILENCE_FACTOR = 12
+LONG_UNTRACED_FACTOR = 12
 """... or this many times the process's median silence ..."""
 
-LONG_SILENCE_STEP_SHARE = 0.03
+LONG_UNTRACED_STEP_SHARE = 0.03
 """... or this share of a step, whichever is longest, ..."""
 
-LONGEST_SILENCE_NS = 5_000_000
+LONGEST_UNTRACED_NS = 5_000_000
 """... but never more than this."""
 
 SYNC: Final = "sync"
@@ -51,10 +51,10 @@ MODULE: Final = "module"
 OVERHEAD: Final = "overhead"
 INPUT: Final = "input"
 DISPATCH: Final = "dispatch"
-SILENCE: Final = "silence"
+UNTRACED_CPU: Final = "silence"
 
-LABELS: Final = (INPUT, SYNC, COPY, ALLOCATION, MODULE, OVERHEAD, DISPATCH, SILENCE)
-"""Every label, the one that wins first; short silence is ``dispatch``, long is ``silence``."""
+LABELS: Final = (INPUT, SYNC, COPY, ALLOCATION, MODULE, OVERHEAD, DISPATCH, UNTRACED_CPU)
+"""Every label, the one that wins first; short silence is ``dispatch``, long is ``untraced_cpu``."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class HostTimeline:
         label: index into ``LABELS``.
         blocking: the blocking calls.
         quiet: the long silences, as a disjoint set (some of them labelled ``input``).
-        long_silence_ns: from which length on silence is host work, ns.
+        long_untraced_ns: from which length on silence is host work, ns.
     """
 
     start_ns: IntArray
@@ -89,30 +89,28 @@ class HostTimeline:
     label: IntArray
     blocking: Blocking
     quiet: Intervals
-    long_silence_ns: int
+    long_untraced_ns: int
 
 
-def blocking_calls(lane: Lane) -> Blocking:
-    """The synchronisations and blocking copies of the lane's process."""
-    api = lane.host.api
+def blocking_calls(gpu: GpuTimeline) -> Blocking:
+    """The synchronisations and blocking copies of the GPU's process."""
+    api = gpu.host.api
     if not len(api):
         return Blocking(np.empty(0, np.int64), np.empty(0, bool))
     is_sync = api.matches("name", words.SYNC_CALL)
     is_copy = api.matches("name", words.COPY_CALL)
     by_name = is_copy & ~api.matches("name", words.ASYNC_COPY_CALL)
     op = np.full(len(api), -1, np.int64)
-    linked = np.flatnonzero((lane.call >= 0) & lane.ops.equals("kind", "memcpy"))
-    op[lane.call[linked]] = linked
+    linked = np.flatnonzero((gpu.call >= 0) & gpu.ops.equals("kind", "memcpy"))
+    op[gpu.call[linked]] = linked
     has_op = op >= 0
     row = np.maximum(op, 0)
     pageable = (
         has_op
-        & (lane.ops.equals("src_memory", "pageable") | lane.ops.equals("dst_memory", "pageable"))[
-            row
-        ]
+        & (gpu.ops.equals("src_memory", "pageable") | gpu.ops.equals("dst_memory", "pageable"))[row]
     )
-    on_device = has_op & lane.ops.equals("copy_kind", "DtoD")[row]
-    small = has_op & ~on_device & (lane.ops["bytes"][row] <= SMALL_COPY_BYTES)
+    on_device = has_op & gpu.ops.equals("copy_kind", "DtoD")[row]
+    small = has_op & ~on_device & (gpu.ops["bytes"][row] <= SMALL_COPY_BYTES)
     blocking_copy = is_copy & ~on_device & (by_name | pageable)
     # A synchronisation right behind a copy on the same thread completes that copy
     # (tensor.cuda(), tensor.cpu(), tensor.item() all end in one).
@@ -128,21 +126,21 @@ def blocking_calls(lane: Lane) -> Blocking:
 
 
 def host_timeline(
-    lane: Lane, begin_ns: int, end_ns: int, step_ns: int, input_time: Intervals = EMPTY
+    gpu: GpuTimeline, begin_ns: int, end_ns: int, step_ns: int, input_time: Intervals = EMPTY
 ) -> HostTimeline:
-    """Label what the lane's process did from ``begin_ns`` to ``end_ns``.
+    """Label what the GPU's process did from ``begin_ns`` to ``end_ns``.
 
     Args:
-        lane: the device whose launching threads matter.
+        gpu: the device whose launching threads matter.
         begin_ns: begin of the window.
         end_ns: end of the window.
         step_ns: typical length of a step; scales what counts as a long silence.
         input_time: when something says that a launching thread was getting input.
     """
-    host = lane.host
+    host = gpu.host
     api = host.api
     mine = among(api["thread_id"], host.launch_threads) if len(api) else np.empty(0, bool)
-    blocking = blocking_calls(lane)
+    blocking = blocking_calls(gpu)
     is_sync = np.zeros(len(api), bool)
     is_copy = np.zeros(len(api), bool)
     is_sync[blocking.call[~blocking.is_copy]] = True
@@ -166,11 +164,11 @@ def host_timeline(
     between = complement(calls, begin_ns, end_ns)
     length = between[1] - between[0]
     typical = float(np.median(length)) if len(length) else 0.0
-    scaled = max(LONG_SILENCE_FACTOR * typical, LONG_SILENCE_STEP_SHARE * step_ns)
-    threshold = int(min(max(LONG_SILENCE_NS, scaled), LONGEST_SILENCE_NS))
+    scaled = max(LONG_UNTRACED_FACTOR * typical, LONG_UNTRACED_STEP_SHARE * step_ns)
+    threshold = int(min(max(LONG_UNTRACED_NS, scaled), LONGEST_UNTRACED_NS))
     is_long = length >= threshold
     quiet = (between[0][is_long], between[1][is_long])
-    layers[SILENCE] = quiet
+    layers[UNTRACED_CPU] = quiet
     start, end, label = _paint(begin_ns, end_ns, layers)
     return HostTimeline(start, end, label, blocking, quiet, threshold)
 
@@ -207,34 +205,36 @@ def _paint(
     return start[order], np.concatenate(ends)[order], np.concatenate(labels)[order]
 
 
-Owned = tuple[int, Intervals]
+Attributed = tuple[int, Intervals]
 """A cause's number, and the disjoint set of intervals that it owns, ns."""
 
 
 def apart(events: Mapping[str, Intervals]) -> dict[str, Intervals]:
     """The intervals of each cause without overlap: what several claim goes to the first."""
     taken = EMPTY
-    owned = {}
+    attributed = {}
     for cause, intervals in events.items():
-        owned[cause] = subtract(intervals, taken)
+        attributed[cause] = subtract(intervals, taken)
         taken = union(
             np.concatenate((taken[0], intervals[0])), np.concatenate((taken[1], intervals[1]))
         )
-    return owned
+    return attributed
 
 
-def charge_owned(columns: dict[str, IntArray], owned: Sequence[Owned]) -> dict[str, IntArray]:
+def charge_attributed(
+    columns: dict[str, IntArray], attributed: Sequence[Attributed]
+) -> dict[str, IntArray]:
     """Give the parts of segments that lie in owned intervals to their owner.
 
     Args:
         columns: ``start_ns``, ``end_ns``, ``cause``, ``evidence`` and any others; disjoint, in
             time order.
-        owned: disjoint intervals of each cause.
+        attributed: disjoint intervals of each cause.
 
     Returns:
         The same columns, cut where an owned interval begins or ends inside a segment.
     """
-    for cause, (begin, end) in owned:
+    for cause, (begin, end) in attributed:
         if not len(begin) or not len(columns["start_ns"]):
             continue
         edges = distinct_values(np.concatenate((begin, end)))

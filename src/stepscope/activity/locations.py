@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.names import marking_steps
 from stepscope.intervals import stab_innermost
 from stepscope.intervals.distinct import distinct_rows
@@ -38,12 +38,12 @@ class SampledLines:
     """Looks lines up in the samples of one process's main thread; read when first asked.
 
     Args:
-        lane: the device whose process is asked.
+        gpu: the device whose process is asked.
         read: gives tables as frames.
     """
 
-    def __init__(self, lane: Lane, read: Reader) -> None:
-        self._lane = lane
+    def __init__(self, gpu: GpuTimeline, read: Reader) -> None:
+        self._gpu = gpu
         self._read = read
 
     @cached_property
@@ -125,8 +125,8 @@ class SampledLines:
         if not len(frames) or not (frames["line"] > 0).any():
             return nothing  # stacks of native code have no lines
         samples = self._read("cpu_sample", "process_id", "thread_id", "time_ns", "stack_id")
-        mine = samples["process_id"] == self._lane.process_id
-        mine &= samples["thread_id"] == self._lane.host.main_thread
+        mine = samples["process_id"] == self._gpu.process_id
+        mine &= samples["thread_id"] == self._gpu.host.main_thread
         samples = samples.take(mine & (samples["stack_id"] >= 0))
         if not len(samples):
             return nothing
@@ -219,24 +219,22 @@ class Places:
     """Looks places up in one process's host tables (read once).
 
     Args:
-        lane: the device whose host side is asked.
+        gpu: the device whose host side is asked.
         read: gives tables as frames.
         step_label: stem of the ranges that mark steps.
     """
 
-    def __init__(self, lane: Lane, read: Reader, step_label: str) -> None:
-        self._lane = lane
-        main = lane.host.main_thread
-        ranges = lane.host.ranges
+    def __init__(self, gpu: GpuTimeline, read: Reader, step_label: str) -> None:
+        self._gpu = gpu
+        main = gpu.host.main_thread
+        ranges = gpu.host.ranges
         keep = ranges["thread_id"] == main
         texts = ranges.texts.get("name", [])
         telling = ~np.append(marking_steps(texts, step_label), True)
         self._ranges = ranges.take(keep & telling[ranges["name"]]) if len(ranges) else ranges
         operators = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
         # while autograd's thread launches the main thread waits: at any time one of them drives
-        self._operators = [
-            self._of_thread(operators, thread) for thread in lane.host.launch_threads
-        ]
+        self._operators = [self._of_thread(operators, thread) for thread in gpu.host.launch_threads]
         functions = self._of_thread(
             read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name"), main
         )
@@ -245,7 +243,7 @@ class Places:
                 functions.that("name", lambda text: not is_framework_function(text))
             )
         self._functions = functions
-        self._samples = SampledLines(lane, read)
+        self._samples = SampledLines(gpu, read)
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
         """The places that hold most of the given intervals' time."""
@@ -268,7 +266,7 @@ class Places:
         if not len(frame):
             return frame
         return frame.take(
-            (frame["process_id"] == self._lane.process_id) & (frame["thread_id"] == thread)
+            (frame["process_id"] == self._gpu.process_id) & (frame["thread_id"] == thread)
         )
 
 

@@ -36,8 +36,8 @@ def collector() -> Library | None:
         return None
     try:
         with open(os.environ["STEPSCOPE_CAPTURE"], encoding="utf-8") as lines:  # noqa: PTH123
-            said = dict(line.rstrip("\n").partition("=")[::2] for line in lines)
-        return Library(said["library"])
+            metadata = dict(line.rstrip("\n").partition("=")[::2] for line in lines)
+        return Library(metadata["library"])
     except (OSError, KeyError, AttributeError):
         return None
 

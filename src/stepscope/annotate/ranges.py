@@ -22,7 +22,7 @@ class _State:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, as in a forked child; steps are counted on."""
+        """Begin again, as in a forked child; steps are counted on."""
         self.known = False
         self.push: listeners.Push | None = None
         self.pop: listeners.Pop | None = None
@@ -45,7 +45,7 @@ _HOOK = "_stepscope_hook"
 """The recorder's hook, where it is in this program: it marks no steps beside ours."""
 _MOST_NAMES = 1000
 _nothings: dict[str, _Nothing] = {}
-"""Ranges that nobody listens to, by name: making one anew would cost more than all the rest."""
+"""Ranges that nobody listens to, by name: making one again would cost more than all the rest."""
 
 
 class _Nothing:

@@ -2,7 +2,7 @@
 
 An answer depends on the captures, on what the user said, on the code that found it and on the
 libraries that this code computes with. All of that is in its identity, so an answer is either
-that of a fresh look or absent; one that is damaged, or that cannot be written, is found anew.
+that of a fresh look or absent; one that is damaged, or that cannot be written, is found again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError
 from stepscope.trace.store import META_NAME, storage_errors
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,18 +46,23 @@ class Answers:
     """What is known of one job.
 
     Args:
-        members: its traces; the first one's shelf holds the answers.
+        rank_traces: its traces; the first one's shelf holds the answers.
         cache_store: where they are kept.
-        told: what the answers depend on beside the traces: paths, options, remarks.
+        facts: what the answers depend on beside the traces: paths, options, remarks.
         again: nothing that was kept before is believed.
     """
 
     def __init__(
-        self, members: Sequence[Member], cache_store: Cache, told: Sequence[str], *, again: bool
+        self,
+        rank_traces: Sequence[RankTrace],
+        cache_store: Cache,
+        facts: Sequence[str],
+        *,
+        again: bool,
     ) -> None:
-        self._members = list(members)
+        self._rank_traces = list(rank_traces)
         self._cache = cache_store
-        self._told = list(told)
+        self._told = list(facts)
         self._again = again
         self._known: dict[str, bytes] = {}
         self._has_shrunk = False
@@ -114,7 +119,7 @@ class Answers:
             identity = self._identity  # from before anything is read
             if self._again:
                 return None
-            shelf = self._cache.shelf(self._members[0].trace.folder, make=False)
+            shelf = self._cache.shelf(self._rank_traces[0].trace.folder, make=False)
             if shelf is None:
                 return None
             file = ArrayFile(shelf / self._name(question))
@@ -130,7 +135,7 @@ class Answers:
         with suppress(InputError, StorageError, OSError):
             if self._identified(code_digest.__wrapped__()) != self._identity:
                 return  # the capture or the code changed meanwhile
-            shelf = self._cache.shelf(self._members[0].trace.folder, make=True)
+            shelf = self._cache.shelf(self._rank_traces[0].trace.folder, make=True)
             assert shelf is not None
             with storage_errors(shelf):
                 with ArrayWriter(shelf / self._name(question)) as writer:
@@ -151,21 +156,21 @@ class Answers:
 
     def _identified(self, code: str) -> str:
         """What the answers depend on."""
-        told = [code, *self._told]
-        for member in self._members:
-            trace = member.trace
-            told += [str(member.rank), member.rank_source, ascii(str(trace.path))]
-            told.append(hashlib.blake2b((trace.folder / META_NAME).read_bytes()).hexdigest())
+        facts = [code, *self._told]
+        for rank_trace in self._rank_traces:
+            trace = rank_trace.trace
+            facts += [str(rank_trace.rank), rank_trace.rank_source, ascii(str(trace.path))]
+            facts.append(hashlib.blake2b((trace.folder / META_NAME).read_bytes()).hexdigest())
             for file in sorted(trace.folder.glob("*.parquet")):
                 stat = file.stat()  # the time of change cannot be set back, that of writing can
-                told.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}")
-        return _digest(told)
+                facts.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}")
+        return _digest(facts)
 
 
-def _digest(told: Sequence[str]) -> str:
+def _digest(facts: Sequence[str]) -> str:
     """Of some texts; where one ends is part of it."""
     digest = hashlib.blake2b(digest_size=16)
-    for text in told:
+    for text in facts:
         data = text.encode("utf-8", "surrogateescape")
         digest.update(b"%d:" % len(data) + data)
     return digest.hexdigest()
@@ -191,8 +196,8 @@ def code_digest() -> str:
     package = Path(stepscope.__file__).parent
     digest = hashlib.blake2b(digest_size=16)
     try:
-        told = [stepscope.__version__, sys.version, *_libraries()]
-        digest.update("\n".join(told).encode("utf-8", "surrogateescape"))
+        facts = [stepscope.__version__, sys.version, *_libraries()]
+        digest.update("\n".join(facts).encode("utf-8", "surrogateescape"))
         for room in ROOMS:
             for path in sorted(_sources(str(package / room))):
                 with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hundreds of files

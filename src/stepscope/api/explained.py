@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from stepscope.trace import progress
 from stepscope.trace.errors import InputError, UsageError
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 from stepscope.trace.units import shown
 
 if TYPE_CHECKING:
@@ -41,20 +41,20 @@ class Explained:
 
     Args:
         ranks: its traces, by rank.
-        remarks: receives what is assumed on the way, in sentences.
-        ceilings: the device's measured ceilings; None where data sheets tell.
+        warnings: receives what is assumed on the way, in sentences.
+        ceilings: the device's measured ceilings; None where datasheets tell.
         choice: what the user says a step is.
     """
 
     def __init__(
         self,
-        ranks: Sequence[Member],
-        remarks: list[str],
+        ranks: Sequence[RankTrace],
+        warnings: list[str],
         ceilings: Ceilings | None,
         choice: StepChoice,
     ) -> None:
         self._ranks = ranks
-        self._remarks = remarks
+        self._warnings = warnings
         self._ceilings = ceilings
         self._choice = choice
 
@@ -92,8 +92,8 @@ class Explained:
         from stepscope.jobs.view import Device, JobView
 
         found: list[Device] = []
-        for member in progress.each(self._ranks, "Explaining", lambda m: f"rank {m.rank}"):
-            trace = member.trace
+        for rank_trace in progress.each(self._ranks, "Explaining", lambda m: f"rank {m.rank}"):
+            trace = rank_trace.trace
             of_rank = explain(trace.frame, trace.meta, self._ceilings, self._choice)
             if not of_rank:
                 raise InputError(why_without_gpu(str(trace.path), trace.frame, trace.meta.source))
@@ -102,41 +102,41 @@ class Explained:
                     f"the GPU work in {trace.path} takes no time, so its times are "
                     "damaged; capture again, or copy the capture again"
                 )
-            ranks = self._ranks_of_processes(member, [e.lane.process_id for e in of_rank])
+            ranks = self._ranks_of_processes(rank_trace, [e.gpu.process_id for e in of_rank])
             found += [
-                Device(ranks[e.lane.process_id], e, trace.frame, trace.meta, member.rank)
+                Device(ranks[e.gpu.process_id], e, trace.frame, trace.meta, rank_trace.rank)
                 for e in of_rank
             ]
         if self._ceilings is not None:
             self._check_ceilings([device.explanation for device in found], self._ceilings)
-        return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.lane.device)))
+        return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.gpu.device)))
 
     def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
         """Say so where ceilings are of another product than the devices."""
         products = {e.kernels.device[0] or "an unnamed device" for e in devices}
         others = sorted(products - {ceilings.device})
         if others:
-            self._remarks.append(
+            self._warnings.append(
                 f"the ceilings were measured on {ceilings.device}, so they say nothing about "
-                f"{', '.join(others)}; its data sheet counts instead"
+                f"{', '.join(others)}; its datasheet counts instead"
             )
 
-    def _ranks_of_processes(self, member: Member, processes: list[int]) -> dict[int, int]:
+    def _ranks_of_processes(self, rank_trace: RankTrace, processes: list[int]) -> dict[int, int]:
         """Rank of each process of one trace: one report may hold all ranks of a machine."""
         distinct = list(dict.fromkeys(processes))
         if len(distinct) == 1 or len(self._ranks) > 1:
-            return dict.fromkeys(distinct, member.rank)
-        known = member.trace.frame("process", "process_id", "rank")
+            return dict.fromkeys(distinct, rank_trace.rank)
+        known = rank_trace.trace.frame("process", "process_id", "rank")
         stated = dict(zip(known["process_id"].tolist(), known["rank"].tolist(), strict=True))
         ranks = [stated.get(process, -1) for process in distinct]
         if min(ranks) >= 0 and len(set(ranks)) == len(ranks):
             return dict(zip(distinct, ranks, strict=True))
-        remark = (
+        warning = (
             f"the capture holds {len(distinct)} processes with GPU work; they are numbered as "
             "ranks in the order of their process ids"
         )
-        if remark not in self._remarks:
-            self._remarks.append(remark)
+        if warning not in self._warnings:
+            self._warnings.append(warning)
         return {process: rank for rank, process in enumerate(sorted(distinct))}
 
     @cached_property

@@ -224,7 +224,7 @@ def history_bisect(
     from stepscope.compare.history import History, suspects
     from stepscope.compare.history.git import by_commit
     from stepscope.render.compare import compare_text
-    from stepscope.render.history import mark_says
+    from stepscope.render.history import mark_message
 
     with History(place) as history:
         plot = history.plot(name, figure, by_commit)
@@ -237,8 +237,8 @@ def history_bisect(
             [history.profile(entry.id) for entry in _alike(plot.entries, end)]
             for end in (found.previous, found.entry)
         ]
-    said = [mark_says(found, figure) + ".", *_next(found, skip)]
-    return "\n".join(said) + "\n\n" + compare_text(compare(*sides, repeats=_REPEATS))
+    stated = [mark_message(found, figure) + ".", *_next(found, skip)]
+    return "\n".join(stated) + "\n\n" + compare_text(compare(*sides, repeats=_REPEATS))
 
 
 def _alike(entries: Sequence[Entry], end: Entry) -> list[Entry]:
@@ -270,8 +270,8 @@ def _next(mark: Mark, skip: Sequence[str]) -> list[str]:
         middle = (len(commits) - 2) / 2
         nearest = min(left, key=lambda commit: abs(commits.index(commit) - middle))
         count = len(commits) - 1
-        said = f"Measure {named(nearest)} next: it halves the {count} revisions between them."
-        return [said, f"Where it cannot be measured: --skip {nearest[:12]}."]
+        stated = f"Measure {named(nearest)} next: it halves the {count} revisions between them."
+        return [stated, f"Where it cannot be measured: --skip {nearest[:12]}."]
     if len(commits) == 1:
         return [f"It came with {named(commits[0])}."]
     return ["It came with one of these, of which only the last was measured:", *(

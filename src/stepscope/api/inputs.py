@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.importers.registry import detect, examined, foreign_says, is_trace_folder
+from stepscope.importers.registry import detect, examined, foreign_message, is_trace_folder
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.notes import SUFFIX as NOTES
@@ -101,7 +101,7 @@ def _instead(folder: Path) -> str:
             return f"those below it are not looked for: name {path.parent}"
     files = (path for path in below if path.is_file() and path.stat().st_size)
     return next(
-        filter(None, map(foreign_says, files)),
+        filter(None, map(foreign_message, files)),
         "name a file, or a folder with Nsight Systems exports or PyTorch traces",
     )
 
@@ -167,7 +167,7 @@ def read_ceilings(path: str | Path) -> Ceilings:
 
 
 def ceilings_beside_data_sheet(document: bytes) -> pa.Table:
-    """What was measured, beside the device's data sheet: one row a figure.
+    """What was measured, beside the device's datasheet: one row a figure.
 
     Args:
         document: what was measured, as JSON.

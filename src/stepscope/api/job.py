@@ -19,7 +19,7 @@ from stepscope.trace.job import assemble
 from stepscope.trace.one_job import refuse_ranks_as_runs
 from stepscope.trace.problems import Problem
 from stepscope.trace.text import html_table
-from stepscope.trace.trace import Member, Trace
+from stepscope.trace.trace import RankTrace, Trace
 from stepscope.trace.units import shown
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Job:
         paths: a capture, a folder of captures or a Stepscope trace folder, or several of them.
         cache: where imported files are kept; the user's cache by default.
         again: import even what the cache holds.
-        ceilings: a file that ``stepscope ceilings`` wrote; by default data sheets tell.
+        ceilings: a file that ``stepscope ceilings`` wrote; by default datasheets tell.
         apart: each capture is looked at by itself, so they need not be of one job.
         step: name of the ranges that are the steps, a regular expression that finds their names,
             or ``none`` for the whole capture as one; by default the capture tells.
@@ -71,7 +71,7 @@ class Job:
         paths: the inputs as the user named them.
         given: the same, as paths of the file system.
         ranks: the traces with their ranks, by rank.
-        remarks: what was assumed or left out when they were opened, in sentences.
+        warnings: what was assumed or left out when they were opened, in sentences.
 
     Raises:
         UsageError: the captures cannot be the ranks of one job.
@@ -104,9 +104,9 @@ class Job:
         self._cache = cache or Cache()
         left_out: list[str] = []
         captures = captures_of(given, left_out)
-        self.ranks: list[Member]
-        self.remarks: list[str]
-        self.ranks, self.remarks = assemble(
+        self.ranks: list[RankTrace]
+        self.warnings: list[str]
+        self.ranks, self.warnings = assemble(
             [
                 load(path, self._cache, again=again)
                 for path in progress.each(captures, "Reading", lambda path: path.name)
@@ -115,13 +115,15 @@ class Job:
         )
         if left_out:
             named = ", ".join(left_out[:4]) + (", ..." if left_out[4:] else "")
-            self.remarks.append(f"what could not be read beside the captures was left out: {named}")
+            self.warnings.append(
+                f"what could not be read beside the captures was left out: {named}"
+            )
         self._answers = Answers(
             self.ranks,
             self._cache,
             [
                 *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
-                *(*self.remarks, *map(repr, self.problems)),
+                *(*self.warnings, *map(repr, self.problems)),
             ],
             again=again,
         )
@@ -139,7 +141,7 @@ class Job:
     @property
     def traces(self) -> list[Trace]:
         """The traces, ordered by rank."""
-        return [member.trace for member in self.ranks]
+        return [rank_trace.trace for rank_trace in self.ranks]
 
     @property
     def problems(self) -> list[Problem]:
@@ -153,10 +155,10 @@ class Job:
     def _repr_html_(self) -> str:
         """The ranks, for a notebook: nothing is computed for it."""
         rows = []
-        for member in self.ranks:
-            meta = member.trace.meta
+        for rank_trace in self.ranks:
+            meta = rank_trace.trace.meta
             length = shown(meta.window_end_ns - meta.window_start_ns, "ns")
-            rows.append((member.rank, member.trace.path, meta.source, length))
+            rows.append((rank_trace.rank, rank_trace.trace.path, meta.source, length))
         return html_table("Job", ("rank", "capture", "source", "length"), rows)
 
     # The parts.
@@ -166,7 +168,7 @@ class Job:
         """Steps, accounting and gaps of every device; its replay; its causes."""
         from stepscope.api.explained import Explained
 
-        return Explained(self.ranks, self.remarks, self._ceilings, self._choice)
+        return Explained(self.ranks, self.warnings, self._ceilings, self._choice)
 
     @cached_property
     def tables(self) -> Tables:
@@ -253,7 +255,7 @@ class Job:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """Kernels of the steady steps by family and name, the longest time first.
+        """Kernels of the steady steps by category and name, the longest time first.
 
         Raises:
             InputError: a trace holds no GPU work.
@@ -388,7 +390,7 @@ class Job:
             cache(self.figure),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
-            remarks=self.remarks,
+            warnings=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
         )
@@ -418,12 +420,12 @@ class Job:
             except LimitError as error:
                 if engine.spent_s - before_s < allowed_s:
                     raise
-                told = LimitError(
+                facts = LimitError(
                     f"verifying was ended: the report's statements took more than {allowed_s:g} s; "
                     "look at them, or allow more with --timeout"
                 )
-                told.left_running = error.left_running
-                raise told from error
+                facts.left_running = error.left_running
+                raise facts from error
 
         return verify(report, cache(compute))
 

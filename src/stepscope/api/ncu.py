@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, InsideKernel
     from stepscope.jobs.view import JobView
     from stepscope.ncu.model import Report
-    from stepscope.ncu.result import Against, Explanation, KernelTable
+    from stepscope.ncu.result import Explanation, KernelTable, ReportDiff
     from stepscope.ncu.roofline import Roofline
     from stepscope.operators.roofline import Launches
 
@@ -74,7 +74,7 @@ def explain_kernel(path: str | Path, kernel: str) -> Explanation:
     return explanation(report, launch)
 
 
-def compare_kernel_reports(path: str | Path, other: str | Path) -> Against:
+def compare_kernel_reports(path: str | Path, other: str | Path) -> ReportDiff:
     """Compare two Nsight Compute reports metric by metric.
 
     Args:
@@ -84,9 +84,9 @@ def compare_kernel_reports(path: str | Path, other: str | Path) -> Against:
     Raises:
         InputError: one cannot be read.
     """
-    from stepscope.ncu.against import against
+    from stepscope.ncu.report_diff import report_diff
 
-    return against(read_report(path), read_report(other))
+    return report_diff(read_report(path), read_report(other))
 
 
 def kernel_rooflines(
@@ -190,7 +190,7 @@ def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) ->
             match = matched(report.launches, row["name"] or "", grid)
             if match is None:
                 continue
-            says = limiter_of(match.launch)
+            summary = limiter_of(match.launch)
             found.append(
                 InsideKernel(
                     kernel=row["name"],
@@ -198,10 +198,10 @@ def _insides(cause: str, query: Query, reports: Sequence[tuple[str, Report]]) ->
                     launch=match.launch.number,
                     same_grid=match.same_grid,
                     share=row["ns"] / total if total else 0.0,
-                    limiter=says.limiter.id,
-                    message=f"limited by {says.limiter.title} ({says.limiter.bound}-bound): "
-                    + "; ".join(says.because),
-                    recommendations=list(says.limiter.advice),
+                    limiter=summary.limiter.id,
+                    message=f"limited by {summary.limiter.title} ({summary.limiter.bound}-bound): "
+                    + "; ".join(summary.reasons),
+                    recommendations=list(summary.limiter.advice),
                 )
             )
             break

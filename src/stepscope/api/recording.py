@@ -188,8 +188,8 @@ def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
             f"what was recorded cannot be read ({type(error).__name__}: {error}); the raw files "
             f"are in {outcome.folder}: stepscope capture finalise {outcome.folder} reads them"
         ]
-    for remark in (*outcome.remarks, *failures):
-        say(remark)
+    for warning in (*outcome.warnings, *failures):
+        say(warning)
     some = bool(traces or outcome.results)
     is_whole = outcome.not_asked or (some and not failures)
     return Captured(outcome.folder, outcome.exit_code, traces, outcome.results, is_whole)
@@ -250,8 +250,8 @@ def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[li
     traces, failures = _finalised(outcome.raw, keep=outcome.keep_raw)
     if not traces:
         raise InputError(failures[0] if failures else f"{folder} holds no recorded process")
-    for remark in (*outcome.remarks, *failures):
-        say(remark)
+    for warning in (*outcome.warnings, *failures):
+        say(warning)
     return traces, not failures
 
 
@@ -306,7 +306,7 @@ def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """What a GPU of this machine attains: ``stepscope.ceilings/1`` as a document.
+    """What a GPU of this machine achieves: ``stepscope.ceilings/1`` as a document.
 
     Args:
         device: number of the GPU.

@@ -11,7 +11,7 @@ from stepscope.api.tables import is_number
 from stepscope.trace.errors import UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import BY_ORDER
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ class Reports:
         figure: computes an SQL figure of the job.
     """
 
-    def __init__(self, ranks: Sequence[Member], figure: Callable[[str], float | int]) -> None:
+    def __init__(self, ranks: Sequence[RankTrace], figure: Callable[[str], float | int]) -> None:
         self._ranks = ranks
         self._figure = figure
 
@@ -50,8 +50,8 @@ class Reports:
                 the report needs.
         """
         requests = stats_requests([name], known_reports() | known_rules())
-        for member, (_, outcome) in zip(self._ranks, self.answers(requests), strict=True):
-            if rank not in (None, member.rank):
+        for rank_trace, (_, outcome) in zip(self._ranks, self.answers(requests), strict=True):
+            if rank not in (None, rank_trace.rank):
                 continue
             if outcome.table is None:
                 raise UsageError(f"{name}: {outcome.missing}")
@@ -76,8 +76,8 @@ class Reports:
         from stepscope.trace.scope import Scope, time_scope
 
         fixed = time_scope(window) if window else Scope()
-        for member in self._ranks:
-            trace = member.trace
+        for rank_trace in self._ranks:
+            trace = rank_trace.trace
             whole = Source(trace)
             for request in requests:
                 scope: Scope | None = fixed
@@ -87,8 +87,8 @@ class Reports:
                 elif wanted:
                     scope = range_scope(trace, wanted)
                 if scope is None:
-                    said = f"{trace.path.name} holds no NVTX range {wanted!r}"
-                    yield trace.path, Outcome(request, None, said)
+                    stated = f"{trace.path.name} holds no NVTX range {wanted!r}"
+                    yield trace.path, Outcome(request, None, stated)
                 else:
                     source = whole if scope.everything else Source(trace, scope)
                     yield trace.path, answer(request, source)
@@ -98,15 +98,15 @@ class Reports:
     ) -> Iterator[tuple[Path, list[str], list[pa.Table], list[str]]]:
         """(capture, facts about it, answers with rows, why others have none) of every capture."""
         answers = self.answers(requests)
-        for member in self._ranks:
-            facts = _facts(member, several=len(self._ranks) > 1)
+        for rank_trace in self._ranks:
+            facts = _facts(rank_trace, several=len(self._ranks) > 1)
             tables, missing = [], []
             for _, (_, outcome) in zip(requests, answers, strict=False):
                 if outcome.table is None:
                     missing.append(f"{outcome.request.report.name}: {outcome.missing}")
                 elif outcome.table.num_rows:
                     tables.append(outcome.table)
-            yield member.trace.path, facts, tables, missing
+            yield rank_trace.trace.path, facts, tables, missing
 
     def limited(self, item: SqlLimit | CellLimit) -> float:
         """The value of an SQL figure or of a report's cell that a gate limits.
@@ -144,15 +144,15 @@ def _cell(table: pa.Table, item: CellLimit) -> float | None:
     return None
 
 
-def _facts(member: Member, *, several: bool) -> list[str]:
+def _facts(rank_trace: RankTrace, *, several: bool) -> list[str]:
     """What a page says of a capture: its source, length, rank, and what was lost."""
-    meta = member.trace.meta
+    meta = rank_trace.trace.meta
     length = (meta.window_end_ns - meta.window_start_ns) / 1e9
     facts = [f"Recorded by {meta.source} {meta.source_version}".strip() + f", {length:.3f} s"]
     if several or meta.rank is not None:
-        facts.append(f"Rank {member.rank} ({member.rank_source})")
+        facts.append(f"Rank {rank_trace.rank} ({rank_trace.rank_source})")
     return facts + [
-        f"{problem.severity}: {problem.count:,} x {problem.says}; {problem.do}"
+        f"{problem.severity}: {problem.count:,} x {problem.message}; {problem.remedy}"
         for problem in meta.problems
         if problem.severity in ("data_loss", "error")
     ]

@@ -20,7 +20,7 @@ from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
 from stepscope.trace.cache import Cache
 from stepscope.trace.errors import StorageError
 from stepscope.trace.store import storage_errors
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     from stepscope.timeline.timeline import Timeline
@@ -36,46 +36,46 @@ class Shelves:
     """The files of one job.
 
     Args:
-        members: its traces.
+        rank_traces: its traces.
         cache: where they are.
         paths: what the user named; the diagnosis repeats it.
         choice: what the user says a step is.
     """
 
     def __init__(
-        self, members: Sequence[Member], cache: Cache, paths: Sequence[str], choice: str = ""
+        self, rank_traces: Sequence[RankTrace], cache: Cache, paths: Sequence[str], choice: str = ""
     ) -> None:
-        self._members = list(members)
+        self._rank_traces = list(rank_traces)
         self._cache = cache
         self._paths = list(paths)
         self._choice = choice
         self._opened: dict[int, Stored] = {}
 
-    def _place(self, member: Member, name: str) -> Path:
+    def _place(self, rank_trace: RankTrace, name: str) -> Path:
         """Where a file is read from.
 
         Raises:
             NotWholeError: nothing is kept of this trace.
         """
-        shelf = self._cache.shelf(member.trace.folder, make=False)
+        shelf = self._cache.shelf(rank_trace.trace.folder, make=False)
         if shelf is None:
-            raise NotWholeError(f"nothing is kept of {member.trace.folder}")
+            raise NotWholeError(f"nothing is kept of {rank_trace.trace.folder}")
         return shelf / name
 
-    def _made(self, member: Member) -> Path:
+    def _made(self, rank_trace: RankTrace) -> Path:
         """The folder that files are written to."""
-        shelf = self._cache.shelf(member.trace.folder, make=True)
+        shelf = self._cache.shelf(rank_trace.trace.folder, make=True)
         assert shelf is not None
         return shelf
 
     def stored(self) -> list[Stored | None]:
         """The stored tracks of each trace; None where there are none."""
-        for number, member in enumerate(self._members):
+        for number, rank_trace in enumerate(self._rank_traces):
             if number not in self._opened:
                 with suppress(NotWholeError, StorageError, OSError):
-                    path = self._place(member, TRACKS)
-                    self._opened[number] = open_stored(path, identity(member.trace))
-        return [self._opened.get(number) for number in range(len(self._members))]
+                    path = self._place(rank_trace, TRACKS)
+                    self._opened[number] = open_stored(path, identity(rank_trace.trace))
+        return [self._opened.get(number) for number in range(len(self._rank_traces))]
 
     def missing(self) -> bool:
         """Whether a trace has no stored tracks, or the job no stored clock."""
@@ -83,33 +83,33 @@ class Shelves:
 
     def offsets_ns(self) -> list[int] | None:
         """What is added to each trace's times to be on the job's clock, ns; None if not stored."""
-        if len(self._members) == 1:
+        if len(self._rank_traces) == 1:
             return [0]
         with suppress(NotWholeError, StorageError, OSError):
-            says = ArrayFile(self._place(self._members[0], CLOCKS)).says
-            if says.get("identity") == self.identity:
-                return [int(offset) for offset in says["offsets"]]
+            header = ArrayFile(self._place(self._rank_traces[0], CLOCKS)).header
+            if header.get("identity") == self.identity:
+                return [int(offset) for offset in header["offsets"]]
         return None
 
     def store(self, progress: Callable[[float], None], offsets_ns: Callable[[], list[int]]) -> None:
         """Store the tracks of the traces that have none, and the clock of a job that has none."""
         from stepscope.timeline.storing import store_tracks
 
-        wanted = [m for m, one in zip(self._members, self.stored(), strict=True) if one is None]
-        for done, member in enumerate(wanted):
-            shelf = self._made(member)
+        wanted = [m for m, one in zip(self._rank_traces, self.stored(), strict=True) if one is None]
+        for done, rank_trace in enumerate(wanted):
+            shelf = self._made(rank_trace)
             with storage_errors(shelf):
                 store_tracks(
-                    member.trace,
+                    rank_trace.trace,
                     shelf / TRACKS,
-                    identity(member.trace),
+                    identity(rank_trace.trace),
                     lambda share, done=done: progress((done + share) / len(wanted)),  # type: ignore[misc]
                 )
         if self.offsets_ns() is None:
-            says = {"identity": self.identity, "offsets": offsets_ns()}
-            shelf = self._made(self._members[0])
+            header = {"identity": self.identity, "offsets": offsets_ns()}
+            shelf = self._made(self._rank_traces[0])
             with storage_errors(shelf), ArrayWriter(shelf / CLOCKS) as writer:
-                writer.close(says)
+                writer.close(header)
         if wanted:
             self._cache.shrink()
 
@@ -119,7 +119,7 @@ class Shelves:
         Raises:
             NotWholeError: nothing is kept of the job.
         """
-        return self._place(self._members[0], name)
+        return self._place(self._rank_traces[0], name)
 
     def holds(self, name: str, opened: Callable[[Path, str], object]) -> bool:
         """Whether a file about the whole job is there and can be used.
@@ -143,7 +143,7 @@ class Shelves:
         Raises:
             StorageError: the cache cannot be written.
         """
-        shelf = self._made(self._members[0])
+        shelf = self._made(self._rank_traces[0])
         with storage_errors(shelf):
             store(shelf / name, self.identity)
         self._cache.shrink()
@@ -162,12 +162,12 @@ class Shelves:
     def explained(self) -> Explained | None:
         """The stored diagnosis with its tracks; None where there is none."""
         with suppress(NotWholeError, StorageError, OSError):
-            return open_explained(self._place(self._members[0], DIAGNOSIS), self.identity)
+            return open_explained(self._place(self._rank_traces[0], DIAGNOSIS), self.identity)
         return None
 
     def store_explained(self, timeline: Timeline, answer: bytes) -> None:
         """Store a diagnosis with its tracks."""
-        shelf = self._made(self._members[0])
+        shelf = self._made(self._rank_traces[0])
         with storage_errors(shelf):
             explained = ((t, timeline.explanation(t)) for t in timeline.tracks if t.explained)
             store_explained(shelf / DIAGNOSIS, self.identity, explained, answer)
@@ -175,10 +175,10 @@ class Shelves:
     @property
     def identity(self) -> str:
         """What files about the whole job depend on."""
-        told = [code_digest(), *self._paths, self._choice]
-        for member in self._members:
-            told += [identity(member.trace), str(member.rank), member.rank_source]
-        return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
+        facts = [code_digest(), *self._paths, self._choice]
+        for rank_trace in self._rank_traces:
+            facts += [identity(rank_trace.trace), str(rank_trace.rank), rank_trace.rank_source]
+        return hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
 
 def _matches(path: Path) -> bool:

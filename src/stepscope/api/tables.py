@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from stepscope.trace.errors import UsageError
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ class Tables:
         answers: keeps them.
     """
 
-    def __init__(self, ranks: Sequence[Member], explained: Explained, answers: Answers) -> None:
+    def __init__(self, ranks: Sequence[RankTrace], explained: Explained, answers: Answers) -> None:
         self._ranks = ranks
         self._explained = explained
         self._answers = answers
@@ -43,7 +43,7 @@ class Tables:
         from stepscope.sql.engine import Engine
 
         return Engine(
-            [(member.rank, member.trace) for member in self._ranks],
+            [(rank_trace.rank, rank_trace.trace) for rank_trace in self._ranks],
             {
                 **{name: partial(self.derived, name) for name in names()},
                 "prediction": lambda: self._answers.find_table("prediction", self._predictions),

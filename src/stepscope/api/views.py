@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.api.shelves import STEPS, TABLES
 from stepscope.trace.arrays import NotWholeError
 from stepscope.trace.errors import InputError, StorageError, UsageError
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     from stepscope.api.explained import Explained
@@ -40,7 +40,7 @@ class Views:
         explains_elsewhere: whether another process explains the job; set by who lets it do so.
     """
 
-    def __init__(self, ranks: Sequence[Member], explained: Explained, shelves: Shelves) -> None:
+    def __init__(self, ranks: Sequence[RankTrace], explained: Explained, shelves: Shelves) -> None:
         self._ranks = ranks
         self._explained = explained
         self._shelves = shelves
@@ -58,11 +58,11 @@ class Views:
         made.explained = self._shelves.explained()
         return made
 
-    def _explained_here(self) -> list[tuple[Member, Explanation]]:
+    def _explained_here(self) -> list[tuple[RankTrace, Explanation]]:
         if self.explains_elsewhere:
             raise UsageError("idle time is not explained yet; wait until the diagnosis is shown")
-        members = {member.rank: member for member in self._ranks}
-        return [(members[d.trace_rank], d.explanation) for d in self._explained.devices]
+        rank_traces = {rank_trace.rank: rank_trace for rank_trace in self._ranks}
+        return [(rank_traces[d.trace_rank], d.explanation) for d in self._explained.devices]
 
     @cached_property
     def _offsets_ns(self) -> list[int]:
@@ -75,8 +75,8 @@ class Views:
         By matched collectives where there are any, which do not rely on clocks; else by the wall
         clocks, else all traces begin together.
         """
-        members = self._ranks
-        if len(members) == 1:
+        rank_traces = self._ranks
+        if len(rank_traces) == 1:
             return [0]
         found: dict[int, int] = {}
         try:
@@ -87,9 +87,9 @@ class Views:
                 found = {device.trace_rank: offset for device, offset in pairs}
         except InputError:  # a rank without GPU work has a timeline, too
             found = {}
-        if len(found) == len(members):
-            return [found[member.rank] for member in members]
-        metas = [member.trace.meta for member in members]
+        if len(found) == len(rank_traces):
+            return [found[rank_trace.rank] for rank_trace in rank_traces]
+        metas = [rank_trace.trace.meta for rank_trace in rank_traces]
         epochs = [meta.origin_epoch_ns for meta in metas if meta.origin_epoch_ns is not None]
         if len(epochs) == len(metas):
             return [epoch - min(epochs) for epoch in epochs]
@@ -155,7 +155,7 @@ class Views:
             from stepscope.timeline.stepview.stored import open_steps, stored_view
 
             timeline = self.timeline
-            ranks = [member.rank for member in timeline.members]
+            ranks = [rank_trace.rank for rank_trace in timeline.rank_traces]
             with suppress(NotWholeError, StorageError, OSError):
                 file = open_steps(self._shelves.place(STEPS), self._shelves.identity)
                 self._stored_steps = stored_view(file, ranks, timeline.offsets_ns)
@@ -203,12 +203,12 @@ class Views:
         from stepscope.timeline.stepview.steps import AlignedSteps
 
         timeline = self.timeline
-        place = {member.rank: i for i, member in enumerate(timeline.members)}
+        place = {rank_trace.rank: i for i, rank_trace in enumerate(timeline.rank_traces)}
         offsets = [
             timeline.offsets_ns[place[device.trace_rank]] for device in self._explained.devices
         ]
         titles = [
-            f"Rank {device.rank} · GPU {device.explanation.lane.device}"
+            f"Rank {device.rank} · GPU {device.explanation.gpu.device}"
             for device in self._explained.devices
         ]
         return AlignedSteps(self._explained.devices, offsets, titles)

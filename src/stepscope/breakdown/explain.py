@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader, lanes
+from stepscope.activity.device import GpuTimeline, Reader, gpus
 from stepscope.activity.host import HostTimeline, apart, host_timeline
 from stepscope.activity.locations import Places
 from stepscope.breakdown.outliers import Outliers, find_outliers
@@ -21,12 +21,12 @@ from stepscope.gaps.idle import CAUSES, Gaps, explain_gaps
 from stepscope.gaps.offload import Offload, find_offload
 from stepscope.gaps.profiler_overhead import (
     NO_COST,
-    CallCost,
+    CallOverhead,
     MeasuredCost,
-    RecordedCost,
-    call_cost,
+    RecordingOverhead,
+    call_overhead,
     measured_cost,
-    recorded_cost,
+    recording_overhead,
 )
 from stepscope.gaps.stalls import Stalls, find_stalls
 from stepscope.gaps.unrecorded import Unrecorded, find_unrecorded
@@ -75,7 +75,7 @@ class Explanation:
     """The steps of one device, accounted for and explained.
 
     Attributes:
-        lane: the device and its host side.
+        gpu: the device and its host side.
         steps: how the steps were found.
         bounds_ns: step boundaries on the device's timeline; one more than there are steps.
         first: first steady step.
@@ -98,12 +98,12 @@ class Explanation:
         offload: data that travels to the host and back in the steps, in the steady window.
         workload: whether the program trains or only infers.
         loop: the loop of the steps, as silences of the host are judged by it.
-        gil: where launching threads wait for Python's global lock, in the steady window.
+        gil: where launching threads wait for the GIL, in the steady window.
         unrecorded: idle time of which the record holds nothing, in the whole capture.
         loading: first calls that loaded code or initialised something, in the whole capture.
     """
 
-    lane: Lane
+    gpu: GpuTimeline
     steps: Steps
     bounds_ns: IntArray
     first: int
@@ -125,14 +125,14 @@ class Explanation:
     unrecorded: Unrecorded
     kernels: Kernels
     _read: Reader
-    recording: RecordedCost = NO_COST
-    tool: CallCost | None = None
+    recording: RecordingOverhead = NO_COST
+    tool: CallOverhead | None = None
     measured: MeasuredCost | None = None
 
     @cached_property
     def coverage(self) -> Coverage:
         """How much of what the device did lies in the steps."""
-        return coverage(self.lane, self.bounds_ns)
+        return coverage(self.gpu, self.bounds_ns)
 
     @property
     def begin_ns(self) -> int:
@@ -178,13 +178,13 @@ class Explanation:
     def waiting(self) -> Waiting:
         """In which synchronisations the host waits in the steady window, and for what."""
         return host_waiting(
-            self.lane, self._read, self.timeline.blocking, self.begin_ns, self.end_ns
+            self.gpu, self._read, self.timeline.blocking, self.begin_ns, self.end_ns
         )
 
     @cached_property
     def outliers(self) -> Outliers:
         """Steady steps that take far longer than the others."""
-        return find_outliers(self.lane, self.gaps, self.bounds_ns, self.first, self.last)
+        return find_outliers(self.gpu, self.gaps, self.bounds_ns, self.first, self.last)
 
     @cached_property
     def inside_kernels(self) -> Findings:
@@ -214,38 +214,38 @@ def explain(
     Raises:
         UsageError: the user's choice finds nothing.
     """
-    return [explain_lane(lane, read, meta, ceilings, choice) for lane in lanes(read)]
+    return [explain_gpu(gpu, read, meta, ceilings, choice) for gpu in gpus(read)]
 
 
-def explain_lane(
-    lane: Lane,
+def explain_gpu(
+    gpu: GpuTimeline,
     read: Reader,
     meta: Meta,
     ceilings: Ceilings | None = None,
     choice: StepChoice = AUTOMATIC,
 ) -> Explanation:
     """Explain one device."""
-    does = workload(lane, read)
-    steps, bounds = find_steps(lane, does, meta.window_start_ns, choice)
+    does = workload(gpu, read)
+    steps, bounds = find_steps(gpu, does, meta.window_start_ns, choice)
     durations = np.diff(bounds)
     first, last, set_aside = steady_steps(durations, open_end=steps.open_end)
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
-    getting_input = input_time(lane, read)
-    loading = first_calls(lane)
+    getting_input = input_time(gpu, read)
+    loading = first_calls(gpu)
     loop = Loop(steps.label, steps.begin_ns, does.infers)
-    timeline = host_timeline(lane, begin, end, typical, getting_input)
-    timeline = without_noise(timeline, lane, steps.begin_ns[first : last + 1], loop)
-    recording = recorded_cost(lane, read, meta.source, meta.capture_options)
+    timeline = host_timeline(gpu, begin, end, typical, getting_input)
+    timeline = without_noise(timeline, gpu, steps.begin_ns[first : last + 1], loop)
+    recording = recording_overhead(gpu, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    offload = find_offload(lane, steps.begin_ns, window)
+    offload = find_offload(gpu, steps.begin_ns, window)
     stalls = find_stalls(
-        lane, read, steps.begin_ns[first : last + 1], window, getting_input, offload.rows
+        gpu, read, steps.begin_ns[first : last + 1], window, getting_input, offload.rows
     )
-    gil = gil_waits(lane, read, steps.begin_ns, begin, end, getting_input)
+    gil = gil_waits(gpu, read, steps.begin_ns, begin, end, getting_input)
     second = int(steps.begin_ns[1]) if len(steps) > 1 else end
-    compiling = compile_time(lane, read, timeline.quiet, second, loading, getting_input)
-    unrecorded = find_unrecorded(lane, read, one_step=steps.source == "whole_capture")
+    compiling = compile_time(gpu, read, timeline.quiet, second, loading, getting_input)
+    unrecorded = find_unrecorded(gpu, read, one_step=steps.source == "whole_capture")
     events = apart(
         {  # the first that claims a time owns it
             "checkpoint_stall": stalls.intervals,
@@ -255,25 +255,25 @@ def explain_lane(
             "unexplained": clip(unrecorded.intervals, begin, end),
         }
     )
-    gaps = explain_gaps(lane, timeline, begin, end, loop=loop, recording=recording, events=events)
+    gaps = explain_gaps(gpu, timeline, begin, end, loop=loop, recording=recording, events=events)
     return Explanation(
-        lane=lane,
+        gpu=gpu,
         steps=steps,
         bounds_ns=bounds,
         first=first,
         last=last,
         set_aside=set_aside,
-        accounting=account(lane, bounds[:-1], bounds[1:]),
+        accounting=account(gpu, bounds[:-1], bounds[1:]),
         gaps=gaps,
         timeline=timeline,
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
-        copies=_copy_facts(lane, begin, end),
-        places=Places(lane, read, steps.label),
-        kernels=Kernels(lane, read, steps.label, bounds, first, last, ceilings),
+        copies=_copy_facts(gpu, begin, end),
+        places=Places(gpu, read, steps.label),
+        kernels=Kernels(gpu, read, steps.label, bounds, first, last, ceilings),
         _read=read,
         recording=recording,
-        tool=call_cost(lane, meta.source, begin, end, last - first + 1),
-        measured=measured_cost(read, lane.process_id, durations[first : last + 1]),
+        tool=call_overhead(gpu, meta.source, begin, end, last - first + 1),
+        measured=measured_cost(read, gpu.process_id, durations[first : last + 1]),
         events=events,
         stalls=stalls,
         offload=offload,
@@ -285,10 +285,10 @@ def explain_lane(
     )
 
 
-def _copy_facts(lane: Lane, begin: int, end: int) -> CopyFacts:
-    ops = lane.ops
+def _copy_facts(gpu: GpuTimeline, begin: int, end: int) -> CopyFacts:
+    ops = gpu.ops
     inside = (ops["start_ns"] >= begin) & (ops["start_ns"] < end)
-    rows = inside & host_device_copies(lane)
+    rows = inside & host_device_copies(gpu)
     pageable = rows & (ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable"))
     return CopyFacts(
         pageable=int(pageable.sum()),

@@ -1,7 +1,7 @@
 """Steps that take far longer than the run's normal ones, and what they contain in addition.
 
-Each odd step is compared with one normal step, the one of median length. What a step consists of
-adds up to its length exactly, so the differences add up to what the odd step took too long.
+Each outlier step is compared with one normal step, the one of median length. What a step consists of
+adds up to its length exactly, so the differences add up to what the outlier step took too long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.activity.host import cut
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals import overlap_per_window, union
@@ -44,7 +44,7 @@ SPECIFIC: Final = (
     "gil_contention",
     "profiler_overhead",
 )
-"""Causes of idle time that say more about an odd step than that it is odd. Copies and exposed
+"""Causes of idle time that say more about an outlier step than that it is odd. Copies and exposed
 communication have their own causes too."""
 
 PARTS: Final = ("idle", "compute", "communication", "copy", "memset")
@@ -53,14 +53,14 @@ PARTS: Final = ("idle", "compute", "communication", "copy", "memset")
 
 @dataclass(frozen=True)
 class Outliers:
-    """The odd steps of a run.
+    """The outlier steps of a run.
 
     Attributes:
-        steps: numbers of the odd steps.
+        steps: numbers of the outlier steps.
         reference: number of the normal step that they are compared with; -1 where there is none.
         limit_ns: from which length on a step is odd.
         parts: columns ``step``, ``part`` (index into ``PARTS``), ``name`` (index into ``names``),
-            ``excess_ns`` (time that the odd step spends more on it), ``more`` (operations more);
+            ``excess_ns`` (time that the outlier step spends more on it), ``more`` (operations more);
             the excesses of a step sum to the difference of the two lengths exactly.
         names: causes of idle time, kernels, and kinds of copies.
     """
@@ -83,14 +83,14 @@ class Outliers:
         return np.asarray(idle | among(part, [PARTS.index("copy"), PARTS.index("communication")]))
 
     def excess_ns(self, part: str, name: str | None = None) -> int:
-        """Excess of all odd steps in one part, or under one name in it; savings count."""
+        """Excess of all outlier steps in one part, or under one name in it; savings count."""
         rows = self.parts["part"] == PARTS.index(part)
         if name is not None:
             rows &= self.parts["name"] == (self.names.index(name) if name in self.names else -1)
         return int(self.parts["excess_ns"][rows].sum())
 
 
-def odd_steps(duration_ns: IntArray) -> tuple[BoolArray, int]:
+def outlier_steps(duration_ns: IntArray) -> tuple[BoolArray, int]:
     """Which steps are odd, and the length from which on a step is.
 
     Args:
@@ -105,18 +105,20 @@ def odd_steps(duration_ns: IntArray) -> tuple[BoolArray, int]:
     return odd, limit
 
 
-def find_outliers(lane: Lane, gaps: Gaps, bounds_ns: IntArray, first: int, last: int) -> Outliers:
-    """The odd steps among the steady ones, each compared with a normal step.
+def find_outliers(
+    gpu: GpuTimeline, gaps: Gaps, bounds_ns: IntArray, first: int, last: int
+) -> Outliers:
+    """The outlier steps among the steady ones, each compared with a normal step.
 
     Args:
-        lane: the device.
+        gpu: the device.
         gaps: its idle time by cause, over the steady steps.
         bounds_ns: boundaries of all steps.
         first: first steady step.
         last: last steady step.
     """
     duration = np.diff(bounds_ns[first : last + 2])
-    odd, limit = odd_steps(duration)
+    odd, limit = outlier_steps(duration)
     if first == 0:  # it pays for the begin of the capture, and begins with an empty queue
         odd[0] = False
     empty = np.empty(0, np.int64)
@@ -129,7 +131,7 @@ def find_outliers(lane: Lane, gaps: Gaps, bounds_ns: IntArray, first: int, last:
     wanted = np.append(steps, reference)
     names = list(CAUSES)
     pieces = [_idle(gaps, bounds_ns, first + wanted)]
-    pieces += _busy(lane, bounds_ns, first + wanted, names)
+    pieces += _busy(gpu, bounds_ns, first + wanted, names)
     table = {k: np.concatenate([piece[k] for piece in pieces]) for k in pieces[0]}
     width = len(names)
     key = table["part"] * width + table["name"]
@@ -168,10 +170,10 @@ def _idle(gaps: Gaps, bounds_ns: IntArray, wanted: IntArray) -> dict[str, IntArr
 
 
 def _busy(
-    lane: Lane, bounds_ns: IntArray, wanted: IntArray, names: list[str]
+    gpu: GpuTimeline, bounds_ns: IntArray, wanted: IntArray, names: list[str]
 ) -> list[dict[str, IntArray]]:
     """Busy time by operation, each moment charged once, in the order of the accounting."""
-    ops = lane.ops
+    ops = gpu.ops
     # operations that touch a wanted step: some of the steps from their first to their last is one
     upto = np.zeros(len(bounds_ns) + 2, np.int64)
     upto[wanted + 2] = 1
@@ -182,8 +184,8 @@ def _busy(
     base = len(names)
     names += ops.texts["name"]
     classes = {
-        "compute": lane.is_compute,
-        "communication": lane.is_communication,
+        "compute": gpu.is_compute,
+        "communication": gpu.is_communication,
         "copy": ops.equals("kind", "memcpy"),
         "memset": ops.equals("kind", "memset"),
     }

@@ -32,9 +32,9 @@ def whole_blocks(stream: BinaryIO) -> Iterator[tuple[int, int, int]]:
         yield kind, length, at
 
 
-def json_block(said: dict[str, Any], time_ns: int) -> bytes:
+def json_block(metadata: dict[str, Any], time_ns: int) -> bytes:
     """A block that holds a JSON object, written at a monotonic time in ns."""
-    text = json.dumps(said).encode()
+    text = json.dumps(metadata).encode()
 
     def header(crc: int) -> bytes:
         return _HEADER.pack(_MAGIC, META, 0, 1, len(text), crc, 0, 0, time_ns)

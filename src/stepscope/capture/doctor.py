@@ -30,13 +30,13 @@ class Check:
     Attributes:
         name: what it is about.
         status: ``ok``, ``warning`` (works, with limits) or ``missing``.
-        says: what was found.
+        message: what was found.
         remedy: what to do; empty where there is nothing to do.
     """
 
     name: str
     status: Status
-    says: str
+    message: str
     remedy: str = ""
 
     def document(self) -> dict[str, str]:
@@ -70,8 +70,8 @@ def _gpu() -> Iterator[Check]:
     except OSError as error:
         cuda = load("libcuda.so.1")
         remedy = "install NVIDIA's driver; in a container, start it with --gpus all"
-        says = str(error) if cuda is None else f"{error} (libcuda is there)"
-        yield Check("driver", "missing", says, remedy)
+        message = str(error) if cuda is None else f"{error} (libcuda is there)"
+        yield Check("driver", "missing", message, remedy)
         return
     yield Check("driver", "ok", driver)
     if not gpus:
@@ -135,15 +135,15 @@ def _rights(*, admin: bool) -> Iterator[Check]:
     """What the kernel lets tools do beside the program; Stepscope's own collector needs none."""
     scope = _number(_PTRACE)
     if scope is not None and scope >= 2 and not admin:
-        says = f"ptrace_scope is {scope}: no tool may attach to processes"
-        yield Check("attach", "warning", says)
+        message = f"ptrace_scope is {scope}: no tool may attach to processes"
+        yield Check("attach", "warning", message)
     else:
-        told = "this kernel does not restrict it" if scope is None else f"ptrace_scope is {scope}"
-        yield Check("attach", "ok", f"tools may attach to programs that they start ({told})")
+        known = "this kernel does not restrict it" if scope is None else f"ptrace_scope is {scope}"
+        yield Check("attach", "ok", f"tools may attach to programs that they start ({known})")
     level = _number(_PERF)
     if level is None:
-        says = "this kernel has no perf events, so nsys does not sample the CPU"
-        yield Check("cpu sampling", "warning", says)
+        message = "this kernel has no perf events, so nsys does not sample the CPU"
+        yield Check("cpu sampling", "warning", message)
     elif level > 2 and not admin:
         yield Check(
             "cpu sampling",
@@ -180,15 +180,19 @@ def _container() -> str:
 
 def _others() -> Iterator[Check]:
     """Other users of CUPTI: in the environment, and among this user's running programs."""
-    told = [Check("other profilers", "warning", *found) for found in in_environment()]
+    known = [Check("other profilers", "warning", *found) for found in in_environment()]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             for sign, path in in_process(int(entry.name)):
-                says = f"{sign.tool} is loaded in running process {entry.name} ({Path(path).name})"
-                told.append(Check("other profilers", "warning", says, "do not record that process"))
-    if not told:
-        told.append(Check("other profilers", "ok", "no other user of CUPTI is in sight"))
-    yield from told
+                message = (
+                    f"{sign.tool} is loaded in running process {entry.name} ({Path(path).name})"
+                )
+                known.append(
+                    Check("other profilers", "warning", message, "do not record that process")
+                )
+    if not known:
+        known.append(Check("other profilers", "ok", "no other user of CUPTI is in sight"))
+    yield from known
 
 
 def _streams() -> Iterator[Check]:
@@ -250,13 +254,15 @@ def _tools() -> Iterator[Check]:
         else:
             yield Check(name, "ok", f"{tool.path}, version {tool.text()}")
     cxx = build.compiler()
-    says = cxx or "no C++ compiler was found; it is needed only where the wheel brings no collector"
-    yield Check("compiler", "ok" if cxx else "warning", says)
+    message = (
+        cxx or "no C++ compiler was found; it is needed only where the wheel brings no collector"
+    )
+    yield Check("compiler", "ok" if cxx else "warning", message)
 
 
 def _backends(command: tuple[str, ...]) -> Iterator[Check]:
     for backend in BACKENDS.values():
         ready = backend.check(command)
         status: Status = "missing" if not ready.ready else "warning" if ready.remedy else "ok"
-        says = f"{ready.says} ({ready.detail})" if ready.detail else ready.says
-        yield Check(f"backend {backend.name}", status, says, ready.remedy)
+        message = f"{ready.message} ({ready.detail})" if ready.detail else ready.message
+        yield Check(f"backend {backend.name}", status, message, ready.remedy)

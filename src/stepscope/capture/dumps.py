@@ -180,9 +180,9 @@ def snapshot(raw: Path, pool: Path | None, folder: Path, why: str) -> None:
     for path in raw.iterdir():
         if path.suffix in (".tsv", ".csv", ".json") and path.name != "capture.json":
             copy_whole(path, target / path.name)
-    said = json.loads((raw / "capture.json").read_text(encoding="utf-8"))
-    said |= {"pool": None, "dump": why, "options": said.get("options", {}) | {"dump": why}}
-    (target / "capture.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+    metadata = json.loads((raw / "capture.json").read_text(encoding="utf-8"))
+    metadata |= {"pool": None, "dump": why, "options": metadata.get("options", {}) | {"dump": why}}
+    (target / "capture.json").write_text(json.dumps(metadata, indent=1), encoding="utf-8")
 
 
 def _linked(path: Path, target: Path) -> bool:

@@ -19,13 +19,13 @@ from stepscope.capture.backends.base import Backend, Plan
 from stepscope.capture.backends.collector import CONFIGURATION, RAW_FOLDER
 from stepscope.capture.backends.registry import choose
 from stepscope.capture.backends.torch import STEPS, WARMUP
-from stepscope.capture.beside import Beside
 from stepscope.capture.dumps import Dumps
 from stepscope.capture.errors import CaptureError, LaunchError
 from stepscope.capture.options import PROFILER_RANGE, Options
 from stepscope.capture.private import close_results, only_owner, umask_of_user
 from stepscope.capture.process_tree import VARIABLE, members
 from stepscope.capture.program import check_program, start_failure
+from stepscope.capture.sidecar import Sidecar
 from stepscope.capture.toollog import ToolLog
 from stepscope.capture.unrecorded import (
     Circumstances,
@@ -57,7 +57,7 @@ class Outcome:
         seconds: how long the program ran.
         raw: folders of raw files by rank, still to be read (collector).
         results: files that another tool wrote.
-        remarks: what the user should know, in sentences.
+        warnings: what the user should know, in sentences.
         keep_raw: whether the raw files shall stay after they were read.
         dumps: folders of dumps that were made meanwhile, each like a run's.
         not_asked: whether nothing was to be recorded here: the processes have other ranks.
@@ -69,7 +69,7 @@ class Outcome:
     seconds: float
     raw: list[Path] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     keep_raw: bool = False
     dumps: list[Path] = field(default_factory=list)
     not_asked: bool = False
@@ -143,12 +143,12 @@ def _record(options: Options, version: str, say: Say, backend: Backend, plan: Pl
     """Make a capture whose back-end is ready."""
     raw = _make_folders(options, plan, version)
     ours = backend.name == "collector"
-    beside = Beside(raw, _configuration(raw), options) if ours else None
+    sidecar = Sidecar(raw, _configuration(raw), options) if ours else None
     dumps = Dumps(raw, plan.pool, options.flush_ms / 1e3, options.ring_s, say) if ours else None
     outcome = Outcome(options.output, backend.name, 0, 0.0)
     began = time.monotonic()
     try:
-        outcome.exit_code = _run(plan, raw, say, beside, dumps)
+        outcome.exit_code = _run(plan, raw, say, sidecar, dumps)
     except LaunchError:
         _remove_unused(options.output)
         raise
@@ -158,22 +158,22 @@ def _record(options: Options, version: str, say: Say, backend: Backend, plan: Pl
         try:
             if dumps:
                 dumps.poll(ended=True)
-            if beside:
-                beside.stop()
+            if sidecar:
+                sidecar.stop()
         finally:
             if ours:
                 control.close(raw)
-                outcome.remarks += rawfiles.rescue(raw, plan.pool)
+                outcome.warnings += rawfiles.rescue(raw, plan.pool)
     try:
         _settle(raw, options, plan, outcome, orders)
         if dumps:
             outcome.dumps = dumps.folders
-        if beside:
-            outcome.remarks += beside.remarks()
+        if sidecar:
+            outcome.warnings += sidecar.warnings()
     except Exception as error:  # the program has ended: its exit code is told whatever happens
         if os.environ.get("STEPSCOPE_DEBUG"):
             raise
-        outcome.remarks.append(
+        outcome.warnings.append(
             f"what was recorded in {options.output} could not be put in order "
             f"({type(error).__name__}: {error})"
         )
@@ -195,20 +195,20 @@ def _settle(raw: Path, options: Options, plan: Plan, outcome: Outcome, orders: i
 def _collect(options: Options, plan: Plan, outcome: Outcome, known: Circumstances) -> None:
     """Find what another tool wrote, and say where it is less than asked for."""
     outcome.results = sorted(options.output.glob(plan.results))
-    outcome.remarks += filter(None, map(stretches.put_into, outcome.results))
+    outcome.warnings += filter(None, map(stretches.put_into, outcome.results))
     close_results([path for path in options.output.rglob("*") if path.is_file()])
     by_steps = bool(options.steps) or outcome.backend == "torch"
     steps, warmup = (options.steps, options.warmup) if options.steps else (STEPS, WARMUP)
     if outcome.results:
         asked = replace(options, steps=steps, warmup=warmup) if by_steps else options
-        outcome.remarks += why_less(replace(asked, duration_s=0.0), (), known)
+        outcome.warnings += why_less(replace(asked, duration_s=0.0), (), known)
         return
     outcome.not_asked = bool(known.left_out) and not known.notes.loaded
     if outcome.not_asked:
-        outcome.remarks.append(why_nothing(options, (), known))
+        outcome.warnings.append(why_nothing(options, (), known))
         return
     why = why_no_steps(options, steps, warmup, known) if by_steps else ""
-    outcome.remarks.append(why or _no_result(options, plan, known))
+    outcome.warnings.append(why or _no_result(options, plan, known))
 
 
 def _remove_unused(folder: Path) -> None:
@@ -246,7 +246,7 @@ def order(folder: Path) -> Outcome:
         )
     with only_owner():
         failures = rawfiles.rescue(raw, pool)
-        outcome = Outcome(run, "collector", 0, 0.0, remarks=failures, keep_raw=_keeps_raw(raw))
+        outcome = Outcome(run, "collector", 0, 0.0, warnings=failures, keep_raw=_keeps_raw(raw))
         hooknotes.take(raw)
         _order_raw(raw, None, outcome, Circumstances())
     return outcome
@@ -312,7 +312,9 @@ def _machine() -> dict[str, str]:
         return {}
 
 
-def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | None = None) -> int:
+def _run(
+    plan: Plan, raw: Path, say: Say, sidecar: Sidecar | None, dumps: Dumps | None = None
+) -> int:
     """Run the program to its end; returns its exit code as a shell would."""
     environment = {**os.environ, **plan.environment}
     instead = {}
@@ -329,8 +331,8 @@ def _run(plan: Plan, raw: Path, say: Say, beside: Beside | None, dumps: Dumps | 
                 raise CaptureError(f"cannot run {plan.command[0]}: {error.strerror}") from error
             raise start_failure(plan.command[0], error) from error
         receivers.append(child)
-        if beside:
-            beside.start(child.pid)
+        if sidecar:
+            sidecar.start(child.pid)
         shown = time.monotonic()
         log = ToolLog(plan)
         while True:
@@ -422,22 +424,22 @@ def _megabytes(folder: Path) -> float:
 
 def _order_raw(raw: Path, options: Options | None, outcome: Outcome, known: Circumstances) -> None:
     if not raw.is_dir():
-        outcome.remarks.append(f"{raw} was removed while the program ran: nothing is left to read")
+        outcome.warnings.append(f"{raw} was removed while the program ran: nothing is left to read")
         return
     try:
         groups = rawfiles.sort_by_rank(raw)
     except OSError as error:
-        outcome.remarks.append(
+        outcome.warnings.append(
             f"the raw files in {raw} could not be put in order ({error.strerror}); make room, "
             f"then: stepscope capture finalise {outcome.folder}"
         )
         return
     found = [one for members_ in groups.values() for one in members_]
-    said = list(dict.fromkeys(text for one in found for text in one.remarks))
-    outcome.remarks += said
+    metadata = list(dict.fromkeys(text for one in found for text in one.warnings))
+    outcome.warnings += metadata
     cut = len(rawfiles.cut_short(found))
     if cut:
-        outcome.remarks.append(
+        outcome.warnings.append(
             f"{cut} of {len(found)} processes did not close their capture (killed, crashed or left "
             "by os._exit); what they had written was kept"
         )
@@ -448,7 +450,7 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome, known: Circ
     if len(empty) == len(groups):
         outcome.raw = []
         outcome.not_asked = bool(known.left_out) and not found
-        outcome.remarks.append(why_nothing(options, found, known))
+        outcome.warnings.append(why_nothing(options, found, known))
         if not options.keep_raw and not members(_configuration(raw)):
             # empty of records: it would only stand in the way of the next run with the same -o
             shutil.rmtree(raw, ignore_errors=True)
@@ -457,12 +459,12 @@ def _order_raw(raw: Path, options: Options | None, outcome: Outcome, known: Circ
         return
     for name in empty:
         outcome.raw.remove(raw / name)
-        outcome.remarks.append(f"{name}: {why_nothing(options, groups[name], known)}")
+        outcome.warnings.append(f"{name}: {why_nothing(options, groups[name], known)}")
         if not options.keep_raw:
             shutil.rmtree(raw / name, ignore_errors=True)
-    outcome.remarks += why_less(options, found, known)
-    if not any(one.work for one in found) and not said:
-        outcome.remarks.append(no_gpu_work(options, found))
+    outcome.warnings += why_less(options, found, known)
+    if not any(one.work for one in found) and not metadata:
+        outcome.warnings.append(no_gpu_work(options, found))
 
 
 def _is_empty(options: Options, found: list[rawfiles.Recorded]) -> bool:
@@ -481,7 +483,7 @@ def _no_result(options: Options, plan: Plan, known: Circumstances) -> str:
         )
     if options.delay_s and known.seconds < options.delay_s:
         return why_nothing(options, (), known)
-    said = f"the tool wrote no {plan.results}; see its messages above"
+    metadata = f"the tool wrote no {plan.results}; see its messages above"
     reasons = []
     if options.range and options.range != PROFILER_RANGE:
         reasons.append(
@@ -492,4 +494,4 @@ def _no_result(options: Options, plan: Plan, known: Circumstances) -> str:
         reasons.append("the program may never have called cudaProfilerStart")
     if options.kernel:
         reasons.append("--kernel may match none of its kernels, or none often enough")
-    return "; ".join([said, *reasons])
+    return "; ".join([metadata, *reasons])

@@ -15,7 +15,7 @@ class KeptLines:
     The older half lies beside the file while it is written; :func:`whole` reads both.
 
     Args:
-        path: the file; made anew.
+        path: the file; made again.
         keep_s: how many seconds are kept; 0: everything.
         again: called where older lines are dropped; returns lines to begin the newer half with.
     """

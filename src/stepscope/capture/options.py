@@ -57,7 +57,7 @@ class Options:
 
     Attributes:
         command: program and arguments.
-        output: folder of the capture; made anew.
+        output: folder of the capture; made again.
         backend: ``auto``, ``collector``, ``nsys``, ``torch`` or ``ncu``.
         steps: record so many optimizer steps; 0: not by steps.
         warmup: optimizer steps to let pass first.
@@ -81,7 +81,7 @@ class Options:
         stand_aside: leave the GPU to torch.profiler or Proton where the program starts one.
         hook: load the hook, which notes other profilers, into Python programs.
         gc: record Python's garbage collections.
-        waits: record waits in the C library and for Python's global lock.
+        waits: record waits in the C library and for the GIL.
         stacks: record Python stacks (``torch`` only).
         ops: record PyTorch's operators with shapes, in the recorded steps.
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.

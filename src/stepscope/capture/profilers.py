@@ -71,7 +71,7 @@ class Found:
     holds: bool
     time_ns: int
 
-    def says(self) -> str:
+    def message(self) -> str:
         """What it means, in one sentence."""
         name = Path(self.path).name
         if self.holds:
@@ -158,7 +158,7 @@ class ProfilerWatch:
             self._worker.join(timeout=5)
         if self.found:
             try:
-                text = json.dumps([asdict(one) | {"says": one.says()} for one in self.all()])
+                text = json.dumps([asdict(one) | {"message": one.message()} for one in self.all()])
                 self.path.write_text(text, encoding="utf-8")
             except OSError:
                 pass  # the launcher says it, too

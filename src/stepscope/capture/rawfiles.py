@@ -18,7 +18,7 @@ from typing import Any
 
 from stepscope.capture.blocks import META, whole_blocks
 from stepscope.capture.profilers import PROFILERS_FILE
-from stepscope.capture.sidefiles import hand_out
+from stepscope.capture.sidefiles import assign_to_ranks
 from stepscope.capture.threads import NAMES_FILE, THREADS_FILE
 
 _GPU_WORK = (4, 5, 6, 10)  # kernels, copies, memory sets, graphs
@@ -50,7 +50,7 @@ class Recorded:
         work: number of blocks with GPU work.
         finished: whether it closed its capture.
         kept: whether what it held in memory survives its end.
-        remarks: what went wrong, in its own words.
+        warnings: what went wrong, in its own words.
         begun: how often recording began.
         reached_limit: whether recording ended by its time or size.
         seen: how often ranges were opened before recording began, by name and domain.
@@ -65,7 +65,7 @@ class Recorded:
     work: int = 0
     finished: bool = False
     kept: bool = True
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     begun: int = 0
     reached_limit: bool = False
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ def rescue(folder: Path, pool: Path | None) -> list[str]:
     """
     if pool is None or not pool.is_dir():
         return []
-    says = [_failure(path) for path in sorted(pool.glob("*.failed"))]
+    messages = [_failure(path) for path in sorted(pool.glob("*.failed"))]
     for left in sorted(pool.glob("*.pool")):
         if not (folder / f"{left.stem}.raw").exists():
             continue
@@ -96,9 +96,9 @@ def rescue(folder: Path, pool: Path | None) -> list[str]:
             shutil.move(left, folder / left.name)
         except OSError as error:
             (folder / left.name).unlink(missing_ok=True)  # half a copy
-            says.append(f"the last ranges of {left.stem} are lost: {error.strerror}")
+            messages.append(f"the last ranges of {left.stem} are lost: {error.strerror}")
     shutil.rmtree(pool, ignore_errors=True)
-    return list(dict.fromkeys(says))
+    return list(dict.fromkeys(messages))
 
 
 def _failure(path: Path) -> str:
@@ -144,7 +144,7 @@ def sort_by_rank(folder: Path) -> dict[str, list[Recorded]]:
             for path in folder.glob(f"{member.name}.*"):
                 path.rename(target / path.name)
         groups[name] = members
-    hand_out(folder, {one.process: name for name, those in groups.items() for one in those})
+    assign_to_ranks(folder, {one.process: name for name, those in groups.items() for one in those})
     for shared in SHARED_FILES if groups else ():
         if (folder / shared).exists():
             first, *others = groups  # one rank's is moved, which takes no room
@@ -193,20 +193,23 @@ def _examine(path: Path) -> Recorded:
         for _, on, reason in _STATE_ROW.iter_unpack(rows):
             one.begun += on
             one.reached_limit |= not on and reason in _LIMITS
-        said = content or {}
-        match said.get("type"):
+        metadata = content or {}
+        match metadata.get("type"):
             case "process":
-                one.process, one.parent = int(said.get("pid", 0)), int(said.get("parent", 0))
-                environment |= said.get("environment", {})
-                one.kept = bool(said.get("pool"))
-            case "remark" if said.get("severity") in ("error", "warning"):
-                one.remarks.append(str(said.get("text", "")))
+                one.process, one.parent = (
+                    int(metadata.get("pid", 0)),
+                    int(metadata.get("parent", 0)),
+                )
+                environment |= metadata.get("environment", {})
+                one.kept = bool(metadata.get("pool"))
+            case "remark" if metadata.get("severity") in ("error", "warning"):
+                one.warnings.append(str(metadata.get("text", "")))
             case "seen":  # each tells all up to then
-                one.seen = _seen_in(said.get("ranges"))
-                one.unlisted = int(said.get("more", 0))
+                one.seen = _seen_in(metadata.get("ranges"))
+                one.unlisted = int(metadata.get("more", 0))
             case "end":
                 one.finished = True
-                environment |= said.get("environment", {})
+                environment |= metadata.get("environment", {})
             case "cupti":
                 one.device = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
     for name in _RANKS:

@@ -15,7 +15,7 @@ PER_PROCESS = ("stacks.{}.tsv", "frames.{}.tsv", "steps.{}.tsv")
 """Files that the hook writes, by process."""
 
 
-def hand_out(folder: Path, owner: Mapping[int, str]) -> None:
+def assign_to_ranks(folder: Path, owner: Mapping[int, str]) -> None:
     """Write each rank's members, and move the files of its processes into its folder.
 
     Args:

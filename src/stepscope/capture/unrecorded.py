@@ -79,32 +79,32 @@ def _never_begun(options: Options, found: Sequence[Recorded], known: Circumstanc
 
 def why_less(options: Options, found: Sequence[Recorded], known: Circumstances) -> list[str]:
     """Where less was recorded than asked for: each in one sentence."""
-    said = []
+    metadata = []
     made, wanted = known.notes.most, options.warmup + options.steps
     if options.steps and known.notes.made and made < wanted:
         done = max(0, made - options.warmup)
-        said.append(
+        metadata.append(
             f"the program made {_times(made, 'optimizer step')}, so {done} of the {options.steps} "
             f"of --steps were recorded after the {options.warmup} of --warmup"
         )
     if options.ranges:
         most = max((one.begun for one in found), default=0)
         if 0 < most < options.ranges:
-            said.append(
+            metadata.append(
                 f"the range {options.range} was opened {_times(most, 'time')}, of the "
                 f"{options.ranges} of --ranges"
             )
     if options.duration_s and any(one.begun for one in found) and not _ended_by_us(found):
-        said.append(
+        metadata.append(
             f"the program ended before the {options.duration_s:g} s of --duration were over; it "
             f"ran for {known.seconds:.1f} s"
         )
     if options.slow_step and known.notes.most <= SLOW_STEPS_FROM:
-        said.append(
+        metadata.append(
             f"--slow-step judged no step: {_steps_made(known.notes)}, and it compares with the "
             f"{SLOW_STEPS_FROM} before"
         )
-    return said
+    return metadata
 
 
 SLOW_STEPS_FROM = 10

@@ -17,13 +17,13 @@ from stepscope.cli import options
 )
 @options.formats(*options.TABLE_FORMATS)
 def command(device: int, output: str | None, format_: str) -> None:
-    """Measure what this machine's GPU attains: the ceilings of its roofline.
+    """Measure what this machine's GPU achieves: the ceilings of its roofline.
 
     Bandwidth of DRAM (streams of loads, and of loads and stores) and of L2; multiply-adds in FP32
-    and FP64; matrix products of every type that its tensor cores know, by cuBLASLt. Each is the
+    and FP64; GEMMs of every type that its tensor cores know, by cuBLASLt. Each is the
     best of five batches after a warm-up, with random numbers, for zeros take less power. It
     takes some ten seconds and up to 3 GiB of device memory; nothing else should use the GPU
-    meanwhile. The data sheet stands beside it.
+    meanwhile. The datasheet stands beside it.
 
     Nothing is kept but the file of --output: the same trace must give the same diagnosis to all.
     """
@@ -42,8 +42,8 @@ def command(device: int, output: str | None, format_: str) -> None:
         from stepscope.api.inputs import ceilings_beside_data_sheet
 
         options.write_table(ceilings_beside_data_sheet(text.encode()), format_, "")
-    for remark in found["remarks"]:
-        _say(remark)
+    for warning in found["warnings"]:
+        _say(warning)
 
 
 def _say(text: str) -> None:

@@ -22,21 +22,21 @@ def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
 
     job = Job(paths, **opening, apart=True)
     if format_ == "json":
-        members = [
+        rank_traces = [
             {
-                "path": str(member.trace.path).encode("utf-8", "replace").decode(),
-                "rank": member.rank,
-                "rank_source": member.rank_source,
-                "meta": member.trace.meta,
+                "path": str(rank_trace.trace.path).encode("utf-8", "replace").decode(),
+                "rank": rank_trace.rank,
+                "rank_source": rank_trace.rank_source,
+                "meta": rank_trace.trace.meta,
             }
-            for member in job.ranks
+            for rank_trace in job.ranks
         ]
-        document = {"schema": "stepscope.info/1", "traces": members, "remarks": job.remarks}
+        document = {"schema": "stepscope.info/1", "traces": rank_traces, "warnings": job.warnings}
         options.write(options.as_json(document))
         return
     from stepscope.render.info import info_text
     from stepscope.render.text import clean
 
-    options.write("\n".join(info_text(member) for member in job.ranks))
-    for remark in job.remarks:
-        options.write(f"{clean(remark, 400)}\n")
+    options.write("\n".join(info_text(rank_trace) for rank_trace in job.ranks))
+    for warning in job.warnings:
+        options.write(f"{clean(warning, 400)}\n")

@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Show the kernels of a trace, or explain those of an Nsight Compute report.
 
-    Of a trace: the kernels of the steady steps by family and name, the longest time first. Times
+    Of a trace: the kernels of the steady steps by category and name, the longest time first. Times
     are ms and us, and ns in csv and json: in total those of all devices, per step the mean of one
     device. Kernels that run at the same time count each. Rates are of the bytes that copies
     recorded, and that PyTorch's contiguous elementwise kernels move by their type and launch;
@@ -125,7 +125,7 @@ def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None
         _draw(path, kernel, other, plot)
     if other:
         compared = reports.compare_kernel_reports(path, other)
-        shown = (ncu.against_text, markdown.against_markdown, ncu.against_rows)
+        shown = (ncu.report_diff_text, markdown.report_diff_markdown, ncu.report_diff_rows)
         _write(compared, format_, *shown)
     elif kernel:
         explained = reports.explain_kernel(path, kernel)

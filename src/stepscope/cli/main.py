@@ -32,7 +32,7 @@ COMMANDS: dict[str, str] = {
     "history": "Keep the figures of runs over time, and find when they changed.",
     "steps": "Show every step: length, and where its time goes.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
-    "kernels": "Show the kernels by family and name: how often, how long, how much of the step.",
+    "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
     "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
@@ -43,7 +43,7 @@ COMMANDS: dict[str, str] = {
     "query": "Run SQL over the tables of a capture.",
     "info": "Show what a capture holds, and what it lacks.",
     "capture": "Steer a capture that runs, or read one whose launcher died.",
-    "ceilings": "Measure what this machine's GPU attains, for rooflines.",
+    "ceilings": "Measure what this machine's GPU achieves, for rooflines.",
     "doctor": "Show what can be captured on this machine.",
     "cache": "See and clear the cache of imported captures.",
 }
@@ -151,10 +151,10 @@ def main() -> NoReturn:
 def _lacks_memory(error: BaseException | None) -> bool:
     """Whether an error says that there is no more memory: every library says it in its own way."""
     while error is not None:
-        said = f"{type(error).__name__} {error}"
+        stated = f"{type(error).__name__} {error}"
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
             return True
-        if any(words in said for words in _NO_MEMORY):
+        if any(words in stated for words in _NO_MEMORY):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -11,7 +11,7 @@ from stepscope.cli import options
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
-_GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
+_GROUPINGS = ("operator", "inner", "range", "module", "source", "category")
 
 
 @click.command()
@@ -21,7 +21,7 @@ _GROUPINGS = ("operator", "inner", "range", "module", "source", "family")
     type=click.Choice(_GROUPINGS),
     default=None,
     help="operator: outermost framework operator; inner: innermost; range: innermost annotation; "
-    "module, source: from Python stacks; family: kind of kernel. By default operators where the "
+    "module, source: from Python stacks; category: kind of kernel. By default operators where the "
     "capture holds them, else ranges.",
 )
 @options.limit

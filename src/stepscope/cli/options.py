@@ -55,13 +55,12 @@ def opening(function: F) -> F:
 
 
 def ceilings(function: F) -> F:
-    """``--ceilings``: measured ones instead of the data sheet's."""
+    """``--ceilings``: measured ones instead of the datasheet's."""
     return click.option(
         "--ceilings",
         default="",
         type=click.Path(readable=False),
-        help="Reckon with these measured ceilings (from stepscope ceilings -o), not with the data "
-        "sheet's.",
+        help="Use these measured ceilings (from stepscope ceilings -o), not with the data sheet's.",
     )(function)
 
 
@@ -202,7 +201,7 @@ def warn_of_problems(job: Job) -> None:
 
     for problem in job.problems:
         if problem.severity in ("data_loss", "error"):
-            line = f"{problem.count:,} x {problem.says} ({', '.join(problem.scope)}); {problem.do}"
+            line = f"{problem.count:,} x {problem.message} ({', '.join(problem.scope)}); {problem.remedy}"
             click.echo(clean(f"{problem.severity}: {line}", 400), err=True)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _switch(name: str, says: str) -> Callable[[F], F]:
+def _switch(name: str, message: str) -> Callable[[F], F]:
     """``--name [true|false]``, as nsys has them; without value it is true."""
     return click.option(
         name,
@@ -30,7 +30,7 @@ def _switch(name: str, says: str) -> Callable[[F], F]:
         is_flag=False,
         flag_value="true",
         default="false",
-        help=says,
+        help=message,
     )
 
 
@@ -268,8 +268,8 @@ def write_answers(
                 click.echo(f"SKIPPED {report}{of}: {outcome.missing}", err=True)
             continue
         if not outcome.table.num_rows and not quiet and target.output != "-":
-            said = about(outcome.table, "none_found") or "no row results"
-            click.echo(f"{name}: {outcome.request.report.name}: {said}", err=True)
+            stated = about(outcome.table, "none_found") or "no row results"
+            click.echo(f"{name}: {outcome.request.report.name}: {stated}", err=True)
         table = outcome.table
         if origin is not None and not _is_read(target):
             table = origin.marked(table)

@@ -112,7 +112,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "--counters/--no-counters",
     default=True,
     help="Sample the GPUs' counters: clocks, what holds them down, power, memory, and from Hopper "
-    "on the use of multiprocessors, tensor cores, memory, NVLink and PCIe.",
+    "on the use of SMs, tensor cores, memory, NVLink and PCIe.",
 )
 @click.option("--counters-hz", default=10.0, show_default=True, help="How often a second.")
 @click.option(
@@ -141,7 +141,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option(
     "--waits",
     is_flag=True,
-    help="Record waits in the C library (locks, files, queues) and for Python's global lock.",
+    help="Record waits in the C library (locks, files, queues) and for the GIL.",
 )
 @click.option(
     "--ops",

@@ -38,6 +38,6 @@ def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: Op
 
         for rank, explanation in job.explained.explanations:
             notes = [explanation.steps.message, explanation.set_aside]
-            said = "; ".join(note for note in notes if note)
-            line = f"rank {rank} device {explanation.lane.device}: {said}"
+            stated = "; ".join(note for note in notes if note)
+            line = f"rank {rank} device {explanation.gpu.device}: {stated}"
             click.echo(clean(line, 400), err=True)

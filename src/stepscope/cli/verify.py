@@ -48,10 +48,10 @@ def command(
         job = Job(paths, **opening, ceilings=ceilings)
         result = job.verify(text, timeout)
     except InputError as error:
-        said = str(error)
-        if said.startswith("the report"):
-            said = said.replace("the report", str(report), 1)
-        raise InputError(said) from error
+        stated = str(error)
+        if stated.startswith("the report"):
+            stated = stated.replace("the report", str(report), 1)
+        raise InputError(stated) from error
     if format_ == "json":
         options.write(options.as_json(result))
     elif result.verified:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.collectives import kinds
 from stepscope.intervals import stab_innermost
 from stepscope.intervals.distinct import distinct_rows, distinct_values
@@ -40,7 +40,7 @@ class Participant:
 
     Attributes:
         rank: the rank.
-        lane: the device.
+        gpu: the device.
         read: gives the trace's tables as frames.
         clock: number of the trace: devices of one trace share a clock.
         epoch_ns: wall-clock time of the trace's time zero, ns since 1970; None where unknown.
@@ -49,7 +49,7 @@ class Participant:
     """
 
     rank: int
-    lane: Lane
+    gpu: GpuTimeline
     read: Reader
     clock: int
     epoch_ns: int | None = None
@@ -62,7 +62,7 @@ class Calls:
     """Communication kernels of one device in time order; all arrays have one value a kernel.
 
     Attributes:
-        op: row of ``lane.ops``.
+        op: row of ``GPU.ops``.
         stream: CUDA stream.
         start_ns: begin, on the trace's own clock.
         end_ns: end, on the trace's own clock.
@@ -139,27 +139,27 @@ def job_calls(participants: Sequence[Participant]) -> JobCalls:
 def _calls(
     p: Participant, tokens: dict[str, int], groups: dict[str, int], names: list[GroupName]
 ) -> Calls:
-    ops = p.lane.ops
-    op = np.flatnonzero(p.lane.is_communication)
+    ops = p.gpu.ops
+    op = np.flatnonzero(p.gpu.is_communication)
     n = len(op)
     unknown = np.full(n, -1, np.int64)
     kind, stated = _kinds(p, op)
     token = _codes_of_kernels(p, op, tokens)
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
-    said = p.read("collective", *_SAID)
-    row = _row_said(said, p.lane, op)
+    wording = p.read("collective", *_SAID)
+    row = _row_said(wording, p.gpu, op)
     known = row >= 0
     if known.any():
-        rows, inverse = _distinct_rows(said, row[known])
-        each = [_described(said, int(r), tokens, groups, names) for r in rows]
+        rows, inverse = _distinct_rows(wording, row[known])
+        each = [_described(wording, int(r), tokens, groups, names) for r in rows]
         facts = np.array(each, np.int64).reshape(-1, 5)[inverse]
         described = facts[:, 0] != kinds.UNKNOWN
         kind[known] = np.where(described, facts[:, 0], kind[known])
         stated[known] |= described
         token[known], group[known] = facts[:, 1], facts[:, 2]
         size_bytes[known], size[known] = facts[:, 3], facts[:, 4]
-        sequence[known] = said["sequence"][row[known]]
+        sequence[known] = wording["sequence"][row[known]]
     return Calls(
         op=op,
         stream=ops["stream"][op].astype(np.int64),
@@ -184,18 +184,18 @@ def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
     Returns:
         The kinds, and where something else than the name says them.
     """
-    lane = p.lane
-    texts = lane.ops.texts["name"]
+    gpu = p.gpu
+    texts = gpu.ops.texts["name"]
     code_of = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN], np.int64)
-    kind = code_of[lane.ops["name"][op]]
+    kind = code_of[gpu.ops["name"][op]]
     stated = np.zeros(len(op), bool)
-    launched = np.flatnonzero(lane.call[op] >= 0)
-    if not len(launched) or not len(lane.host.api):
+    launched = np.flatnonzero(gpu.call[op] >= 0)
+    if not len(launched) or not len(gpu.host.api):
         return kind, stated
-    call = lane.call[op[launched]]
-    thread, at = lane.host.api["thread_id"][call], lane.host.api["start_ns"][call]
-    ranges = lane.host.ranges
-    operators = _of_process(p.read("operator", *_ENCLOSING), lane.process_id)
+    call = gpu.call[op[launched]]
+    thread, at = gpu.host.api["thread_id"][call], gpu.host.api["start_ns"][call]
+    ranges = gpu.host.ranges
+    operators = _of_process(p.read("operator", *_ENCLOSING), gpu.process_id)
     # the framework's word counts more than a call of NCCL: it knows why it sends and receives
     for frame, states in (
         (ranges, _of_nccl),
@@ -203,17 +203,19 @@ def _kinds(p: Participant, op: IntArray) -> tuple[IntArray, BoolArray]:
         (ranges, _of_framework),
     ):
         around = _enclosing_kinds(frame, states, thread, at)
-        says = around != kinds.UNKNOWN
-        kind[launched[says]] = around[says]
-        stated[launched[says]] = True
+        message = around != kinds.UNKNOWN
+        kind[launched[message]] = around[message]
+        stated[launched[message]] = True
     # sends and receives that the program batched: an all-to-all has a range of its own name
     batched = _enclosing_kinds(ranges, _of_batch, thread, at, kinds.POINT_TO_POINT)
     both = (batched == kinds.POINT_TO_POINT) & (kind[launched] == kinds.POINT_TO_POINT)
     stated[launched[both]] = True
-    return _like_their_stream(lane, op, kind, stated), stated
+    return _like_their_stream(gpu, op, kind, stated), stated
 
 
-def _like_their_stream(lane: Lane, op: IntArray, kind: IntArray, stated: BoolArray) -> IntArray:
+def _like_their_stream(
+    gpu: GpuTimeline, op: IntArray, kind: IntArray, stated: BoolArray
+) -> IntArray:
     """Kinds in which sends and receives of unknown purpose are what all others of them are.
 
     What was launched before the capture began has no range around it: where the same kernel is
@@ -222,7 +224,7 @@ def _like_their_stream(lane: Lane, op: IntArray, kind: IntArray, stated: BoolArr
     unknown = ~stated & (kind == kinds.POINT_TO_POINT)
     if not unknown.any() or not stated.any():
         return kind
-    group = distinct_rows((lane.ops["name"][op], lane.ops["stream"][op]))[1]
+    group = distinct_rows((gpu.ops["name"][op], gpu.ops["stream"][op]))[1]
     known = np.flatnonzero(stated)
     count = np.bincount(group[known], minlength=int(group.max()) + 1)
     least, most = np.full(len(count), np.iinfo(np.int64).max), np.full(len(count), -1, np.int64)
@@ -272,11 +274,11 @@ def _enclosing_kinds(
     found = np.full(len(at_ns), kinds.UNKNOWN, np.int64)
     if not len(frame):
         return found
-    said = [
+    wording = [
         kinds.UNKNOWN if not states(t) else kinds.kind_of(t) if states_kind is None else states_kind
         for t in frame.texts["name"]
     ]
-    by_text = np.array([*said, kinds.UNKNOWN], np.int64)
+    by_text = np.array([*wording, kinds.UNKNOWN], np.int64)
     stated = by_text[frame["name"]]
     useful = stated != kinds.UNKNOWN
     if not useful.any():
@@ -299,7 +301,7 @@ def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> I
     """Token of each kernel: its name and launch size."""
     if not len(op):
         return np.empty(0, np.int64)
-    ops = p.lane.ops
+    ops = p.gpu.ops
     grid = p.read("gpu_op", *_GRID)
     at = np.searchsorted(grid["id"], ops["id"][op])
     key = (ops["name"][op], grid["grid_x"][at], grid["block_x"][at])
@@ -311,43 +313,45 @@ def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> I
     return np.array(codes, np.int64)[inverse]
 
 
-def _row_said(said: Frame, lane: Lane, op: IntArray) -> IntArray:
+def _row_said(wording: Frame, gpu: GpuTimeline, op: IntArray) -> IntArray:
     """Row of ``collective`` that describes each kernel; -1 where none does."""
-    if not len(said) or not len(op):
+    if not len(wording) or not len(op):
         return np.full(len(op), -1, np.int64)
-    own = np.flatnonzero((said["process_id"] == lane.process_id) & (said["correlation_id"] > 0))
+    own = np.flatnonzero(
+        (wording["process_id"] == gpu.process_id) & (wording["correlation_id"] > 0)
+    )
     if not len(own):
         return np.full(len(op), -1, np.int64)
-    key = said["correlation_id"][own]
+    key = wording["correlation_id"][own]
     order = np.argsort(key, kind="stable")
-    wanted = lane.ops["correlation_id"][op]
+    wanted = gpu.ops["correlation_id"][op]
     at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
     return np.where(key[order][at] == wanted, own[order][at], -1)
 
 
-def _distinct_rows(said: Frame, rows: IntArray) -> tuple[IntArray, IntArray]:
+def _distinct_rows(wording: Frame, rows: IntArray) -> tuple[IntArray, IntArray]:
     """One row for each distinct description, and which of them each row has."""
     columns = ("name", "dtype", "in_elements", "out_elements", "group_name", "group_ranks",
                "group_size")  # fmt: skip
-    first, inverse = distinct_rows([said[column][rows] for column in columns])
+    first, inverse = distinct_rows([wording[column][rows] for column in columns])
     return rows[first], inverse
 
 
 def _described(
-    said: Frame,
+    wording: Frame,
     row: int,
     tokens: dict[str, int],
     groups: dict[str, int],
     names: list[GroupName],
 ) -> tuple[int, int, int, int, int]:
     """Kind, token, group, bytes and group size of one description."""
-    kind = kinds.kind_of(said.text("name", row))
-    dtype = said.text("dtype", row)
-    given, taken = int(said["in_elements"][row]), int(said["out_elements"][row])
+    kind = kinds.kind_of(wording.text("name", row))
+    dtype = wording.text("dtype", row)
+    given, taken = int(wording["in_elements"][row]), int(wording["out_elements"][row])
     width = kinds.element_bytes(dtype)
     size_bytes = kinds.message_bytes(kind, given * width, taken * width) if width > 0 else -1
-    ranks = _ranks(said.text("group_ranks", row))
-    name = said.text("group_name", row)
+    ranks = _ranks(wording.text("group_ranks", row))
+    name = wording.text("group_name", row)
     group = -1
     if ranks or name:
         text = ",".join(map(str, ranks)) or f"name {name}"
@@ -360,7 +364,7 @@ def _described(
     if kinds.KINDS[kind] in ("all_gather", "reduce_scatter"):
         looks = f"{dtype}|{size_bytes}"
     token = _code(tokens, f"said|{kind}|{looks}")
-    size = int(said["group_size"][row])
+    size = int(wording["group_size"][row])
     return kind, token, group, size_bytes, size if size > 0 else (len(ranks) or -1)
 
 

@@ -54,19 +54,19 @@ def stated(p: Participant, op: IntArray) -> Stated:
 
     Args:
         p: the device.
-        op: its communication kernels, rows of ``p.lane.ops``.
+        op: its communication kernels, rows of ``p.GPU.ops``.
     """
     communicator = np.full(len(op), -1, np.int64)
     size = np.full(len(op), -1, np.int64)
     found = Stated(communicator, size, [])
-    call = p.lane.call[op] if len(op) else np.empty(0, np.int64)
+    call = p.gpu.call[op] if len(op) else np.empty(0, np.int64)
     if not (call >= 0).any():
         return found
     ranges = p.read("range", *_COLUMNS)
     if not len(ranges):
         return found
     own = ranges.take(
-        (ranges["process_id"] == p.lane.process_id)
+        (ranges["process_id"] == p.gpu.process_id)
         & ranges.equals("domain", "NCCL")
         & (ranges["payload"] >= 0)
     )
@@ -80,7 +80,7 @@ def stated(p: Participant, op: IntArray) -> Stated:
         [(numbers.setdefault(name, len(numbers)) if name else -1, count) for name, count in read],
         np.int64,
     ).reshape(-1, 2)
-    api = p.lane.host.api
+    api = p.gpu.host.api
     row = np.maximum(call, 0)
     thread, at = api["thread_id"][row], api["start_ns"][row]
     for one in distinct_values(own["thread_id"]).tolist():
@@ -104,15 +104,15 @@ def with_payloads(job: JobCalls) -> JobCalls:
     lacking = any(len(calls) and (calls.bytes < 0).any() for calls in job.calls)
     if not lacking:
         return job
-    told = [stated(p, calls.op) for p, calls in zip(job.participants, job.calls, strict=True)]
-    if not any((s.bytes >= 0).any() for s in told):
+    details = [stated(p, calls.op) for p, calls in zip(job.participants, job.calls, strict=True)]
+    if not any((s.bytes >= 0).any() for s in details):
         return job
-    members = _members(job.participants, told)
+    members = _members(job.participants, details)
     world = max((p.world_size or 0 for p in job.participants), default=0)
     whole = world > 0 and len({p.rank for p in job.participants}) == world
     grouped = all(
         ((s.communicator >= 0) | calls.point_to_point).all() and (calls.group < 0).all()
-        for s, calls in zip(told, job.calls, strict=True)
+        for s, calls in zip(details, job.calls, strict=True)
     )
     groups = list(job.groups)
     code_of: dict[str, int] = {}
@@ -122,14 +122,14 @@ def with_payloads(job: JobCalls) -> JobCalls:
             groups.append(GroupName(tuple(sorted(ranks)) if whole else (), name))
     calls = [
         _with_stated(own, s, members if whole else {}, code_of)
-        for own, s in zip(job.calls, told, strict=True)
+        for own, s in zip(job.calls, details, strict=True)
     ]
     return JobCalls(job.participants, calls, groups)
 
 
-def _members(participants: Sequence[Participant], told: Sequence[Stated]) -> dict[str, set[int]]:
+def _members(participants: Sequence[Participant], details: Sequence[Stated]) -> dict[str, set[int]]:
     members: dict[str, set[int]] = {}
-    for p, s in zip(participants, told, strict=True):
+    for p, s in zip(participants, details, strict=True):
         for number in distinct_values(s.communicator[s.communicator >= 0]).tolist():
             members.setdefault(s.names[number], set()).add(p.rank)
     return members

@@ -42,7 +42,7 @@ class Pace:
         need_ns: all its time but waiting for the device; 0 where steps are not known.
         recording_ns: the estimated cost of recording in it.
         calling_ns: of it, calls and the short pauses between them.
-        silent_ns: of it, long pauses without calls, and getting input.
+        untraced_ns: of it, long pauses without calls, and getting input.
         least_ns: what it needs at least: without the most that the capturing tool may have added.
             A host that had time to spare shows no limit by what it took.
     """
@@ -50,13 +50,13 @@ class Pace:
     need_ns: float
     recording_ns: float
     calling_ns: float
-    silent_ns: float
+    untraced_ns: float
     least_ns: float = 0.0
 
 
 def pace(p: Participant, e: Explanation) -> Pace:
     """Look at the host from the begin of the first steady step to the end of the last."""
-    if len(e.steps) < MIN_STEPS or not len(e.lane.host.api):
+    if len(e.steps) < MIN_STEPS or not len(e.gpu.host.api):
         return Pace(0.0, 0.0, 0.0, 0.0)
     begins = e.steps.begin_ns
     begin = int(begins[e.first])
@@ -64,7 +64,7 @@ def pace(p: Participant, e: Explanation) -> Pace:
     if end <= begin:
         return Pace(0.0, 0.0, 0.0, 0.0)
     typical = int(np.median(e.steady_durations_ns))
-    timeline = h.host_timeline(e.lane, begin, end, typical, input_time(e.lane, p.read))
+    timeline = h.host_timeline(e.gpu, begin, end, typical, input_time(e.gpu, p.read))
     waited = clip(host_waits(e), begin, end)
 
     def of(*labels: str) -> float:
@@ -81,19 +81,19 @@ def pace(p: Participant, e: Explanation) -> Pace:
         recording_ns=recording,
         least_ns=max(need - most, 0.0),
         calling_ns=of(h.DISPATCH),
-        silent_ns=of(h.SILENCE, h.INPUT),
+        untraced_ns=of(h.UNTRACED_CPU, h.INPUT),
     )
 
 
 def host_waits(e: Explanation) -> Intervals:
     """When the host waited for a busy device: in synchronisations, copies, and for a full queue."""
-    api = e.lane.host.api
-    calls = np.flatnonzero(e.lane.calls_of(e.lane.call >= 0))
+    api = e.gpu.host.api
+    calls = np.flatnonzero(e.gpu.calls_of(e.gpu.call >= 0))
     length = api["end_ns"][calls] - api["start_ns"][calls]
     blocked = calls[length > _BLOCKED_LAUNCH * np.median(length)] if len(calls) else calls
     rows = np.concatenate((e.timeline.blocking.call, blocked)).astype(np.int64)
-    rows = rows[among(api["thread_id"][rows], e.lane.host.launch_threads)]
-    return intersect(union(api["start_ns"][rows], api["end_ns"][rows]), e.lane.busy)
+    rows = rows[among(api["thread_id"][rows], e.gpu.host.launch_threads)]
+    return intersect(union(api["start_ns"][rows], api["end_ns"][rows]), e.gpu.busy)
 
 
 _EDGE = 0.1
@@ -128,7 +128,7 @@ class Parts:
         compute: compute kernels run.
         waiting: nothing but collectives that wait for the last rank.
         transfer: nothing but communication (or less), at least one of it under way.
-        absent: communication alone, longer than equal operations take; the rank that is waited
+        missing: communication alone, longer than equal operations take; the rank that is waited
             for is not in the capture. Zero when all ranks are there.
         unmatched: communication alone that has no counterpart on another rank; zero where ranks are
             compared step by step.
@@ -147,7 +147,7 @@ class Parts:
     compute: IntArray
     waiting: IntArray
     transfer: IntArray
-    absent: IntArray
+    missing: IntArray
     unmatched: IntArray
     copy: IntArray
     memset: IntArray
@@ -286,8 +286,8 @@ def _of_device(
     begin: IntArray,
     end: IntArray,
 ) -> dict[str, IntArray]:
-    spent = account(e.lane, begin, end)
-    compute = e.lane.union_of(e.lane.is_compute)
+    spent = account(e.gpu, begin, end)
+    compute = e.gpu.union_of(e.gpu.is_compute)
 
     def exposed(intervals: Intervals) -> Intervals:
         return subtract(intervals, compute)
@@ -295,20 +295,20 @@ def _of_device(
     def inside(intervals: Intervals) -> IntArray:
         return overlap_per_window(intervals, begin, end)
 
-    start = e.lane.ops["start_ns"][rank.op]
-    stop = e.lane.ops["end_ns"][rank.op]
+    start = e.gpu.ops["start_ns"][rank.op]
+    stop = e.gpu.ops["end_ns"][rank.op]
     joined = start + rank.waiting_ns
     moving = exposed(union(stop - limit, stop))
     waiting = subtract(exposed(union(start, joined)), moving)
-    absent = subtract(subtract(exposed(union(joined, stop)), moving), waiting)
-    transfer, waits, gone = inside(moving), inside(waiting), inside(absent)
-    communication = e.lane.union_of(e.lane.is_communication)
+    missing = subtract(subtract(exposed(union(joined, stop)), moving), waiting)
+    transfer, waits, gone = inside(moving), inside(waiting), inside(missing)
+    communication = e.gpu.union_of(e.gpu.is_communication)
     found = {
         "wall": spent.wall_ns,
         "compute": spent.compute_ns,
         "waiting": waits,
         "transfer": transfer,
-        "absent": gone,
+        "missing": gone,
         "unmatched": spent.exposed_communication_ns - transfer - waits - gone,
         "copy": spent.exposed_copy_ns,
         "memset": spent.memset_ns,
@@ -336,13 +336,13 @@ def _blocking(e: Explanation, moving: Intervals) -> Intervals:
     start, end = moving
     if not len(start):
         return moving
-    other = np.flatnonzero(~e.lane.is_communication)
-    begins = e.lane.ops["start_ns"][other]
+    other = np.flatnonzero(~e.gpu.is_communication)
+    begins = e.gpu.ops["start_ns"][other]
     following = np.searchsorted(begins, end, side="left")
     there = following < len(other)
     row = other[np.minimum(following, len(other) - 1)] if len(other) else np.zeros(len(end), int)
-    enqueued = np.where(there, e.lane.enqueue_begin_ns[row], end)
-    enqueued = np.where(there & (e.lane.call[row] < 0), start, enqueued)
+    enqueued = np.where(there, e.gpu.enqueue_begin_ns[row], end)
+    enqueued = np.where(there & (e.gpu.call[row] < 0), start, enqueued)
     held_up = intersect(moving, host_waits(e))
     return union(
         np.concatenate((np.clip(enqueued, start, end), held_up[0])),
@@ -370,13 +370,13 @@ def work(participants: list[Participant], own_windows: list[Windows]) -> Work:
     """Count the work that begins in each window (on each device's own clock)."""
     columns = []
     for p, (begin, end) in zip(participants, own_windows, strict=True):
-        ops = p.lane.ops
+        ops = p.gpu.ops
         shape = p.read("gpu_op", *_SHAPE)
         at = np.searchsorted(shape["id"], ops["id"])
         threads = np.ones(len(ops), np.int64)
         for name in _SHAPE[1:]:
             threads *= np.maximum(shape[name][at], 1).astype(np.int64)
-        kernel = p.lane.is_compute
+        kernel = p.gpu.is_compute
         start = ops["start_ns"]
         low, high = np.searchsorted(start, begin), np.searchsorted(start, end)
         columns.append(

@@ -76,12 +76,12 @@ class Collectives:
         begin, end = windows(self.explained, self.matched)
         shares = []
         for e, rank in zip(self.explained, self.matched.ranks, strict=True):
-            start = e.lane.ops["start_ns"]
+            start = e.gpu.ops["start_ns"]
             inside = np.ones(len(start), bool)
             if len(begin):
                 low, high = rank.clock.back(np.array([begin[0], end[-1]]))
                 inside = (start >= low) & (start < high)
-            count = int((inside & e.lane.is_communication).sum())
+            count = int((inside & e.gpu.is_communication).sum())
             if count:
                 shares.append(int(inside[rank.op].sum()) / count)
         return not several or min(shares, default=1.0) < _MATCHED
@@ -95,31 +95,31 @@ class Collectives:
         return [(rank.clock.back(begin), rank.clock.back(end)) for rank in self.matched.ranks]
 
     @property
-    def says(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What could not be matched or had to be assumed, in sentences."""
-        said = []
+        stated = []
         if self.by_step:
-            said.append(
+            stated.append(
                 "most communication kernels of a rank could not be matched one to one with those "
                 "of the others, so that ranks are compared step by step: communication that one "
                 "has beyond the rank with least is taken for waiting"
             )
         if self.fused:
-            said.append(
+            stated.append(
                 f"kernels that communicate and compute in one ({', '.join(self.fused[:3])}"
                 + (", ..." if len(self.fused) > 3 else "")
                 + ") count as communication; what they compute cannot be told apart"
             )
-        return [*said, *self.matched.says]
+        return [*stated, *self.matched.warnings]
 
     @cached_property
     def fused(self) -> list[str]:
         """Names of the kernels that communicate and compute in one."""
         found = set()
         for p in self.participants:
-            ops = p.lane.ops
+            ops = p.gpu.ops
             texts = ops.texts["name"]
-            for code in distinct_values(ops["name"][p.lane.is_communication]).tolist():
+            for code in distinct_values(ops["name"][p.gpu.is_communication]).tolist():
                 if also_computes(texts[code]):
                     found.add(qualified_name(texts[code]).rsplit("::", 1)[-1])
         return sorted(found)
@@ -193,13 +193,13 @@ class Facts:
 
     Attributes:
         device: position of the device.
-        op: row of its ``lane.ops``.
+        op: row of its ``GPU.ops``.
         instance: the operation of the job.
         start: begin on the trace's own clock, ns.
         end: end on the trace's own clock, ns.
         waiting: until the last rank has joined, ns.
         transfer: afterwards, ns.
-        absent: between the two, what is likely to be waiting for ranks that are not there, ns.
+        missing: between the two, what is likely to be waiting for ranks that are not there, ns.
         exposed_waiting: of the waiting, what no compute kernel covers, ns.
         exposed_transfer: of the transfer, what no compute kernel covers, ns.
         lateness: from the first rank's start to its own, ns.
@@ -212,7 +212,7 @@ class Facts:
     end: IntArray
     waiting: IntArray
     transfer: IntArray
-    absent: IntArray
+    missing: IntArray
     exposed_waiting: IntArray
     exposed_transfer: IntArray
     lateness: IntArray
@@ -223,9 +223,9 @@ def facts(explained: Sequence[Explanation], matched: Matched) -> Facts:
     found: list[list[IntArray]] = []
     limits = transfer_limits(matched)
     for number, (e, rank) in enumerate(zip(explained, matched.ranks, strict=True)):
-        start, stop = e.lane.ops["start_ns"][rank.op], e.lane.ops["end_ns"][rank.op]
+        start, stop = e.gpu.ops["start_ns"][rank.op], e.gpu.ops["end_ns"][rank.op]
         joined, moving = start + rank.waiting_ns, limits[number]
-        compute = e.lane.union_of(e.lane.is_compute)
+        compute = e.gpu.union_of(e.gpu.is_compute)
         found.append(
             [
                 np.full(len(rank.op), number, np.int64),
@@ -310,7 +310,7 @@ PACE_COLUMNS: Final = {
     "transfer_ns": "communication moves data and nothing covers it, ns a step",
     "blocking_ns": "part of transfer_ns that other work was ready to follow, ns a step",
     "bubble_ns": "part of waiting_ns in sends and receives, ns a step",
-    "absent_ns": "likely waiting for ranks that are not there, ns a step",
+    "missing_ns": "likely waiting for ranks that are not there, ns a step",
     "compute_ns": "compute kernels run, ns a step",
     "alone_ns": "part of compute_ns in which no communication runs, ns a step",
     "stage": "place in the pipeline, 0 at one end of it; -1 where it is in none",
@@ -355,7 +355,7 @@ def pace_columns(c: Collectives) -> dict[str, AnyArray]:
         "host_need_ns": np.array([round(pace.need_ns) for pace in c.paces], np.int64),
         **{
             f"{name}_ns": mean(getattr(parts, name))
-            for name in ("waiting", "transfer", "blocking", "bubble", "absent", "compute", "alone")
+            for name in ("waiting", "transfer", "blocking", "bubble", "missing", "compute", "alone")
         },
         "stage": stage,
         "kernels": mean(c.work.kernels),

@@ -84,7 +84,7 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
     """
     nothing = np.zeros_like(parts.wall)
     tool = parts.idle.get("profiler_overhead", nothing)
-    device = parts.wall - parts.waiting - parts.absent - tool
+    device = parts.wall - parts.waiting - parts.missing - tool
     host = np.array(
         [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
     )
@@ -185,8 +185,8 @@ def _less_hidden(surplus: dict[str, float], paces: list[Pace], devices: list[int
 
     for part, name in (
         ("idle launch_bound", "calling_ns"),
-        ("idle host_compute", "silent_ns"),
-        ("idle input_starvation", "silent_ns"),
+        ("idle host_compute", "untraced_ns"),
+        ("idle input_starvation", "untraced_ns"),
     ):
         if part in surplus:
             surplus[part] = min(surplus[part], more(name))

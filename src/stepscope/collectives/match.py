@@ -31,7 +31,7 @@ class RankOps:
         rank: the rank.
         process_id: the process.
         device: CUDA device ordinal inside the process.
-        op: rows of ``lane.ops``, ascending.
+        op: rows of ``GPU.ops``, ascending.
         instance: which operation of the job each takes part in.
         start_ns: begin on the job's clock.
         end_ns: end on the job's clock.
@@ -101,7 +101,7 @@ class Matched:
         missing_ranks: ranks that communicators or the world size name and that are not there.
         impossible: instances in which one member ends before another begins although all must
             wait for all: a measure of wrong matches and clocks.
-        says: what could not be matched or had to be assumed, in sentences.
+        warnings: what could not be matched or had to be assumed, in sentences.
     """
 
     ranks: list[RankOps]
@@ -109,7 +109,7 @@ class Matched:
     channels: list[Channel]
     missing_ranks: list[int]
     impossible: int
-    says: list[str]
+    warnings: list[str]
 
     @property
     def offsets_ns(self) -> list[int]:
@@ -144,28 +144,28 @@ def missing_ranks(job: JobCalls, found: list[Channel]) -> list[int]:
     return sorted(named - {p.rank for p in job.participants})
 
 
-def remarks(
+def warnings(
     job: JobCalls, ranks: list[RankOps], missing: list[int], impossible: int, n: int
 ) -> list[str]:
     """What could not be matched or had to be assumed, in sentences."""
-    said = []
+    stated = []
     unmatched = sum(rank.unmatched for rank in ranks) if len(ranks) > 1 else 0
     total = sum(len(calls) for calls in job.calls)
     if unmatched:
         most = max(ranks, key=lambda rank: rank.unmatched)
-        said.append(
+        stated.append(
             f"{unmatched:,} of {total:,} communication kernels have no counterpart on another "
             f"rank (most on rank {most.rank}: {most.unmatched:,}): captures that begin or end at "
             "different times, lost records, or ranks that are not there"
         )
     if impossible:
-        said.append(
+        stated.append(
             f"in {impossible:,} of {n:,} matched collectives one rank ends before another begins, "
             "so that the clocks or the matches are not to be trusted there"
         )
     moved = [rank for rank in ranks if abs(rank.offset_ns - _wall(job, rank, ranks)) > SHARED_NS]
     if moved:
-        said.append(
+        stated.append(
             "the clocks of ranks "
             + ", ".join(str(rank.rank) for rank in moved[:8])
             + (", ..." if len(moved) > 8 else "")
@@ -174,14 +174,14 @@ def remarks(
         )
     if missing:
         several = len(missing) > 1
-        said.append(
+        stated.append(
             f"rank{'s' if several else ''} {', '.join(map(str, missing[:8]))}"
             + (", ..." if len(missing) > 8 else "")
             + f" {'are' if several else 'is'} not there: what looks like a transfer may be "
             f"waiting for {'them' if several else 'it'}; add "
             f"{'their captures' if several else 'its capture'}"
         )
-    return said
+    return stated
 
 
 def _wall(job: JobCalls, rank: RankOps, ranks: list[RankOps]) -> float:
@@ -395,8 +395,8 @@ def _assembled(
         ranks.append(
             RankOps(
                 rank=p.rank,
-                process_id=p.lane.process_id,
-                device=p.lane.device,
+                process_id=p.gpu.process_id,
+                device=p.gpu.device,
                 op=calls.op[rows],
                 instance=own[rows],
                 start_ns=starts[number][rows],
@@ -408,5 +408,5 @@ def _assembled(
                 unmatched=len(calls) - len(rows),
             )
         )
-    said = remarks(job, ranks, missing, int(impossible.sum()), n)
-    return Matched(ranks, instances, found, missing, int(impossible.sum()), said)
+    stated = warnings(job, ranks, missing, int(impossible.sum()), n)
+    return Matched(ranks, instances, found, missing, int(impossible.sum()), stated)

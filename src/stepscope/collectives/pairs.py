@@ -158,8 +158,8 @@ def with_exchanges(job: JobCalls) -> JobCalls:
 
 def _kernels_between(job: JobCalls, device: int, rows: IntArray) -> IntArray:
     """How many compute kernels begin between one exchange and the next."""
-    lane = job.participants[device].lane
-    begins = lane.ops["start_ns"][lane.is_compute]
+    gpu = job.participants[device].gpu
+    begins = gpu.ops["start_ns"][gpu.is_compute]
     at: IntArray = np.searchsorted(begins, job.calls[device].start_ns[rows]).astype(np.int64)
     return np.diff(at)
 

@@ -13,11 +13,11 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.collectives import kinds
 from stepscope.collectives.match import Matched
 from stepscope.intervals import coverage, overlap_per_window
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
 _AFTER_FORWARD: Final = 0.2
-"""The forward pass is a third of forward and backward (two of three matrix products are in the
+"""The forward pass is a third of forward and backward (two of three GEMMs are in the
 backward pass). Gradients are communicated after it, activations from the first layer on."""
 
 _HIDDEN: Final = 0.25
@@ -46,12 +46,12 @@ class Guess:
         id: ``data_parallel``, ``sharded_data_parallel``, ``tensor_parallel``,
             ``pipeline_parallel``, ``expert_parallel``, ``sequence_parallel``,
             ``embedding_parallel``, ``context_parallel``, ``scalars`` or ``unknown``.
-        says: the evidence, in one sentence.
+        message: the evidence, in one sentence.
     """
 
     channel: int
     id: str
-    says: str
+    message: str
 
 
 LABELS: Final = {
@@ -91,7 +91,7 @@ def _guess(
     e, rank = explained[device], matched.ranks[device]
     begin, end = rank.clock.back(begin_ns), rank.clock.back(end_ns)
     instances = matched.instances
-    start = e.lane.ops["start_ns"][rank.op]
+    start = e.gpu.ops["start_ns"][rank.op]
     window = np.searchsorted(begin, start, side="right") - 1
     inside = (window >= 0) & (start < end[np.maximum(window, 0)]) if len(begin) else window < 0
     mine = inside & (instances.channel[rank.instance] == number)
@@ -99,8 +99,8 @@ def _guess(
         return None
     kind = instances.kind[rank.instance[mine]]
     share = np.bincount(kind, minlength=len(kinds.KINDS)) / len(begin)
-    stop = e.lane.ops["end_ns"][rank.op][mine]
-    compute = e.lane.union_of(e.lane.is_compute)
+    stop = e.gpu.ops["end_ns"][rank.op][mine]
+    compute = e.gpu.union_of(e.gpu.is_compute)
     length = np.maximum(stop - start[mine], 1)
     hidden = float(overlap_per_window(compute, start[mine], stop).sum() / length.sum())
     moving = stop - start[mine] - rank.waiting_ns[mine]
@@ -121,17 +121,19 @@ def _guess(
     size = instances.bytes[rank.instance[mine]]
     tiny = (size >= 0) & (size <= _SMALL_BYTES) | (size < 0) & (moving <= _SMALL_NS)
     point_to_point = matched.channels[number].point_to_point
-    id_, says = _reading(per_step, first, hidden, bool(tiny.all()), point_to_point)
+    id_, message = _reading(per_step, first, hidden, bool(tiny.all()), point_to_point)
     if id_ == "expert_parallel":
         sends = kind == kinds.CODE["all_to_all"]
         part = _attention_between(e, start[mine][sends], stop[sends])
         if part >= _ATTENTION:
             id_ = "sequence_parallel"
-            says += f", {100 * part:.0f} % of them with attention and nothing else up to the next"
-        elif any(_EMBEDDING_BAG.search(text) for text in e.lane.ops.texts["name"]):
+            message += (
+                f", {100 * part:.0f} % of them with attention and nothing else up to the next"
+            )
+        elif any(_EMBEDDING_BAG.search(text) for text in e.gpu.ops.texts["name"]):
             id_ = "embedding_parallel"
-            says += ", between lookups of embedding tables"
-    return Guess(number, id_, f"{says}; {100 * hidden:.0f} % of its time is under compute")
+            message += ", between lookups of embedding tables"
+    return Guess(number, id_, f"{message}; {100 * hidden:.0f} % of its time is under compute")
 
 
 def _attention_between(e: Explanation, start: IntArray, stop: IntArray) -> float:
@@ -145,11 +147,13 @@ def _attention_between(e: Explanation, start: IntArray, stop: IntArray) -> float
         return 0.0
     order = np.argsort(start, kind="stable")
     begin, end = stop[order][:-1], start[order][1:]
-    ops = e.lane.ops
-    families = [classify(text).family for text in ops.texts["name"]] + [""]
+    ops = e.gpu.ops
+    categories = [classify(text).category for text in ops.texts["name"]] + [""]
 
     def count(*names: str) -> IntArray:
-        hit = np.array([family in names for family in families])[ops["name"]] & e.lane.is_compute
+        hit = (
+            np.array([category in names for category in categories])[ops["name"]] & e.gpu.is_compute
+        )
         done = np.concatenate(([0], np.cumsum(hit)))
         low, high = (np.searchsorted(ops["start_ns"], edge) for edge in (begin, end))
         found: IntArray = done[np.maximum(high, low)] - done[low]

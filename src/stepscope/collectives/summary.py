@@ -30,7 +30,7 @@ class Operations(msgspec.Struct, frozen=True):
         time_ns: kernels run.
         waiting_ns: of it, until the last rank has joined.
         transfer_ns: of it, afterwards.
-        absent_ns: of it, likely waiting for ranks that are not there: what it takes beyond equal
+        missing_ns: of it, likely waiting for ranks that are not there: what it takes beyond equal
             operations.
         exposed_waiting_ns: of the waiting, what no compute covers.
         exposed_transfer_ns: of the transfer, what no compute covers.
@@ -48,7 +48,7 @@ class Operations(msgspec.Struct, frozen=True):
     time_ns: int
     waiting_ns: int
     transfer_ns: int
-    absent_ns: int
+    missing_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
     algorithm_bandwidth: int | None
@@ -67,7 +67,7 @@ class RankArrival(msgspec.Struct, frozen=True):
         lateness_ns: median time from the first rank's start to its own.
         waiting_ns: time in operations before the last rank has joined.
         transfer_ns: time in operations afterwards.
-        absent_ns: time in operations that is likely waiting for ranks that are not there.
+        missing_ns: time in operations that is likely waiting for ranks that are not there.
         exposed_waiting_ns: the waiting that no compute covers.
         exposed_transfer_ns: the transfer that no compute covers.
         clock_offset_ns: what is added to its times to compare them with other ranks'.
@@ -83,7 +83,7 @@ class RankArrival(msgspec.Struct, frozen=True):
     lateness_ns: int
     waiting_ns: int
     transfer_ns: int
-    absent_ns: int
+    missing_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
     clock_offset_ns: int
@@ -100,13 +100,13 @@ class GroupUse(msgspec.Struct, frozen=True):
             expert_parallel, sequence_parallel, embedding_parallel, context_parallel, scalars or
             unknown.
         label: the same in words.
-        says: the evidence.
+        message: the evidence.
     """
 
     group: str
     likely: str
     label: str
-    says: str
+    message: str
 
 
 class Communication(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class Communication(msgspec.Struct, frozen=True):
         operations: by kind and group, most time first.
         arrivals: by rank.
         groups: what the groups are likely for.
-        remarks: what could not be matched or had to be assumed.
+        warnings: what could not be matched or had to be assumed.
     """
 
     schema: str
@@ -132,23 +132,23 @@ class Communication(msgspec.Struct, frozen=True):
     operations: list[Operations]
     arrivals: list[RankArrival]
     groups: list[GroupUse]
-    remarks: list[str]
+    warnings: list[str]
 
 
 def summary(c: Collectives, paths: list[str]) -> Communication:
     """Sum up the communication in the steady steps that all ranks share."""
     instances = c.matched.instances
     inside = c.step_of(instances.last_start_ns) >= 0
-    told = c.facts
+    facts = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
-    remarks = list(c.says)
+    warnings = list(c.message)
     if c.alone:
-        remarks.append(
+        warnings.append(
             "only one rank is there, so waiting for other ranks cannot be told from transferring"
         )
     if inside.any() and (instances.bytes[inside] < 0).all():
-        remarks.append(
+        warnings.append(
             "the capture does not tell message sizes, so there is no bandwidth; stepscope run and "
             "torch.profiler record them"
         )
@@ -159,33 +159,33 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
         ranks=len({p.rank for p in c.participants}),
         steps=len(c.windows_ns[0]),
         step_ns=round(c.step_ns),
-        operations=_operations(c, inside, told, names, {n: g.id for n, g in likely.items()}),
-        arrivals=_arrivals(c, inside, told),
+        operations=_operations(c, inside, facts, names, {n: g.id for n, g in likely.items()}),
+        arrivals=_arrivals(c, inside, facts),
         groups=[
-            GroupUse(keys[guess.channel], guess.id, LABELS[guess.id], guess.says)
+            GroupUse(keys[guess.channel], guess.id, LABELS[guess.id], guess.message)
             for guess in c.groups
         ],
-        remarks=remarks,
+        warnings=warnings,
     )
 
 
 def _operations(
     c: Collectives,
     inside: BoolArray,
-    told: Facts,
+    facts: Facts,
     names: list[str],
     likely: dict[int, str],
 ) -> list[Operations]:
     instances = c.matched.instances
     code = instances.channel * len(kinds.KINDS) + instances.kind
-    transfer = _median_by(told.instance, told.transfer, len(instances))
+    transfer = _median_by(facts.instance, facts.transfer, len(instances))
     factor = kinds.bus_factor(instances.kind, instances.size)
     found = []
     for key in distinct_values(code[inside]).tolist():
         of = inside & (code == key)
         channel, kind = divmod(key, len(kinds.KINDS))
-        rows = of[told.instance]
-        devices = max(len(distinct_values(told.device[rows])), 1)
+        rows = of[facts.instance]
+        devices = max(len(distinct_values(facts.device[rows])), 1)
         sized = of & (instances.bytes >= 0) & (transfer > 0)
         algorithm = bus = None
         if sized.any() and not c.alone:
@@ -205,12 +205,12 @@ def _operations(
                 likely=likely.get(channel, "unknown"),
                 count=int(of.sum()),
                 message_bytes=int(instances.bytes[sized].sum()) if sized.any() else None,
-                time_ns=mean(told.end - told.start),
-                waiting_ns=mean(told.waiting),
-                transfer_ns=mean(told.transfer),
-                absent_ns=mean(told.absent),
-                exposed_waiting_ns=mean(told.exposed_waiting),
-                exposed_transfer_ns=mean(told.exposed_transfer),
+                time_ns=mean(facts.end - facts.start),
+                waiting_ns=mean(facts.waiting),
+                transfer_ns=mean(facts.transfer),
+                missing_ns=mean(facts.missing),
+                exposed_waiting_ns=mean(facts.exposed_waiting),
+                exposed_transfer_ns=mean(facts.exposed_transfer),
                 algorithm_bandwidth=algorithm,
                 bus_bandwidth=bus,
             )
@@ -218,27 +218,27 @@ def _operations(
     return sorted(found, key=lambda row: -row.time_ns)
 
 
-def _arrivals(c: Collectives, inside: BoolArray, told: Facts) -> list[RankArrival]:
+def _arrivals(c: Collectives, inside: BoolArray, facts: Facts) -> list[RankArrival]:
     instances = c.matched.instances
-    counted = inside[told.instance]
+    counted = inside[facts.instance]
     found = []
     for number, (p, rank) in enumerate(zip(c.participants, c.matched.ranks, strict=True)):
-        rows = counted & (told.device == number)
-        late = told.lateness[rows]
+        rows = counted & (facts.device == number)
+        late = facts.lateness[rows]
         several = inside & (instances.members > 1)
         found.append(
             RankArrival(
                 rank=p.rank,
-                device=p.lane.device,
+                device=p.gpu.device,
                 operations=int(rows.sum()),
                 unmatched=rank.unmatched,
                 last=int((several & (instances.last == number)).sum()),
                 lateness_ns=round(float(np.median(late))) if len(late) else 0,
-                waiting_ns=int(told.waiting[rows].sum()),
-                transfer_ns=int(told.transfer[rows].sum()),
-                absent_ns=int(told.absent[rows].sum()),
-                exposed_waiting_ns=int(told.exposed_waiting[rows].sum()),
-                exposed_transfer_ns=int(told.exposed_transfer[rows].sum()),
+                waiting_ns=int(facts.waiting[rows].sum()),
+                transfer_ns=int(facts.transfer[rows].sum()),
+                missing_ns=int(facts.missing[rows].sum()),
+                exposed_waiting_ns=int(facts.exposed_waiting[rows].sum()),
+                exposed_transfer_ns=int(facts.exposed_transfer[rows].sum()),
                 clock_offset_ns=rank.offset_ns,
                 clock_drift=rank.clock.drift,
                 clock_residual_ns=round(rank.clock.residual_ns),
@@ -260,5 +260,5 @@ def _median_by(group: IntArray, values: IntArray, n: int) -> IntArray:
 
 def nothing(paths: list[str], ranks: int) -> Communication:
     """The summary of a job that does not communicate."""
-    remark = "the captures hold no communication kernels (NCCL, RCCL, NVSHMEM and their like)"
-    return Communication(SCHEMA, paths, ranks, 0, 0, [], [], [], [remark])
+    warning = "the captures hold no communication kernels (NCCL, RCCL, NVSHMEM and their like)"
+    return Communication(SCHEMA, paths, ranks, 0, 0, [], [], [], [warning])

@@ -24,7 +24,7 @@ from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import distinct_values, with_first_and_inverse, with_inverse
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.attribution import ENGINE, plain_range_name
-from stepscope.kernels.view import FAMILY_NAMES
+from stepscope.kernels.view import CATEGORY_NAMES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
@@ -52,7 +52,7 @@ class _Window:
         self.first, self.last = int(chosen[0]), int(chosen[-1])
         self.begin = e.bounds_ns[self.first : self.last + 1]
         self.end = e.bounds_ns[self.first + 1 : self.last + 2]
-        ops = e.lane.ops
+        ops = e.gpu.ops
         start = ops["start_ns"]
         self.steady: BoolArray = (start >= self.begin[0]) & (start < self.end[-1])
         self.step = np.searchsorted(self.begin, start, side="right") - 1
@@ -120,7 +120,7 @@ def _parts(windows: list[_Window]) -> dict[str, IntArray]:
 def _shapes(w: _Window, rows: IntArray) -> IntArray:
     """A code for each combination of name and launch shape."""
     grid = w.e.kernels.grid
-    code = w.e.lane.ops["name"][rows].astype(np.int64)
+    code = w.e.gpu.ops["name"][rows].astype(np.int64)
     for column in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"):
         value = np.maximum(grid[column][rows].astype(np.int64), -1) + 1
         code = with_inverse(code * (int(value.max(initial=0)) + 1) + value)[1]
@@ -136,20 +136,20 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
     sequence: list[int] = []
     bins = min(windows[0].n, _BINS)
     for w in windows:
-        kernels, ops = w.e.kernels, w.e.lane.ops
-        rows = np.flatnonzero(w.steady & w.e.lane.is_kernel)
+        kernels, ops = w.e.kernels, w.e.gpu.ops
+        rows = np.flatnonzero(w.steady & w.e.gpu.is_kernel)
         if not len(rows):
             continue
-        codes, first, member = with_first_and_inverse(_shapes(w, rows))
+        codes, first, rank_trace = with_first_and_inverse(_shapes(w, rows))
         duration = kernels.duration_ns[rows]
         matrix = np.bincount(
-            member * bins + w.step[rows] * bins // w.n,
+            rank_trace * bins + w.step[rows] * bins // w.n,
             weights=duration,
             minlength=len(codes) * bins,
         ).reshape(len(codes), bins)
-        counts = np.bincount(member, minlength=len(codes))
-        ranges = _heaviest(w, rows, member, duration, "range")
-        operators = _heaviest(w, rows, member, duration, "operator")
+        counts = np.bincount(rank_trace, minlength=len(codes))
+        ranges = _heaviest(w, rows, rank_trace, duration, "range")
+        operators = _heaviest(w, rows, rank_trace, duration, "operator")
         place = np.empty(len(codes), np.int64)
         for group, at in enumerate(rows[first].tolist()):
             name = ops.text("name", at)
@@ -159,22 +159,22 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
             if number == len(totals):
                 totals.append(np.zeros(bins))
                 calls.append(0)
-                family = FAMILY_NAMES[kernels.family[at]]
-                about.append((known.label, family, ranges[group], operators[group]))
+                category = CATEGORY_NAMES[kernels.category[at]]
+                about.append((known.label, category, ranges[group], operators[group]))
             totals[number] += matrix[group]
             calls[number] += int(counts[group])
             place[group] = number
         if w is windows[0]:
-            sequence = _sequence(w, rows, place[member])
+            sequence = _sequence(w, rows, place[rank_trace])
     if not totals:
         return [], []
     table = np.array(totals)
     each = windows[0].n * len(windows)
     means, errors = table.sum(axis=1) / each, mean_error(table) / table.mean(axis=1).clip(1e-9)
     found = [
-        KernelUse(name, label, family, _three(grid), _three(block), calls[i] / each,
+        KernelUse(name, label, category, _three(grid), _three(block), calls[i] / each,
                   float(means[i]), float(errors[i]), range_, op)
-        for i, ((name, grid, block), (label, family, range_, op)) in enumerate(
+        for i, ((name, grid, block), (label, category, range_, op)) in enumerate(
             zip(index, about, strict=True)
         )
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def _typical(w: _Window) -> int:
 
 def _sequence(w: _Window, rows: IntArray, place: IntArray) -> list[int]:
     inside = w.step[rows] == _typical(w)
-    enqueued = w.e.lane.enqueue_begin_ns[rows[inside]]
+    enqueued = w.e.gpu.enqueue_begin_ns[rows[inside]]
     order = np.argsort(enqueued, kind="stable")
     found: list[int] = place[inside][order][:_LONGEST_SEQUENCE].tolist()
     return found
@@ -214,17 +214,17 @@ def _codes(w: _Window, kind: str) -> tuple[IntArray, list[str]]:
         frame, rows = who.operators, who.outermost
         texts = [text.removeprefix(ENGINE) for text in frame.texts.get("name", [])]
     if not len(frame):
-        return np.full(len(w.e.lane.ops), -1, np.int64), texts
+        return np.full(len(w.e.gpu.ops), -1, np.int64), texts
     return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1).astype(np.int64), texts
 
 
 def _heaviest(
-    w: _Window, rows: IntArray, member: IntArray, weight: IntArray, kind: str
+    w: _Window, rows: IntArray, rank_trace: IntArray, weight: IntArray, kind: str
 ) -> list[str]:
     """For each group of operations, the range or operator that holds most of its time."""
     codes, texts = _codes(w, kind)
     code = codes[rows] + 1
-    pair, inverse = with_inverse(member * (len(texts) + 1) + code)
+    pair, inverse = with_inverse(rank_trace * (len(texts) + 1) + code)
     held = np.bincount(inverse, weights=weight)
     group, value = pair // (len(texts) + 1), pair % (len(texts) + 1)
     order = np.lexsort((held, group))
@@ -248,7 +248,7 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
             held = np.bincount(codes[rows], weights=length, minlength=len(texts))
             for code in np.flatnonzero(held).tolist():
                 device[texts[code]] = device.get(texts[code], 0.0) + float(held[code])
-            process = (w.device.trace_rank, w.e.lane.process_id)
+            process = (w.device.trace_rank, w.e.gpu.process_id)
             if kind == "range" and process not in seen:
                 seen.add(process)
                 for name, time in _host_time(w, texts):
@@ -280,12 +280,12 @@ def _host_time(w: _Window, texts: Sequence[str]) -> list[tuple[str, float]]:
 def _collectives(job: JobView, paths: list[str]) -> list[CollectiveUse]:
     if job.collectives is None:
         return []
-    told = summary(job.collectives, paths)
-    if not told.steps:
+    facts = summary(job.collectives, paths)
+    if not facts.steps:
         return []
     merged: dict[tuple[str, int], list[float]] = {}
     known: dict[tuple[str, int], bool] = {}
-    for row in told.operations:
+    for row in facts.operations:
         key = (row.kind, row.group_size)
         values = (row.count, row.message_bytes or 0, row.waiting_ns, row.transfer_ns,
                   row.exposed_waiting_ns + row.exposed_transfer_ns)  # fmt: skip
@@ -294,7 +294,7 @@ def _collectives(job: JobView, paths: list[str]) -> list[CollectiveUse]:
         known[key] = known.get(key, True) and row.message_bytes is not None
     found = []
     for (kind, size), sums in merged.items():
-        count, nbytes, waiting, transfer, exposed = (value / told.steps for value in sums)
+        count, nbytes, waiting, transfer, exposed = (value / facts.steps for value in sums)
         known_bytes = nbytes if known[kind, size] else None
         found.append(CollectiveUse(kind, size, count, known_bytes, waiting, transfer, exposed))
     return found
@@ -331,15 +331,15 @@ def _setup(job: JobView, diagnosis: Diagnosis) -> dict[str, str]:
 
 def _figures(windows: list[_Window], parts: dict[str, IntArray]) -> dict[str, float]:
     each = windows[0].n * len(windows)
-    kernels = sum(int((w.steady & w.e.lane.is_kernel).sum()) for w in windows)
+    kernels = sum(int((w.steady & w.e.gpu.is_kernel).sum()) for w in windows)
     figures = {"kernels_per_step": kernels / each}
     launches, lengths, copied = 0, [], 0
     for w in windows:
-        api = w.e.lane.host.api
-        ops = w.e.lane.ops
+        api = w.e.gpu.host.api
+        ops = w.e.gpu.ops
         copies = w.steady & ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
         copied += int(np.maximum(ops["bytes"][copies], 0).sum())
-        calls = w.e.lane.call[w.steady]
+        calls = w.e.gpu.call[w.steady]
         calls = distinct_values(calls[calls >= 0])
         launches += len(calls)
         if len(calls):
@@ -370,7 +370,7 @@ def _peak_memory(windows: list[_Window]) -> float | None:
     for w in windows:
         events = w.device.read("memory_event", "device", "total_allocated_bytes")
         if len(events):
-            mine = events["device"] == w.e.lane.device
+            mine = events["device"] == w.e.gpu.device
             peaks.append(int(events["total_allocated_bytes"][mine].max(initial=-1)))
     return float(max(peaks)) if peaks and max(peaks) > 0 else None
 
@@ -394,12 +394,12 @@ def _typical_step(
     """A step of median length, to be drawn."""
     number = _typical(w)
     begin, end = int(w.begin[number]), int(w.end[number])
-    lane = w.e.lane
-    masks = (lane.is_compute, lane.is_communication, lane.ops.equals("kind", "memcpy"),
-             lane.ops.equals("kind", "memset"))  # fmt: skip
+    gpu = w.e.gpu
+    masks = (gpu.is_compute, gpu.is_communication, gpu.ops.equals("kind", "memcpy"),
+             gpu.ops.equals("kind", "memset"))  # fmt: skip
     drawn = []
     for kind, mask in enumerate(masks):
-        start, stop = lane.union_of(mask)
+        start, stop = gpu.union_of(mask)
         inside = (stop > begin) & (start < end)
         start, stop = np.maximum(start[inside], begin), np.minimum(stop[inside], end)
         # gaps that would be thinner than a pixel of the picture are closed
@@ -416,7 +416,7 @@ def _typical_step(
     host_begin = int(steps.begin_ns[step])
     host_end = int(steps.begin_ns[step + 1]) if step + 1 < len(steps) else int(steps.end_ns)
     rows = (ranges["start_ns"] >= host_begin) & (ranges["start_ns"] < host_end)
-    rows &= ranges["thread_id"] == lane.host.main_thread
+    rows &= ranges["thread_id"] == gpu.host.main_thread
     rows &= ranges["end_ns"] - ranges["start_ns"] > (end - begin) // _DRAWN
     marks = [
         (int(ranges["start_ns"][i]) - host_begin, int(ranges["end_ns"][i]) - host_begin,

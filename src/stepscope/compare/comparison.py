@@ -92,7 +92,9 @@ def compare(
     return Comparison(
         schema=SCHEMA,
         verdict=verdict,
-        says=(_stepless(stepless) if stepless else _says(verdict, step, causes, certain, setup)),
+        message=(
+            _stepless(stepless) if stepless else _message(verdict, step, causes, certain, setup)
+        ),
         before=[p.paths for p in before],
         after=[p.paths for p in after],
         step=step,
@@ -107,7 +109,7 @@ def compare(
         findings=findings,
         predictions=_predictions(a, b, findings, measured),
         setup=setup,
-        remarks=_remarks(before, after, measured, run_noise, repeats),
+        warnings=_warnings(before, after, measured, run_noise, repeats),
         runs=[a, b],
     )
 
@@ -197,7 +199,7 @@ def _stepless(runs: list[Profile]) -> str:
     )
 
 
-def _says(
+def _message(
     verdict: Verdict,
     step: StepDifference,
     causes: list[CauseMoved],
@@ -207,14 +209,14 @@ def _says(
     times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
     confounding = ", ".join(item.name for item in setup if item.weight == "confounds")
     if verdict == "not_comparable":
-        said = (
+        stated = (
             f"Not comparable: the steps take {times}, but what differs beside the code "
             f"({confounding}) may explain that alone"
         )
-        return said + certain
+        return stated + certain
     if verdict == "no_difference":
-        said = f"No difference that these runs can show: the steps take {times}"
-        return said + certain
+        stated = f"No difference that these runs can show: the steps take {times}"
+        return stated + certain
     if step.ratio < 0.5:
         amount = f"{1 / step.ratio:.1f} times as fast"
     elif step.ratio > 2:
@@ -222,28 +224,28 @@ def _says(
     else:
         word = "shorter" if verdict == "faster" else "longer"
         amount = f"{100 * abs(step.ratio - 1):.0f} % {word}"
-    said = f"{verdict.capitalize()}: the step is {amount} ({times})"
+    stated = f"{verdict.capitalize()}: the step is {amount} ({times})"
     if causes:
-        said += f", mostly {causes[0].name} ({signed_milliseconds(causes[0].difference_ns)})"
+        stated += f", mostly {causes[0].name} ({signed_milliseconds(causes[0].difference_ns)})"
     if confounding:
-        said += f"; part of it may come from what else differs ({confounding})"
-    return said
+        stated += f"; part of it may come from what else differs ({confounding})"
+    return stated
 
 
 def _certain(
     a: Profile, b: Profile, kernels: list[KernelDifference], findings: list[FindingDifference]
 ) -> str:
     """What did change although the steps cannot show a difference; empty for nothing."""
-    said = _counts(a, b)
-    changed = [k for k in kernels if k.changed and k.family != "communication"]
-    said += [kernel_says(k) for k, _ in each_name_once(changed)[:1]]
-    said += [
+    stated = _counts(a, b)
+    changed = [k for k in kernels if k.changed and k.category != "communication"]
+    stated += [kernel_message(k) for k, _ in each_name_once(changed)[:1]]
+    stated += [
         f"{f.cause} {'came' if f.fate == 'new' else 'went'} "
         f"({signed_milliseconds(f.end_ns - f.start_ns)})"
         for f in findings
         if f.fate in ("new", "gone") and f.cause not in _OF_THE_MACHINE
     ][:1]
-    return f"; yet {' and '.join(said)}" if said else ""
+    return f"; yet {' and '.join(stated)}" if stated else ""
 
 
 def _counts(a: Profile, b: Profile) -> list[str]:
@@ -258,12 +260,12 @@ def _counts(a: Profile, b: Profile) -> list[str]:
     for figure, name in names.items():
         before, after = (p.figures.get(figure, 0.0) for p in (a, b))
         if before and after and abs(after - before) >= max(_MATTERS * before, 1.0):
-            says = f"a step has {after:.0f} {name} instead of {before:.0f}"
-            moved.append((abs(math.log(after / before)), says))
-    return [says for _, says in sorted(moved, reverse=True)[:1]]
+            message = f"a step has {after:.0f} {name} instead of {before:.0f}"
+            moved.append((abs(math.log(after / before)), message))
+    return [message for _, message in sorted(moved, reverse=True)[:1]]
 
 
-def kernel_says(kernel: KernelDifference) -> str:
+def kernel_message(kernel: KernelDifference) -> str:
     """What became of a kernel, in a sentence without end."""
     names = [" + ".join(side[:2]) + (" + ..." if side[2:] else "") for side in
              (kernel.before, kernel.after)]  # fmt: skip
@@ -274,10 +276,10 @@ def kernel_says(kernel: KernelDifference) -> str:
     if kernel.relation == "new":
         return f"{names[1]} is new ({amount} a step more)"
     if kernel.relation in ("same", "other_shape"):
-        said = f"{names[1]} takes {amount} a step {more}"
+        stated = f"{names[1]} takes {amount} a step {more}"
         if kernel.each_ratio is not None:
-            said += f" ({signed_percent(kernel.each_ratio - 1)} a call)"
-        return said
+            stated += f" ({signed_percent(kernel.each_ratio - 1)} a call)"
+        return stated
     return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} a step {more})"
 
 
@@ -343,7 +345,7 @@ def _findings(before: Profile, after: Profile) -> list[FindingDifference]:
             "unchanged",
             a.time_ns_per_step if a else None,
             b.time_ns_per_step if b else None,
-            latest.says,
+            latest.message,
             *idle,
         )
         found.append(msgspec.structs.replace(one, fate=_fate(one, step)))
@@ -368,11 +370,11 @@ def _predictions(
     fate = {f.cause: f for f in findings}
     repaired = []
     for f in before.findings:
-        told = fate.get(f.cause)
-        if told is None or not f.predicted_step_ns:
+        facts = fate.get(f.cause)
+        if facts is None or not f.predicted_step_ns:
             continue
-        less = told.end_ns < (1 - _GONE) * told.start_ns
-        if told.fate == "gone" or (told.fate == "smaller" and less):
+        less = facts.end_ns < (1 - _GONE) * facts.start_ns
+        if facts.fate == "gone" or (facts.fate == "smaller" and less):
             repaired.append(f)
     noise = 2 * measured.run_noise
     checks = []
@@ -381,20 +383,20 @@ def _predictions(
         low, high = f.prediction_low_ns * (1 - noise), f.prediction_high_ns * (1 + noise)
         came: bool | None = None
         bounds = f"{milliseconds(f.prediction_low_ns)} to {milliseconds(f.prediction_high_ns)}"
-        said = f"without {f.cause} {milliseconds(f.predicted_step_ns)} were predicted ({bounds})"
-        said += f", {milliseconds(step)} came"
+        stated = f"without {f.cause} {milliseconds(f.predicted_step_ns)} were predicted ({bounds})"
+        stated += f", {milliseconds(step)} came"
         if len(repaired) > 1:
-            said += "; several causes went together, so neither prediction can be judged alone"
+            stated += "; several causes went together, so neither prediction can be judged alone"
         else:
             came = low <= step <= high
             if came:
-                said += ": it came true"
+                stated += ": it came true"
             else:
                 gained = "less" if step > high else "more"
-                said += f": the fix gained {gained} than predicted, or more than the fix changed"
+                stated += f": the fix gained {gained} than predicted, or more than the fix changed"
                 others = [x.cause for x in findings if x.fate in ("new", "larger")]
                 if others and step > high:
-                    said += f" ({', '.join(others)} grew)"
+                    stated += f" ({', '.join(others)} grew)"
         checks.append(
             PredictionCheck(
                 f.cause,
@@ -403,13 +405,13 @@ def _predictions(
                 f.prediction_high_ns,
                 step,
                 came,
-                said,
+                stated,
             )
         )
     return checks
 
 
-def _remarks(
+def _warnings(
     before: Sequence[Profile],
     after: Sequence[Profile],
     measured: Difference,

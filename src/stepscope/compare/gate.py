@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
-from stepscope.compare.comparison import causes_moved, compare, kernel_says, merged
+from stepscope.compare.comparison import causes_moved, compare, kernel_message, merged
 from stepscope.compare.kernels import each_name_once
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
@@ -42,14 +42,14 @@ class Check(msgspec.Struct, frozen=True):
         status: ``pass``, ``fail`` or ``cannot_tell``.
         value: the value found; null where it cannot be told.
         limit: what it was held against; null for none.
-        says: the answer in one sentence.
+        message: the answer in one sentence.
     """
 
     name: str
     status: Status
     value: float | None
     limit: float | None
-    says: str
+    message: str
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class GateResult(msgspec.Struct, frozen=True):
         causes: what moved the step against the baseline, three at most; without a baseline, what
             takes most of the step beside compute.
         kernels: kernels that changed against the baseline, in sentences.
-        remarks: what limits the verdict.
+        warnings: what limits the verdict.
         rules: the file with the budgets; empty for none.
         saved: the baseline that the captures were added to; null where none was to be written.
     """
@@ -91,7 +91,7 @@ class GateResult(msgspec.Struct, frozen=True):
     checks: list[Check]
     causes: list[CauseMoved]
     kernels: list[str]
-    remarks: list[str]
+    warnings: list[str]
     rules: str
     saved: Saved | None = None
 
@@ -121,16 +121,16 @@ def gate(
     checks = [_budget(name, limit, now) for name, limit in rules.limits.items()]
     asked: list[SqlLimit | CellLimit] = [*rules.figures, *rules.cells]
     checks += [_figure(item, compute) for item in asked]
-    causes, kernels, remarks = _takes_most(now), list[str](), list[str]()
+    causes, kernels, warnings = _takes_most(now), list[str](), list[str]()
     if baseline:
         compared = compare(baseline, runs, run_noise=rules.run_noise, repeats=_REPEATS)
         checks.insert(0, _against(compared, baseline, runs, rules))
         causes = causes_moved(compared.step, compared.parts, compared.findings)
         changed = each_name_once([k for k in compared.kernels if k.changed])
-        kernels = [kernel_says(kernel) for kernel, _ in changed[:3]]
-        remarks = [
-            *(f"{s.name} differs: {s.says}" for s in compared.setup if s.weight == "confounds"),
-            *compared.remarks,
+        kernels = [kernel_message(kernel) for kernel, _ in changed[:3]]
+        warnings = [
+            *(f"{s.name} differs: {s.message}" for s in compared.setup if s.weight == "confounds"),
+            *compared.warnings,
         ]
     if not checks:
         raise UsageError(NOTHING_ASKED)
@@ -145,7 +145,7 @@ def gate(
         checks=checks,
         causes=causes,
         kernels=kernels,
-        remarks=remarks,
+        warnings=warnings,
         rules=rules.source,
     )
 
@@ -154,8 +154,8 @@ def _budget(name: str, limit: float, run: Profile) -> Check:
     budget = BUDGETS[name]
     value = budget.value(run)
     if value is None:
-        says = f"{name} cannot be told: the capture does not hold it; {budget.missing}"
-        return Check(name, "cannot_tell", None, limit, says)
+        message = f"{name} cannot be told: the capture does not hold it; {budget.missing}"
+        return Check(name, "cannot_tell", None, limit, message)
     return _judged(name, value, limit, None)
 
 
@@ -187,24 +187,28 @@ def _against(
         confidence=1 - 2 * rules.alpha,
         run_noise=_noise(baseline, runs, rules),
     )
-    if compared.verdict == "not_comparable" and "no repeating step" in compared.says:
-        return Check(BASELINE, "cannot_tell", None, None, compared.says)
+    if compared.verdict == "not_comparable" and "no repeating step" in compared.message:
+        return Check(BASELINE, "cannot_tell", None, None, compared.message)
     slower = found.ratio - 1
     # what the set-up may explain by itself is not held against the code
     least, _ = beyond(found, merged(baseline), merged(runs), compared.setup)
     times = f"{milliseconds(found.before_ns)} to {milliseconds(found.after_ns)}"
-    says = f"the step went from {times} ({signed_percent(slower)})"
+    message = f"the step went from {times} ({signed_percent(slower)})"
     value, limit = round(found.ratio, 4), 1 + rules.min_effect
     if slower < rules.min_effect:
-        return Check(BASELINE, "pass", value, limit, f"{says}: no slowdown that counts")
-    says += f"; at {100 * (1 - rules.alpha):g} % confidence {signed_percent(found.ratio_low - 1)}"
+        return Check(BASELINE, "pass", value, limit, f"{message}: no slowdown that counts")
+    message += (
+        f"; at {100 * (1 - rules.alpha):g} % confidence {signed_percent(found.ratio_low - 1)}"
+    )
     if found.ratio_low <= 1:
-        return Check(BASELINE, "pass", value, limit, f"{says} or more: within noise")
+        return Check(BASELINE, "pass", value, limit, f"{message} or more: within noise")
     if least <= 0:
         confounding = ", ".join(s.name for s in compared.setup if s.weight == "confounds")
-        said = f"{says} or more, but what else differs ({confounding}) may explain it; renew the "
-        return Check(BASELINE, "cannot_tell", value, limit, said + "baseline with this set-up")
-    return Check(BASELINE, "fail", value, limit, f"{says} or more")
+        stated = (
+            f"{message} or more, but what else differs ({confounding}) may explain it; renew the "
+        )
+        return Check(BASELINE, "cannot_tell", value, limit, stated + "baseline with this set-up")
+    return Check(BASELINE, "fail", value, limit, f"{message} or more")
 
 
 def _noise(baseline: Sequence[Profile], runs: Sequence[Profile], rules: Rules) -> float:

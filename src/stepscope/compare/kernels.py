@@ -76,7 +76,7 @@ def _matched(
         # kernels that are not in every step (other lengths of sequences) come and go by chance
         steady = abs(difference) > SIGMAS * math.hypot(*errors)
         again = abs(calls[1] - calls[0]) > 0.02 * max(calls)
-        waits = all(k.family == "communication" for k in (*ours, *theirs))
+        waits = all(k.category == "communication" for k in (*ours, *theirs))
         if ratio is None or again:
             changed = material and steady
         elif waits:
@@ -87,11 +87,11 @@ def _matched(
             limit = max(SIGMAS * math.hypot(error, spread[each < _SHORT_NS]), SMALLEST_CHANGE)
             changed = material and abs(log - shift) > limit
         where = max([*theirs, *ours], key=lambda k: k.ns_per_step)
-        told = KernelDifference(
+        facts = KernelDifference(
             relation=match.relation,
             before=_labels(ours),
             after=_labels(theirs),
-            family=where.family,
+            category=where.category,
             range=where.range or None,
             operator=where.operator or None,
             calls_before=round(calls[0], 3),
@@ -102,7 +102,7 @@ def _matched(
             each_ratio=round(math.exp(ratio[0]), 4) if ratio else None,
             changed=changed,
         )
-        found.append((told, match))
+        found.append((facts, match))
     found.sort(key=lambda item: (-abs(item[0].difference_ns), item[0].before, item[0].after))
     floor = max(SIGMAS * spread[False], SMALLEST_CHANGE)
     return found, round(floor, 4), round(math.exp(shift), 4)

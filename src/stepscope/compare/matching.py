@@ -6,7 +6,7 @@ In this order, each tier with what the earlier ones left:
 2. the same short name and launch shape (two capture tools write one name differently);
 3. the same short name in the order of the step, whatever the shape (another batch size);
 4. the same place in the step: kernels that only one run has, between the same neighbours that
-   both have. One for one of a family is *renamed*, several for fewer are *fused*, the reverse is
+   both have. One for one of a category is *renamed*, several for fewer are *fused*, the reverse is
    *split*.
 
 What is left is *gone* or *new*.
@@ -26,7 +26,7 @@ Relation = Literal["same", "other_shape", "renamed", "fused", "split", "replaced
 RELATIONS: Final[dict[str, str]] = {
     "same": "the same kernel with the same launch shape",
     "other_shape": "the same kernel, launched with another shape",
-    "renamed": "another kernel of the same family in the same place of the step",
+    "renamed": "another kernel of the same category in the same place of the step",
     "fused": "fewer kernels do the work of several in the same place of the step",
     "split": "several kernels do the work of fewer in the same place of the step",
     "replaced": "other kernels, as many, in the same place of the step",
@@ -56,8 +56,8 @@ def match_kernels(before: Profile, after: Profile) -> list[Match]:
     found: list[Match] = []
     tiers: tuple[tuple[Relation, Callable[[KernelUse], Hashable]], ...] = (
         ("same", lambda k: (k.name, k.grid, k.block)),
-        ("same", lambda k: (k.label, k.family, k.grid, k.block)),
-        ("other_shape", lambda k: (k.label, k.family)),
+        ("same", lambda k: (k.label, k.category, k.grid, k.block)),
+        ("other_shape", lambda k: (k.label, k.category)),
     )
     order = [_first_places(profile) for profile in (before, after)]
     for relation, key in tiers:
@@ -184,5 +184,7 @@ def _relation(before: Profile, after: Profile, ours: list[int], theirs: list[int
     b = sum(after.kernels[j].calls_per_step for j in theirs)
     if abs(a - b) > 0.1 * max(a, b):
         return "fused" if b < a else "split"
-    families = {before.kernels[i].family for i in ours} | {after.kernels[j].family for j in theirs}
-    return "renamed" if len(families) == 1 else "replaced"
+    categories = {before.kernels[i].category for i in ours} | {
+        after.kernels[j].category for j in theirs
+    }
+    return "renamed" if len(categories) == 1 else "replaced"

@@ -21,7 +21,7 @@ class KernelUse(msgspec.Struct, frozen=True):
     Attributes:
         name: demangled name.
         label: short name, with the operation of generic kernels.
-        family: what kind of work it is.
+        category: what kind of work it is.
         grid: blocks in x, y, z; -1 where not recorded.
         block: threads a block in x, y, z.
         calls_per_step: mean number of calls a step and device.
@@ -33,7 +33,7 @@ class KernelUse(msgspec.Struct, frozen=True):
 
     name: str
     label: str
-    family: str
+    category: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     calls_per_step: float
@@ -90,7 +90,7 @@ class FindingUse(msgspec.Struct, frozen=True):
         prediction_low_ns: lower bound of that.
         prediction_high_ns: upper bound of that.
         ranks: ranks that show it.
-        says: its sentence.
+        message: its sentence.
     """
 
     cause: str
@@ -100,7 +100,7 @@ class FindingUse(msgspec.Struct, frozen=True):
     prediction_low_ns: int
     prediction_high_ns: int
     ranks: list[int]
-    says: str
+    message: str
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ class StepDifference(msgspec.Struct, frozen=True):
             set-up may explain.
         ratio_high: upper end of it.
         p_value: two-sided probability of a difference this large without a change.
-        run_noise: standard deviation of a run's mean, as a share, that was reckoned with.
+        run_noise: standard deviation of a run's mean, as a share, that was computed with.
         run_noise_measured: whether it comes from these captures; otherwise it is assumed.
         before_steps: steady steps of each run before.
         after_steps: steady steps of each run after.
@@ -90,7 +90,7 @@ class KernelDifference(msgspec.Struct, frozen=True):
             ``gone`` or ``new``.
         before: short names before.
         after: short names after.
-        family: what kind of work it is.
+        category: what kind of work it is.
         range: annotation that launches most of it; null for none.
         operator: operator that launches most of it; null for none.
         calls_before: calls a step before.
@@ -106,7 +106,7 @@ class KernelDifference(msgspec.Struct, frozen=True):
     relation: str
     before: list[str]
     after: list[str]
-    family: str
+    category: str
     range: str | None
     operator: str | None
     calls_before: float
@@ -177,7 +177,7 @@ class FindingDifference(msgspec.Struct, frozen=True):
             diagnosis finds it, ``gone`` or ``new`` if more than half of the time went or came.
         before_ns: time it takes a step before; null where not found.
         after_ns: the same after.
-        says: its sentence, of the later run that has it.
+        message: its sentence, of the later run that has it.
         idle_before_ns: idle time a step that is charged to the cause, found or not, before; null
             where none is on either side.
         idle_after_ns: the same after.
@@ -187,7 +187,7 @@ class FindingDifference(msgspec.Struct, frozen=True):
     fate: Fate
     before_ns: int | None
     after_ns: int | None
-    says: str
+    message: str
     idle_before_ns: int | None = None
     idle_after_ns: int | None = None
 
@@ -233,7 +233,7 @@ class PredictionCheck(msgspec.Struct, frozen=True):
         measured_ns: mean step after.
         came_true: whether the measured step is within the bounds, widened by the noise between
             runs; null where several findings went, so that none can be judged alone.
-        says: the same in a sentence.
+        message: the same in a sentence.
     """
 
     cause: str
@@ -242,7 +242,7 @@ class PredictionCheck(msgspec.Struct, frozen=True):
     high_ns: int
     measured_ns: int
     came_true: bool | None
-    says: str
+    message: str
 
 
 class SetupDifference(msgspec.Struct, frozen=True):
@@ -253,14 +253,14 @@ class SetupDifference(msgspec.Struct, frozen=True):
         before: value before.
         after: value after.
         weight: ``confounds`` where it changes the step time by itself, else ``note``.
-        says: what it means for the comparison.
+        message: what it means for the comparison.
     """
 
     name: str
     before: str
     after: str
     weight: Literal["confounds", "note"]
-    says: str
+    message: str
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -270,7 +270,7 @@ class Comparison(msgspec.Struct, frozen=True):
         schema: name and version of this contract.
         verdict: ``faster``, ``slower``, ``no_difference`` (none that these runs can show) or
             ``not_comparable`` (the set-up alone may explain the difference).
-        says: the answer in one sentence.
+        message: the answer in one sentence.
         before: inputs before, one list a run.
         after: inputs after, one list a run.
         step: the step time.
@@ -286,13 +286,13 @@ class Comparison(msgspec.Struct, frozen=True):
         findings: which findings went and came.
         predictions: whether the earlier predictions came true.
         setup: what else differs.
-        remarks: what limits the comparison.
+        warnings: what limits the comparison.
         runs: the first profile of each side, for drawing; empty in JSON.
     """
 
     schema: str
     verdict: Verdict
-    says: str
+    message: str
     before: list[list[str]]
     after: list[list[str]]
     step: StepDifference
@@ -307,10 +307,10 @@ class Comparison(msgspec.Struct, frozen=True):
     findings: list[FindingDifference]
     predictions: list[PredictionCheck]
     setup: list[SetupDifference]
-    remarks: list[str]
+    warnings: list[str]
     runs: list[Profile] = msgspec.field(default_factory=list)
 
     def _repr_html_(self) -> str:
         """The answer and the causes that moved the step, for a notebook."""
         rows = [(cause.name, milliseconds(cause.difference_ns)) for cause in self.causes]
-        return html_table(self.says, ("cause", "more of the step"), rows)
+        return html_table(self.message, ("cause", "more of the step"), rows)

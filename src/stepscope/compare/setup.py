@@ -14,7 +14,7 @@ HOST_PACE: Final = 1.25
 count as unequally fast. On one machine it was up to 1.2 in the test data, where one run keeps the
 queue full and the other drains it; between two machines of one kind it was 1.35."""
 
-TOOL_DOUBT: Final = 0.5
+OVERHEAD_UNCERTAINTY: Final = 0.5
 """How wrong the estimated cost of a profiler may be, as a share of itself."""
 
 OTHER_OPTIONS: Final = 0.03
@@ -27,7 +27,7 @@ of Nsight Systems is not recorded; it was 1 to 25 % on the test data's captures.
 _CONFOUNDS: Final = {
     "gpu": "another GPU",
     "steps_found_by": "steps were found in another way, so one may not be what the other is",
-    "sm_count": "another number of multiprocessors",
+    "sm_count": "another number of SMs",
     "world_size": "another number of ranks in the job",
     "ranks": "another number of ranks was captured",
     "devices": "another number of devices was captured",
@@ -74,13 +74,13 @@ def setup_differences(before: Profile, after: Profile) -> list[SetupDifference]:
         if of_tool and tools[0] != tools[1]:
             continue  # other tools record other things: said once
         if name == "source":
-            says = "captured by other tools, which slow a program unequally; capture both alike"
-            found.append(_difference(name, values, True, says))
+            message = "captured by other tools, which slow a program unequally; capture both alike"
+            found.append(_difference(name, values, True, message))
         elif name in _CONFOUNDS:
             found.append(_difference(name, values, True, _CONFOUNDS[name]))
         elif name.startswith(_COSTLY) and name not in _QUIET:
-            says = "other options of the capture, which cost the program something"
-            found.append(_difference(name, values, True, says))
+            message = "other options of the capture, which cost the program something"
+            found.append(_difference(name, values, True, message))
         else:
             found.append(_difference(name, values, False, "may matter"))
     if any(item.name.startswith("capture.") and item.weight == "confounds" for item in found):
@@ -89,11 +89,11 @@ def setup_differences(before: Profile, after: Profile) -> list[SetupDifference]:
     pace = host_pace(before, after)
     if not 1 / HOST_PACE <= pace <= HOST_PACE:
         figures = [f"{p.figures['launch_ns'] / 1000:.1f} us" for p in (before, after)]
-        says = (
+        message = (
             "launching calls take another time, so one host is slower, or busier, than the other; "
             "idle time that ends with a launch grows with it"
         )
-        found.append(_difference("host_pace", (figures[0], figures[1]), True, says))
+        found.append(_difference("host_pace", (figures[0], figures[1]), True, message))
     found.sort(key=lambda item: item.weight != "confounds")
     return found
 
@@ -104,19 +104,19 @@ def _work(before: Profile, after: Profile) -> list[SetupDifference]:
     copied = [p.figures.get("copied_bytes_per_step", 0) for p in (before, after)]
     if abs(copied[0] - copied[1]) > 0.02 * max(copied):
         shown = (f"{copied[0]:,.0f} bytes", f"{copied[1]:,.0f} bytes")
-        says = "another amount is copied to the device in each step: perhaps another batch"
-        found.append(_difference("copied_per_step", shown, False, says))
+        message = "another amount is copied to the device in each step: perhaps another batch"
+        found.append(_difference("copied_per_step", shown, False, message))
     shapes = [_shapes(p) for p in (before, after)]
     if shapes[0] and shapes[1]:
         common = sum(min(shapes[0].get(key, 0), shapes[1].get(key, 0)) for key in shapes[0])
         most = max(sum(s.values()) for s in shapes)
         if common < 0.5 * most:
-            says = (
-                "most matrix products, convolutions and attention kernels have other names or "
+            message = (
+                "most GEMMs, convolutions and attention kernels have other names or "
                 "shapes: another model, batch, sequence length or precision"
             )
             shown = (f"{len(shapes[0])} shapes", f"{len(shapes[1])} shapes")
-            found.append(_difference("shapes", shown, True, says))
+            found.append(_difference("shapes", shown, True, message))
     return found
 
 
@@ -124,7 +124,7 @@ def _shapes(profile: Profile) -> dict[object, float]:
     """Calls a step of the heavy kernels by name and shape."""
     found: dict[object, float] = {}
     for k in profile.kernels:
-        if k.family in ("matmul", "convolution", "attention"):
+        if k.category in ("matmul", "convolution", "attention"):
             key = (k.label, k.grid)
             found[key] = found.get(key, 0.0) + k.calls_per_step
     return found
@@ -162,7 +162,7 @@ def explained(before: Profile, after: Profile, setup: list[SetupDifference]) -> 
     options = any(name.startswith(_COSTLY) for name in names)
     if "source" in names or options:
         flat = OTHER_TOOL if "source" in names else OTHER_OPTIONS
-        scales = (0.0, 1 - TOOL_DOUBT, 1.0, 1 + TOOL_DOUBT)
+        scales = (0.0, 1 - OVERHEAD_UNCERTAINTY, 1.0, 1 + OVERHEAD_UNCERTAINTY)
         ours = [_recording_share(before, scale) for scale in scales]
         theirs = [_recording_share(after, scale) for scale in scales]
         if "source" in names:
@@ -198,8 +198,10 @@ def _host_idle(profile: Profile) -> float:
     return profile.figures.get("host_paced_idle_ns", 0.0)
 
 
-def _difference(name: str, values: tuple[str, str], confounds: bool, says: str) -> SetupDifference:
+def _difference(
+    name: str, values: tuple[str, str], confounds: bool, message: str
+) -> SetupDifference:
     return SetupDifference(
         name, values[0] or "(not known)", values[1] or "(not known)",
-        "confounds" if confounds else "note", says,
+        "confounds" if confounds else "note", message,
     )  # fmt: skip

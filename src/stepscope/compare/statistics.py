@@ -77,7 +77,7 @@ class Difference:
         ratio_low: lower end of the ratio's interval, noise between runs included.
         ratio_high: upper end of it.
         probability: of an increase at least as large by noise alone, one-sided.
-        run_noise: standard deviation of the logarithm of a run's mean that was reckoned with.
+        run_noise: standard deviation of the logarithm of a run's mean that was computed with.
         measured: whether that was measured, not assumed.
         degrees: degrees of freedom it was measured with.
     """
@@ -235,10 +235,10 @@ def difference(
     for side, runs in enumerate((before, after)):
         means = np.array([float(np.mean(run)) for run in runs])
         quiet = [settled(run) for run in runs]
-        told = [slow_waves(run) for run in quiet]
+        facts = [slow_waves(run) for run in quiet]
         logs.append(np.log(means))
-        errors.append(np.array([error for error, _ in told]) / means)
-        waves.append(np.array([max(degrees, 1) for _, degrees in told]))
+        errors.append(np.array([error for error, _ in facts]) / means)
+        waves.append(np.array([max(degrees, 1) for _, degrees in facts]))
         shortfall.append(np.array([missed(len(run)) for run in runs]))
         if replicates:
             draws = [

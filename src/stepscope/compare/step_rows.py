@@ -77,9 +77,9 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any
     begin, end = int(e.bounds_ns[step]), int(e.bounds_ns[step + 1])
     pieces = device.pieces
     mine = pieces.of_steps(np.array([step]))
-    ops = e.lane.ops
+    ops = e.gpu.ops
     rows = np.flatnonzero((ops["start_ns"] < end) & (ops["end_ns"] > begin))
-    kernels = ops["start_ns"][rows[e.lane.is_kernel[rows]]]
+    kernels = ops["start_ns"][rows[e.gpu.is_kernel[rows]]]
     kernels = kernels[kernels >= begin]
     ranges = _codes(e.kernels.attribution.ranges, e.kernels.attribution.range, rows)
     ranges = _rows_of(e.kernels.attribution.ranges, ranges, plain_range_name, matched.by_range)
@@ -133,7 +133,7 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any
 def _kernel_rows(device: DeviceSteps, rows: IntArray, matched: Matched) -> IntArray:
     """Row of the comparison that each operation is."""
     e = device.explanation
-    ops, grid = e.lane.ops, e.kernels.grid
+    ops, grid = e.gpu.ops, e.kernels.grid
     if not len(rows):
         return np.empty(0, np.int64)
     first, which = distinct_rows([ops["name"][rows], *(grid[column][rows] for column in _SHAPE)])
@@ -141,7 +141,7 @@ def _kernel_rows(device: DeviceSteps, rows: IntArray, matched: Matched) -> IntAr
     for kind, at in enumerate(rows[first].tolist()):
         shape = tuple(int(grid[column][at]) for column in _SHAPE)
         key = (ops.text("name", at), shape[:3], shape[3:])
-        if e.lane.is_kernel[at]:
+        if e.gpu.is_kernel[at]:
             found[kind] = matched.by_shape.get(key, NO_ROW)
     return found[which]
 

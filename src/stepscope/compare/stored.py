@@ -177,17 +177,17 @@ def read_profile(document: Document, where: str) -> Profile:
         InputError: it is damaged, or of a later version.
     """
     if not isinstance(document, dict):
-        raise InputError(f"a run in {where} is damaged; record it anew")
+        raise InputError(f"a run in {where} is damaged; record it again")
     current = _number(PROFILE_SCHEMA)
     for version in range(_version(document, PROFILE_SCHEMA, where), current):
         document = UPGRADES[version](document)
     try:
         profile = msgspec.convert({**document, "schema": PROFILE_SCHEMA}, Profile)
     except msgspec.ValidationError as error:
-        raise InputError(f"a run in {where} is damaged ({error}); record it anew") from error
+        raise InputError(f"a run in {where} is damaged ({error}); record it again") from error
     wrong = _wrong(profile)
     if wrong:
-        raise InputError(f"a run in {where} is damaged ({wrong}); record it anew")
+        raise InputError(f"a run in {where} is damaged ({wrong}); record it again")
     return profile
 
 
@@ -210,7 +210,7 @@ def _wrong(profile: Profile) -> str:
             0 <= at < len(profile.kernels) for at in profile.sequence
         ),
     }
-    return next((said for said, holds in checks.items() if not holds), "")
+    return next((stated for stated, holds in checks.items() if not holds), "")
 
 
 def _numbers(value: object) -> Iterator[float]:
@@ -232,7 +232,7 @@ def _version(document: Document, current: str, where: str) -> int:
     if int(number) > _number(current):
         raise InputError(
             f"{where} was written by a later Stepscope ({name}/{number}); "
-            "update Stepscope, or record it anew with this one"
+            "update Stepscope, or record it again with this one"
         )
     return int(number)
 

@@ -45,12 +45,12 @@ class Trend(msgspec.Struct, frozen=True):
     Attributes:
         schema: name and version of this contract.
         rows: one a run.
-        remarks: what limits it.
+        warnings: what limits it.
     """
 
     schema: str
     rows: list[TrendRow]
-    remarks: list[str]
+    warnings: list[str]
 
 
 def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
@@ -61,7 +61,7 @@ def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
         run_noise: as in :func:`~stepscope.compare.comparison.compare`.
     """
     rows = []
-    remarks: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     for number, run in enumerate(runs):
         first = compare(runs[:1], [run], run_noise=run_noise, repeats=_REPEATS)
         before = [runs[max(number - 1, 0)]]
@@ -79,5 +79,5 @@ def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
                 moved_ns=part.difference_ns if part else 0,
             )
         )
-        remarks |= dict.fromkeys(last.remarks)
-    return Trend(SCHEMA, rows, list(remarks))
+        warnings |= dict.fromkeys(last.warnings)
+    return Trend(SCHEMA, rows, list(warnings))

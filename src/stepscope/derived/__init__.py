@@ -32,9 +32,9 @@ def of_device(device: Device, rows: int) -> dict[str, IntArray]:
     """The columns of ``DEVICE`` for some rows of one device."""
     import numpy as np
 
-    lane = device.explanation.lane
-    told = {"rank": device.rank, "process_id": lane.process_id, "device": lane.device}
-    return {name: np.full(rows, value, np.int64) for name, value in told.items()}
+    gpu = device.explanation.gpu
+    facts = {"rank": device.rank, "process_id": gpu.process_id, "device": gpu.device}
+    return {name: np.full(rows, value, np.int64) for name, value in facts.items()}
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ COLUMNS: Final = {
     "clock_offset_ns": "what was added to compare these times with other ranks', ns",
     "lateness_ns": "from the first rank's begin to this rank's, ns",
     "waiting_ns": "from this rank's begin until the last rank has begun (its own end at most), ns",
-    "transfer_ns": "the rest of its time, less absent_ns, ns",
-    "absent_ns": "where ranks are missing, what it takes beyond equal operations: likely waiting "
+    "transfer_ns": "the rest of its time, less missing_ns, ns",
+    "missing_ns": "where ranks are missing, what it takes beyond equal operations: likely waiting "
     "for them, ns",
     "exposed_waiting_ns": "part of waiting_ns that no compute kernel covers, ns",
     "exposed_transfer_ns": "part of transfer_ns that no compute kernel covers, ns",
@@ -46,12 +46,12 @@ def wait_table(job: JobView) -> pa.Table:
     if c is None:
         texts = {"name": pa.string(), "group": pa.string()}
         return pa.schema([(name, texts.get(name, pa.int64())) for name in COLUMNS]).empty_table()
-    told, matched = c.facts, c.matched
+    facts, matched = c.facts, c.matched
     instances = matched.instances
-    of, device = told.instance, told.device
+    of, device = facts.instance, facts.device
     ranks = np.array([rank.rank for rank in matched.ranks], np.int64)
     step = c.step_of(instances.last_start_ns)[of]
-    op_id = [e.lane.ops["id"][rank.op] for e, rank in zip(c.explained, matched.ranks, strict=True)]
+    op_id = [e.gpu.ops["id"][rank.op] for e, rank in zip(c.explained, matched.ranks, strict=True)]
     size = instances.bytes[of]
     groups = pa.array([ranks_text(channel.ranks) for channel in matched.channels], pa.string())
     columns = {
@@ -63,15 +63,15 @@ def wait_table(job: JobView) -> pa.Table:
         "name": pa.array(kinds.KINDS).take(pa.array(instances.kind[of])),
         "group": groups.take(pa.array(instances.channel[of])),
         "bytes": pa.array(size, pa.int64(), mask=size < 0),
-        "start_ns": told.start,
-        "end_ns": told.end,
+        "start_ns": facts.start,
+        "end_ns": facts.end,
         "clock_offset_ns": np.array([r.offset_ns for r in matched.ranks], np.int64)[device],
-        "lateness_ns": told.lateness,
-        "waiting_ns": told.waiting,
-        "transfer_ns": told.transfer,
-        "absent_ns": told.absent,
-        "exposed_waiting_ns": told.exposed_waiting,
-        "exposed_transfer_ns": told.exposed_transfer,
+        "lateness_ns": facts.lateness,
+        "waiting_ns": facts.waiting,
+        "transfer_ns": facts.transfer,
+        "missing_ns": facts.missing,
+        "exposed_waiting_ns": facts.exposed_waiting,
+        "exposed_transfer_ns": facts.exposed_transfer,
         "last_rank": ranks[instances.last[of]],
         "members": instances.members[of],
         "group_size": instances.size[of],

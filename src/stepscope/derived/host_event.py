@@ -94,7 +94,7 @@ def event_table(job: JobView) -> pa.Table:
 
 def _first_call(e: Explanation, start: IntArray) -> list[str | None]:
     """What tells that code was loaded, of the intervals that are first calls."""
-    api, calls = e.lane.host.api, e.loading
+    api, calls = e.gpu.host.api, e.loading
     if not len(calls):
         return [None] * len(start)
     order = np.argsort(api["start_ns"][calls.call], kind="stable")

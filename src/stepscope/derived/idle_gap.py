@@ -36,7 +36,7 @@ def gap_table(job: JobView) -> pa.Table:
         rows = e.gaps.segments
         n = len(rows)
         op = rows["op"]
-        op_id = e.lane.ops["id"][np.maximum(op, 0)] if n else op
+        op_id = e.gpu.ops["id"][np.maximum(op, 0)] if n else op
         # a piece may cross a boundary of steps; it is listed under the step it begins in
         step = np.searchsorted(e.bounds_ns, rows["start_ns"], side="right") - 1
         parts.append(

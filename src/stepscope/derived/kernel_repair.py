@@ -30,7 +30,7 @@ def repair_table(job: JobView) -> pa.Table:
     parts = [pa.schema([(n, kinds.get(n, pa.int64())) for n in COLUMNS]).empty_table()]
     for device in job.devices:
         e = device.explanation
-        ops = e.lane.ops
+        ops = e.gpu.ops
         for cause, repair in e.inside_kernels.repairs.items():
             rows = repair.rows
             columns = {

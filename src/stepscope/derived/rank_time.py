@@ -36,7 +36,7 @@ def time_table(job: JobView) -> pa.Table:
     parts = c.parts
     named = {
         name: getattr(parts, name)
-        for name in ("compute", "waiting", "transfer", "absent", "unmatched", "copy", "memset",
+        for name in ("compute", "waiting", "transfer", "missing", "unmatched", "copy", "memset",
                      "alone", "blocking", "bubble")
     }  # fmt: skip
     named |= {f"idle {cause}": time for cause, time in parts.idle.items()}

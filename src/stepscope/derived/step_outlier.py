@@ -1,4 +1,4 @@
-"""The ``step_outlier`` table: what odd steps spend more time on than a normal one."""
+"""The ``step_outlier`` table: what outlier steps spend more time on than a normal one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = {
     **DEVICE,
-    "step": "number of the odd step",
+    "step": "number of the outlier step",
     "normal_step": "number of the normal step it is compared with: the one of median length",
-    "wall_ns": "length of the odd step, ns",
+    "wall_ns": "length of the outlier step, ns",
     "step_excess_ns": "how much longer it is than the normal step, ns",
     "part": "idle, compute, communication, copy or memset, as in the accounting identity",
     "name": "cause of the idle time, or name of the operation",

@@ -8,7 +8,7 @@ PLAIN: Final = "stepscope run -- python train.py"
 """GPU work, CUDA calls and ranges, at the least cost; clocks and power beside them."""
 
 WAITS: Final = "stepscope run --waits -- python train.py"
-"""Also what threads wait for: locks, files, queues, Python's global lock."""
+"""Also what threads wait for: locks, files, queues, the GIL."""
 
 WAITS_AND_NODES: Final = "stepscope run --waits --graph node -- python train.py"
 """Also the kernels inside CUDA graphs."""

@@ -24,7 +24,7 @@ class Figure:
     """A figure with the statement that recomputes it.
 
     ``sql`` gives one cell. It may use ``{window}`` for the conditions that select the device's
-    steady window on a table with ``start_ns``, ``{lane}`` for those that select the device, and
+    steady window on a table with ``start_ns``, ``{gpu}`` for those that select the device, and
     ``{process}`` for those that select its process.
 
     Attributes:
@@ -108,21 +108,21 @@ class Case:
 class Detection:
     """A cause seen on one device.
 
-    ``says`` is a template: ``{name}`` stands for a text of ``texts`` or for the value of the
+    ``message`` is a template: ``{name}`` stands for a text of ``texts`` or for the value of the
     figure of that name, with its unit. It holds no figure of its own, so that every number in a
     sentence is in the evidence.
 
     Attributes:
         time_ns: what it takes, ns a step.
         direct_ns: the part that was observed rather than inferred, ns a step.
-        says: the sentence's predicate, without the figures of time (the engine adds them).
-        do: what to change, most effective first.
+        message: the sentence's predicate, without the figures of time (the engine adds them).
+        recommendations: what to change, most effective first.
         figures: evidence beyond the time itself.
         texts: names (of ranges, kernels, files) that the sentence uses.
         where: where in the program.
         next_capture: a command that would sharpen the finding.
-        unsure_ns: further time that may belong to it, ns a step.
-        doubt_ns: part of ``time_ns`` that the capturing tool may have made, ns a step.
+        uncertain_ns: further time that may belong to it, ns a step.
+        overhead_ns: part of ``time_ns`` that the capturing tool may have made, ns a step.
         repair: the kernels that the repair changes; None where it changes none.
         time_sql: statement that gives ``time_ns``, where it is another than the cause's.
         change: the repair as the simulator replays it; None for the removal of the idle time that
@@ -131,22 +131,22 @@ class Detection:
         added_ns: what the repaired program does instead, ns a step.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
-        credit_ns: the most that the repair is credited with, ns a step: what it gains beyond is
+        max_gain_ns: the most that the repair is credited with, ns a step: what it gains beyond is
             the doing of other causes, which it hides.
-        because: id of the cause behind this one.
+        root_cause: id of the cause behind this one.
         absorbs: (cause id, rank) of findings that are symptoms of this one.
     """
 
     time_ns: float
     direct_ns: float
-    says: str
-    do: list[str]
+    message: str
+    recommendations: list[str]
     figures: list[Figure] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     where: Location = field(default_factory=Location)
     next_capture: str | None = None
-    unsure_ns: float = 0.0
-    doubt_ns: float = 0.0
+    uncertain_ns: float = 0.0
+    overhead_ns: float = 0.0
     repair: Repair | None = None
     time_sql: str | None = None
     change: Change | None = None
@@ -154,8 +154,8 @@ class Detection:
     added_ns: float = 0.0
     floor_ns: float | None = None
     least_floor_ns: float | None = None
-    credit_ns: float | None = None
-    because: str | None = None
+    max_gain_ns: float | None = None
+    root_cause: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
 
 
@@ -167,7 +167,7 @@ class Cause:
         id: public id.
         title: short name for people.
         definition: what it means, one paragraph.
-        look_alikes: what separates it from causes that look like it.
+        differential: what separates it from causes that look like it.
         prediction: how the gain is predicted.
         reference: where the definition comes from.
         min_share: share of the step from which it is reported.
@@ -182,7 +182,7 @@ class Cause:
     id: str
     title: str
     definition: str
-    look_alikes: str
+    differential: str
     prediction: str
     reference: str
     min_share: float
@@ -243,5 +243,5 @@ def idle_figure(cause: str) -> Figure:
     return Figure(
         f"idle_{cause}_ns",
         "ns",
-        f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' AND {{lane}}",
+        f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' AND {{gpu}}",
     )

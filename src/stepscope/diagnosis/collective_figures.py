@@ -9,7 +9,7 @@ from stepscope.collectives.job import Collectives
 from stepscope.collectives.late import Lateness
 from stepscope.diagnosis.cause import Case, Figure
 
-PACE = "rank_pace WHERE {lane}"
+PACE = "rank_pace WHERE {gpu}"
 """This device's row."""
 
 IMPOSED_SQL = f"SELECT imposed_ns FROM {PACE}"
@@ -31,7 +31,7 @@ def mostly_bubbles(c: Collectives) -> bool:
 def late_text(c: Collectives, late: Lateness) -> str:
     """The late ranks as text; the GPUs where one rank has several."""
     if len({p.rank for p in c.participants}) < len(c.participants):
-        places = sorted({(c.participants[d].rank, c.participants[d].lane.device)
+        places = sorted({(c.participants[d].rank, c.participants[d].gpu.device)
                          for d in late.devices})  # fmt: skip
         named = ", ".join(f"GPU {device} of rank {rank}" for rank, device in places[:8])
         return named + (", ..." if len(places) > 8 else "")
@@ -93,17 +93,17 @@ def surplus_figure(part: str) -> Figure:
         "surplus_ns",
         "ns_per_step",
         f"SELECT round({mean} - coalesce(({others}), 0))::BIGINT FROM rank_time "
-        f"WHERE part = '{part}' AND {{lane}}",
+        f"WHERE part = '{part}' AND {{gpu}}",
     )
 
 
 def busiest_use(c: Collectives) -> str:
     """What the communicator with most exposed time is likely for."""
-    told = c.facts
-    channel = c.matched.instances.channel[told.instance]
+    facts = c.facts
+    channel = c.matched.instances.channel[facts.instance]
     spent = np.bincount(
         channel,
-        weights=told.exposed_transfer + told.exposed_waiting,
+        weights=facts.exposed_transfer + facts.exposed_waiting,
         minlength=len(c.matched.channels),
     )
     likely = {guess.channel: guess.id for guess in c.groups}
@@ -112,12 +112,12 @@ def busiest_use(c: Collectives) -> str:
 
 def bandwidth_figure(c: Collectives) -> Figure | None:
     """Median bus bandwidth of the kind that takes most time; None where sizes are unknown."""
-    told, instances = c.facts, c.matched.instances
-    known = instances.bytes[told.instance] > 0
+    facts, instances = c.facts, c.matched.instances
+    known = instances.bytes[facts.instance] > 0
     if not known.any():
         return None
-    kind = instances.kind[told.instance]
-    spent = np.bincount(kind[known], weights=told.transfer[known], minlength=len(kinds.KINDS))
+    kind = instances.kind[facts.instance]
+    spent = np.bincount(kind[known], weights=facts.transfer[known], minlength=len(kinds.KINDS))
     name = kinds.KINDS[int(np.argmax(spent))]
     factor = {
         "all_reduce": "2.0 * (group_size - 1) / group_size",
@@ -129,5 +129,5 @@ def bandwidth_figure(c: Collectives) -> Figure | None:
         "bus_bandwidth",
         "bytes_per_s",
         f"SELECT median(bytes * {factor} * 1e9 / greatest(transfer_ns, 1)) FROM collective_wait "
-        f"WHERE name = '{name}' AND bytes > 0 AND step IS NOT NULL AND {{lane}}",
+        f"WHERE name = '{name}' AND bytes > 0 AND step IS NOT NULL AND {{gpu}}",
     )

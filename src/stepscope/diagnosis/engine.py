@@ -19,16 +19,23 @@ from stepscope.diagnosis.evidence import (
     job_figures,
     predicted_sql,
 )
-from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_remark
-from stepscope.diagnosis.rank_remarks import rank_figures, rank_remarks
+from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_warning
+from stepscope.diagnosis.profiler_overhead_figures import (
+    measured_warning,
+    overhead,
+    overhead_figures,
+    unclaimed_figures,
+    unclaimed_warning,
+)
+from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import (
     SCHEMA,
+    DeviceAccounting,
     Diagnosis,
     Evidence,
     Finding,
     InnerSteps,
-    LaneAccounting,
     Location,
     Severity,
     StepOptions,
@@ -37,16 +44,9 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
-from stepscope.diagnosis.tool_cost import (
-    measured_remark,
-    overhead,
-    overhead_figures,
-    unclaimed_figures,
-    unclaimed_remark,
-)
 from stepscope.diagnosis.uncovered import uncovered_communication
-from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_remark
-from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_remarks
+from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
+from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_warnings
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
@@ -80,7 +80,7 @@ def diagnose(
     *,
     paths: list[str],
     source: str,
-    remarks: list[str],
+    assumptions: list[str],
     problems: list[Problem],
     options: StepOptions,
 ) -> Diagnosis:
@@ -92,7 +92,7 @@ def diagnose(
         compute: evaluates evidence statements.
         paths: the inputs as the user named them.
         source: where they come from.
-        remarks: what was assumed before.
+        assumptions: what was assumed before.
         problems: what the imports counted.
         options: what the user said a step is.
     """
@@ -109,12 +109,12 @@ def diagnose(
         asked += unclaimed_figures(reference)
     asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
     asked += unrecorded_figures(reference)
-    unclaimed = unclaimed_remark(reference) if late_is_unclaimed else ""
+    unclaimed = unclaimed_warning(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     accounting, sums = [], []
     for case in cases:
-        lane, figures = _accounting(case, compute)
-        accounting.append(lane)
+        gpu, figures = _accounting(case, compute)
+        accounting.append(gpu)
         sums += figures
     return Diagnosis(
         schema=SCHEMA,
@@ -137,13 +137,13 @@ def diagnose(
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
         warnings=[
-            *_remarks(reference, findings, about, unclaimed),
+            *_warnings(reference, findings, about, unclaimed),
             *(
                 f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
                 "takes as long: its repair alone would gain nothing"
                 for title, time in hidden.items()
             ),
-            *remarks,
+            *assumptions,
         ],
         problems=problems,
         evidence=[*about.values(), *hidden.values(), *sums],
@@ -193,7 +193,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
     case = next(case for case in cases if case.rank == uncovered.rank)
     evidence = [evaluated(figure, case, compute) for figure in uncovered.figures]
     step = Figure("step_ns", "ns", STEP_SQL)
-    says = filled(uncovered.says, evidence, {})
+    summary = filled(uncovered.message, evidence, {})
     return [
         Finding(
             cause=INSUFFICIENT,
@@ -205,7 +205,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
             prediction_high_ns=round(case.step_ns),
             ranks=[uncovered.rank],
             where=Location(),
-            message=says[0].upper() + says[1:],
+            message=summary[0].upper() + summary[1:],
             recommendations=[
                 "give the captures of all ranks of the job together, taken at the same time"
             ],
@@ -232,14 +232,14 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         figures.append(Figure("unrecorded_step_ns", "ns", sql))
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
-    says = filled(detection.says, evidence, detection.texts)
+    summary = filled(detection.message, evidence, detection.texts)
     if known:
         costs = _PARTLY if item.is_partial else "costs {time_ns_per_step} of each {step_ns} step"
-        says = f"{cause.title} {filled(costs, evidence, {})}: {says}"
+        summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
         if item.is_partial:
-            says += "; " + filled(_limit(item), evidence, {})
+            summary += "; " + filled(_limit(item), evidence, {})
     else:
-        says = says[0].upper() + says[1:]
+        summary = summary[0].upper() + summary[1:]
     step = round(case.step_ns)
     return Finding(
         cause=cause.id,
@@ -251,12 +251,12 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         prediction_high_ns=int(value.get("prediction_high_ns", step)),
         ranks=item.ranks,
         where=detection.where,
-        message=says,
-        recommendations=vendors.advice(detection.do, case),
+        message=summary,
+        recommendations=vendors.advice(detection.recommendations, case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
         ),
-        root_cause=detection.because,
+        root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
@@ -278,7 +278,7 @@ _PARTLY = (
 )
 _GAIN_SQL = (
     "SELECT greatest(step_ns - predicted_step_ns, 0) FROM prediction WHERE cause = '{cause}' "
-    "AND {{lane}}"
+    "AND {{gpu}}"
 )
 
 _OF_EVERY_FINDING = (
@@ -313,49 +313,49 @@ def _severity(item: Ranked) -> Severity:
     return "medium" if share >= _MEDIUM else "low"
 
 
-def _accounting(case: Case, compute: Compute) -> tuple[LaneAccounting, list[Evidence]]:
+def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Evidence]]:
     """One device's accounting and the evidence of its figures."""
     idle = {"unexplained": 0} | case.explanation.idle_by_cause_ns
     figures = accounting_figures(case, list(idle))
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure.split(".", 2)[2]: int(e.value) for e in evidence}
-    lane = LaneAccounting(
+    gpu = DeviceAccounting(
         rank=case.rank,
-        device=case.explanation.lane.device,
+        device=case.explanation.gpu.device,
         **{column: value[column] for column in ACCOUNTED},
         idle_by_cause_ns={cause: value[f"idle_by_cause_ns.{cause}"] for cause in idle},
     )
-    return lane, evidence
+    return gpu, evidence
 
 
-def _remarks(
+def _warnings(
     reference: Case, findings: list[Finding], about: dict[str, Evidence], unclaimed: str
 ) -> list[str]:
     e = reference.explanation
-    remarks = [e.steps.message]
+    assumptions = [e.steps.message]
     if e.set_aside:
-        remarks.append(e.set_aside)
+        assumptions.append(e.set_aside)
     if e.coverage.gpu < _NEARLY_ALL or e.coverage.time < _NEARLY_ALL:
-        remarks.append(filled(_OUTSIDE, about.values(), {}))
-    remarks += rank_remarks(reference.job.view.collectives, findings, about)
-    if measured := measured_remark(reference):
-        remarks.append(filled(measured, about.values(), {}))
+        assumptions.append(filled(_OUTSIDE, about.values(), {}))
+    assumptions += rank_warnings(reference.job.view.collectives, findings, about)
+    if measured := measured_warning(reference):
+        assumptions.append(filled(measured, about.values(), {}))
     idle = about["idle_share"].value
     unrecorded = (
         unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
     ) / reference.step_ns
     for template in (
-        *unrecorded_remarks(reference),
-        own_wait_remark(reference),
-        unexplained_remark(reference),
+        *unrecorded_warnings(reference),
+        own_wait_warning(reference),
+        unexplained_warning(reference),
     ):
         if template:
-            remarks.append(filled(template, about.values(), {}))
+            assumptions.append(filled(template, about.values(), {}))
     if unclaimed:
-        remarks.append(filled(unclaimed, about.values(), {}))
+        assumptions.append(filled(unclaimed, about.values(), {}))
     elif not findings and idle - unrecorded > _NOTABLE:
-        remarks.append(
+        assumptions.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"
         )
-    return remarks
+    return assumptions

@@ -25,12 +25,12 @@ ACCOUNTED: Final = (
 def places(case: Case) -> dict[str, str]:
     """What the places of a figure's statement stand for on one device."""
     e = case.explanation
-    process = f"process_id = {e.lane.process_id}"
+    process = f"process_id = {e.gpu.process_id}"
     if case.several_traces:
         process = f"rank = {case.device.trace_rank} AND {process}"
     return {
         "process": process,
-        "lane": f"{process} AND device = {e.lane.device}",
+        "gpu": f"{process} AND device = {e.gpu.device}",
         "window": f"start_ns >= {e.begin_ns} AND start_ns < {e.end_ns}",
     }
 
@@ -48,8 +48,8 @@ def _counts_rows(sql: str) -> bool:
     return sql.count("SELECT") == 1 and " GROUP BY " not in sql
 
 
-STEADY_STEPS: Final = "(SELECT count(*) FROM step WHERE steady AND {lane})"
-STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+STEADY_STEPS: Final = "(SELECT count(*) FROM step WHERE steady AND {gpu})"
+STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE steady AND {gpu}"
 """Mean steady step, ns."""
 
 
@@ -57,26 +57,26 @@ def idle_time_sql(cause: str) -> str:
     """Idle time charged to a cause, ns a step."""
     return (
         f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT FROM idle_gap "
-        f"WHERE cause = '{cause}' AND {{lane}}"
+        f"WHERE cause = '{cause}' AND {{gpu}}"
     )
 
 
 def predicted_sql(column: str, cause: str) -> str:
     """One column of the prediction for a cause."""
-    return f"SELECT {column} FROM prediction WHERE cause = '{cause}' AND {{lane}}"
+    return f"SELECT {column} FROM prediction WHERE cause = '{cause}' AND {{gpu}}"
 
 
 def job_figures(case: Case) -> list[Figure]:
     """Figures about the whole result, of its reference device."""
-    steady = "FROM step WHERE steady AND {lane}"
+    steady = "FROM step WHERE steady AND {gpu}"
     return [
-        Figure("steps", "count", "SELECT count(*) FROM step WHERE {lane}"),
+        Figure("steps", "count", "SELECT count(*) FROM step WHERE {gpu}"),
         Figure("steady_steps", "count", f"SELECT count(*) {steady}"),
         Figure(
             "warmup_steps",
             "count",
-            "SELECT count(*) FROM step WHERE NOT steady AND {lane} AND step < "
-            "(SELECT min(step) FROM step WHERE steady AND {lane})",
+            "SELECT count(*) FROM step WHERE NOT steady AND {gpu} AND step < "
+            "(SELECT min(step) FROM step WHERE steady AND {gpu})",
         ),
         Figure("mean_step_ns", "ns", STEP_SQL),
         Figure("median_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT {steady}"),
@@ -96,9 +96,9 @@ def job_figures(case: Case) -> list[Figure]:
     ]
 
 
-_STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {lane}) AS w"
+_STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {gpu}) AS w"
 _DEVICE_SPAN: Final = (
-    "(SELECT min(start_ns) AS first, max(end_ns) AS last FROM gpu_op WHERE {lane}) AS d"
+    "(SELECT min(start_ns) AS first, max(end_ns) AS last FROM gpu_op WHERE {gpu}) AS d"
 )
 _HELD: Final = "greatest(0, least(end_ns, w.e) - greatest(start_ns, w.b))"
 
@@ -110,7 +110,7 @@ def coverage_figures() -> list[Figure]:
             "coverage_gpu",
             "share",
             f"SELECT coalesce(sum({_HELD}) / nullif(sum(end_ns - start_ns), 0), 1) "
-            f"FROM gpu_op, {_STEPS_SPAN} WHERE {{lane}}",
+            f"FROM gpu_op, {_STEPS_SPAN} WHERE {{gpu}}",
         ),
         Figure(
             "coverage_time",
@@ -135,7 +135,7 @@ def coverage_figures() -> list[Figure]:
                 f"outside_{name}_ns",
                 "ns",
                 f"SELECT coalesce(sum(end_ns - start_ns - {_HELD}), 0)::BIGINT "
-                f"FROM gpu_op, {_STEPS_SPAN} WHERE {{lane}} AND {which}",
+                f"FROM gpu_op, {_STEPS_SPAN} WHERE {{gpu}} AND {which}",
             )
             for name, which in (
                 ("kernels", "kind IN ('kernel', 'graph')"),
@@ -147,12 +147,12 @@ def coverage_figures() -> list[Figure]:
 
 def accounting_figures(case: Case, causes: list[str]) -> list[Figure]:
     """Figures of one device's accounting; their names begin with the rank and device."""
-    name = f"rank{case.rank}.device{case.explanation.lane.device}"
+    name = f"rank{case.rank}.device{case.explanation.gpu.device}"
     sums = [
         Figure(
             f"{name}.{column}",
             "ns",
-            f"SELECT sum({column})::BIGINT FROM step WHERE steady AND {{lane}}",
+            f"SELECT sum({column})::BIGINT FROM step WHERE steady AND {{gpu}}",
         )
         for column in ACCOUNTED
     ]
@@ -161,7 +161,7 @@ def accounting_figures(case: Case, causes: list[str]) -> list[Figure]:
             f"{name}.idle_by_cause_ns.{cause}",
             "ns",
             f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' "
-            "AND {lane}",
+            "AND {gpu}",
         )
         for cause in causes
     ]

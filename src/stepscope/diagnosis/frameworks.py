@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection
 
@@ -24,9 +24,9 @@ _INSTEAD: Final = {captures.STACKS: captures.SAMPLES}
 _OF_STEPS: Final = re.compile(r" --steps \d+")
 
 
-def is_jax(lane: Lane) -> bool:
+def is_jax(gpu: GpuTimeline) -> bool:
     """Whether a device's process runs programs of XLA."""
-    return bool(lane.host.ranges.matches("name", _XLA).any())
+    return bool(gpu.host.ranges.matches("name", _XLA).any())
 
 
 def in_jax(*advice: str) -> Callable[[Detect], Detect]:
@@ -40,11 +40,13 @@ def in_jax(*advice: str) -> Callable[[Detect], Detect]:
         @wraps(detect)
         def detected(case: Case) -> Detection | None:
             found = detect(case)
-            if found is None or not is_jax(case.explanation.lane):
+            if found is None or not is_jax(case.explanation.gpu):
                 return found
             capture = found.next_capture
             return replace(
-                found, do=list(advice), next_capture=_INSTEAD.get(capture or "", capture)
+                found,
+                recommendations=list(advice),
+                next_capture=_INSTEAD.get(capture or "", capture),
             )
 
         return detected

@@ -7,7 +7,7 @@ from typing import Literal
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.diagnosis.tool_cost import doubtful_ns
+from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
 from stepscope.kernels.view import Repair
 from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
 
@@ -31,7 +31,7 @@ def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
         if repair is None:
             continue
         total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
-        ids = each.explanation.lane.ops["id"][repair.rows]
+        ids = each.explanation.gpu.ops["id"][repair.rows]
         rank = each.rank if len(cases) > 1 else None
         if repair.replaced:
             a_step = total // each.explanation.n_steady
@@ -48,7 +48,7 @@ def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
 
 def repair_figures(cause: str) -> list[Figure]:
     """Kernels that a repair changes: how many, their time, and the time they are left with."""
-    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+    rows = f"FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
     return [
         Figure(
             "kernels_per_step",
@@ -72,7 +72,7 @@ def saved_time_sql(cause: str) -> str:
     """What the repair of a cause's kernels saves, ns a step."""
     return (
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
-        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{lane}}"
+        f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
     )
 
 
@@ -81,12 +81,12 @@ def detection(
     cause: str,
     repair: Repair,
     *,
-    says: str,
-    do: list[str],
+    message: str,
+    recommendations: list[str],
     figures: list[Figure] | None = None,
     texts: dict[str, str] | None = None,
     next_capture: str | None = None,
-    unsure_ns: float = 0.0,
+    uncertain_ns: float = 0.0,
     absorbs: frozenset[tuple[str, int]] = frozenset(),
 ) -> Detection:
     """A detection whose time is what the repair saves.
@@ -95,13 +95,13 @@ def detection(
         case: the device.
         cause: public id.
         repair: the repair.
-        says: the sentence's predicate, a template.
-        do: what to change, most effective first.
+        message: the sentence's predicate, a template.
+        recommendations: what to change, most effective first.
         figures: evidence beyond the repair itself.
         texts: names that the sentence uses.
         next_capture: a command that would sharpen the finding; by default the capture that names
             the line, where the trace has no lines.
-        unsure_ns: further time that may belong to it, ns a step.
+        uncertain_ns: further time that may belong to it, ns a step.
         absorbs: (cause, rank) of findings that are symptoms of this one.
     """
     kernels = case.explanation.kernels
@@ -111,10 +111,10 @@ def detection(
     return Detection(
         time_ns=saved,
         direct_ns=min(least, saved),
-        unsure_ns=max(most - saved, 0.0) + unsure_ns,
-        doubt_ns=doubtful_ns(case, kernels.per_step(repair.total_idle_ns)),
-        says=says,
-        do=do,
+        uncertain_ns=max(most - saved, 0.0) + uncertain_ns,
+        overhead_ns=uncertain_overhead_ns(case, kernels.per_step(repair.total_idle_ns)),
+        message=message,
+        recommendations=recommendations,
         figures=[*repair_figures(cause), *(figures or [])],
         where=located(place),
         texts=texts or {},

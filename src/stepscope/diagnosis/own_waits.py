@@ -10,7 +10,7 @@ from stepscope.diagnosis.evidence import STEADY_STEPS, idle_time_sql
 _MOSTLY: Final = 0.8
 """Share of the waiting from which on the rest is not worth a finding."""
 
-_WORTH_A_REMARK: Final = 0.02
+_WORTH_A_WARNING: Final = 0.02
 """Idle time from which on these waits are spoken of, as a share of the step."""
 
 
@@ -22,9 +22,9 @@ def mostly_of_ddp(case: Case) -> bool:
 
 
 def own_wait_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`own_wait_remark`; none where it has nothing to say."""
+    """Figures of :func:`own_wait_warning`; none where it has nothing to say."""
     idle = case.idle_ns("host_sync")
-    if idle < _WORTH_A_REMARK * case.step_ns or not mostly_of_ddp(case):
+    if idle < _WORTH_A_WARNING * case.step_ns or not mostly_of_ddp(case):
         return []
     return [
         Figure("own_wait_idle_ns_per_step", "ns_per_step", idle_time_sql("host_sync")),
@@ -37,7 +37,7 @@ def own_wait_figures(case: Case) -> list[Figure]:
     ]
 
 
-def own_wait_remark(case: Case) -> str:
+def own_wait_warning(case: Case) -> str:
     """Whose waits these are, a template over :func:`own_wait_figures`."""
     if not own_wait_figures(case):
         return ""

@@ -90,8 +90,8 @@ def simulated(
         return None
     found = simulation.predict([change, *detection.also])
     step: float = found.step_ns + detection.added_ns
-    if detection.credit_ns is not None:
-        step = max(step, case.step_ns - detection.credit_ns)
+    if detection.max_gain_ns is not None:
+        step = max(step, case.step_ns - detection.max_gain_ns)
     high = found.high_ns + detection.added_ns
     return Predicted(step, min(found.low_ns, step), max(high, step), found.replay_error)
 
@@ -115,7 +115,7 @@ def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
         floor = 0.0 if detection.repair else _floor(case, cause_id)
     predicted = max(floor, step - time) + detection.added_ns
     least = floor if detection.least_floor_ns is None else detection.least_floor_ns
-    low = max(least, step - time - detection.unsure_ns)
+    low = max(least, step - time - detection.uncertain_ns)
     high = min(step, step - detection.direct_ns + detection.added_ns)
     return Predicted(predicted, min(low, predicted), max(high, predicted))
 
@@ -156,8 +156,8 @@ def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> 
     found = [
         {
             "rank": case.rank,
-            "process_id": case.explanation.lane.process_id,
-            "device": case.explanation.lane.device,
+            "process_id": case.explanation.gpu.process_id,
+            "device": case.explanation.gpu.device,
             "cause": cause,
             "time_ns": round(detection.time_ns),
             "step_ns": round(case.step_ns),

@@ -93,7 +93,7 @@ class Ranked:
             before, after = self.predicted.unrecorded
             gain = max(gain, before - after)
         time = self.detection.time_ns
-        return gain * (1 - min(self.detection.doubt_ns / time, 1.0)) if time else 0.0
+        return gain * (1 - min(self.detection.overhead_ns / time, 1.0)) if time else 0.0
 
 
 def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:

@@ -124,7 +124,7 @@ class ProfilerOverhead(msgspec.Struct, frozen=True):
     how: Literal["unrecorded steps", "estimated"]
 
 
-class LaneAccounting(msgspec.Struct, frozen=True):
+class DeviceAccounting(msgspec.Struct, frozen=True):
     """One device's steady window, ns in total: the accounting identity and idle time by cause.
 
     Attributes:
@@ -285,7 +285,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     schema: str
     trace: TraceSummary
     step_ns: StepTime
-    accounting: list[LaneAccounting]
+    accounting: list[DeviceAccounting]
     verdict: str
     findings: list[Finding]
     warnings: list[str]

@@ -17,7 +17,7 @@ from stepscope.intervals.algebra import Intervals, intersect, total, union
 
 Detect = Callable[[Case], Detection | None]
 
-_SAYS: Final = {
+_MESSAGE: Final = {
     "runnable": (
         "for {thread_runnable_ns} of it the thread wanted a CPU and got none, because others were "
         "using them",
@@ -52,17 +52,17 @@ def with_thread_states(cause: str) -> Callable[[Detect], Detect]:
 
 
 def _with_states(case: Case, cause: str, found: Detection) -> Detection:
-    thread = case.explanation.lane.host.main_thread
+    thread = case.explanation.gpu.host.main_thread
     idle = _idle(case, cause)
-    for state, (says, do) in _SAYS.items():
+    for state, (message, recommendations) in _MESSAGE.items():
         spent = total(intersect(idle, _in_state(case, thread, state)))
         if 2 * spent <= total(idle):
             continue
         figure = Figure(f"thread_{state}_ns", "ns_per_step", _sql(cause, thread, state))
         return replace(
             found,
-            says=f"{found.says}; {says}",
-            do=[do, *found.do],
+            message=f"{found.message}; {message}",
+            recommendations=[recommendations, *found.recommendations],
             figures=[*found.figures, figure],
         )
     return found
@@ -79,7 +79,7 @@ def _in_state(case: Case, thread: int, state: str) -> Intervals:
         "thread_state", "process_id", "thread_id", "start_ns", "end_ns", "state"
     )
     mine = rows.equals("state", state) & (rows["thread_id"] == thread)
-    mine &= rows["process_id"] == case.explanation.lane.process_id
+    mine &= rows["process_id"] == case.explanation.gpu.process_id
     return union(rows["start_ns"][mine], rows["end_ns"][mine])
 
 
@@ -87,7 +87,7 @@ def _sql(cause: str, thread: int, state: str) -> str:
     return (
         "SELECT round(coalesce(sum(least(g.end_ns, t.end_ns) - greatest(g.start_ns, t.start_ns)), "
         f"0) / {STEADY_STEPS})::BIGINT FROM (SELECT start_ns, end_ns FROM idle_gap WHERE cause = "
-        f"'{cause}' AND {{lane}}) g JOIN (SELECT start_ns, end_ns FROM thread_state WHERE state = "
+        f"'{cause}' AND {{gpu}}) g JOIN (SELECT start_ns, end_ns FROM thread_state WHERE state = "
         f"'{state}' AND thread_id = {thread} AND {{process}}) t ON t.start_ns < g.end_ns AND "
         "t.end_ns > g.start_ns"
     )

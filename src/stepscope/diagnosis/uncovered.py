@@ -36,13 +36,13 @@ class Uncovered:
     Attributes:
         rank: rank of the device.
         share: its part of the steady steps.
-        says: why nothing is named, a sentence; a template for ``figures``.
+        message: why nothing is named, a sentence; a template for ``figures``.
         figures: the evidence.
     """
 
     rank: int
     share: float
-    says: str
+    message: str
     figures: list[Figure]
 
 
@@ -65,23 +65,23 @@ def uncovered_communication(cases: Sequence[Case], found: Iterable[str]) -> Unco
         return None
     c = worst.job.view.collectives
     late = c.lateness if c is not None else None
-    says = (
+    message = (
         "communication runs with no compute beside it for {uncovered_share} of the step of rank "
         f"{worst.rank}, and no cause of it is named: "
     )
     if c is None or c.alone:
-        says += (
+        message += (
             "the capture of one rank cannot tell moving data from waiting for a late rank; give "
             "the captures of all ranks together"
         )
     elif not c.matched.complete:
-        says += "ranks are missing that the others may have waited for"
+        message += "ranks are missing that the others may have waited for"
     elif late is not None and late.common:
-        says += "all ranks suffer alike from what makes one of them late"
+        message += "all ranks suffer alike from what makes one of them late"
     elif any(pace.recording_ns for pace in c.paces):
-        says += "recording slows the hosts, and not all of them alike, which may be all of it"
+        message += "recording slows the hosts, and not all of them alike, which may be all of it"
     else:
-        says += "neither a late rank nor a transfer that other work waited for explains it"
+        message += "neither a late rank nor a transfer that other work waited for explains it"
     return Uncovered(
-        worst.rank, share(worst), says, [Figure("uncovered_share", "share", SHARE_SQL)]
+        worst.rank, share(worst), message, [Figure("uncovered_share", "share", SHARE_SQL)]
     )

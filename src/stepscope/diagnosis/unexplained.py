@@ -14,7 +14,7 @@ from stepscope.diagnosis.unrecorded import unrecorded_ns
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
 _ID: Final = "unexplained"
@@ -43,7 +43,7 @@ _SHARED: Final = (
 )
 
 
-_SAYS: Final = (
+_MESSAGE: Final = (
     "the GPU idles {unexplained_ns_per_step} a step ({unexplained_share} of it) for reasons that "
     "the capture does not hold, in {unexplained_gaps_per_step} pauses a step of up to "
     "{longest_unexplained_ns}"
@@ -51,11 +51,11 @@ _SAYS: Final = (
 
 
 def unexplained_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unexplained_remark`; none where it has nothing to say."""
+    """Figures of :func:`unexplained_warning`; none where it has nothing to say."""
     unrecorded = unrecorded_ns(case, BUSY) + unrecorded_ns(case, HOLE)  # has a remark of its own
     if case.idle_ns(_ID) - unrecorded < WORTH_A_REMARK * case.step_ns:
         return []
-    of_it = f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}"
+    of_it = f"FROM idle_gap WHERE cause = '{_ID}' AND {{gpu}}"
     time = idle_time_sql(_ID)
     return [
         Figure("unexplained_ns_per_step", "ns_per_step", time),
@@ -67,7 +67,7 @@ def unexplained_figures(case: Case) -> list[Figure]:
     ]
 
 
-def unexplained_remark(case: Case) -> str:
+def unexplained_warning(case: Case) -> str:
     """Where that time lies and which capture would tell, a template over its figures."""
     if not unexplained_figures(case):
         return ""
@@ -86,18 +86,18 @@ def unexplained_remark(case: Case) -> str:
         if name
     ]
     known += [
-        said
-        for said in (
+        stated
+        for stated in (
             _before(case, segments["op"][rows], end - start),
             _during(case, start, end),
         )
-        if said
+        if stated
     ]
     anywhere = not _before(case, segments["op"][rows], end - start)
     if anywhere and _equally_long(end - start):
-        return f"{_SAYS}; {_SHARED}"
+        return f"{_MESSAGE}; {_SHARED}"
     lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
-    return f"{_SAYS}{lies}; to know more: {_capture(case, rows)}"
+    return f"{_MESSAGE}{lies}; to know more: {_capture(case, rows)}"
 
 
 def _equally_long(length: IntArray) -> bool:
@@ -117,7 +117,7 @@ def _named(name: str) -> str:
 
 def _before(case: Case, op: IntArray, weight: IntArray) -> str:
     """The operation that the device waits for, where one ends most of the time."""
-    ops = case.explanation.lane.ops
+    ops = case.explanation.gpu.ops
     known = op >= 0
     if not known.any():
         return ""
@@ -133,7 +133,7 @@ def _before(case: Case, op: IntArray, weight: IntArray) -> str:
 
 def _during(case: Case, start: IntArray, end: IntArray) -> str:
     """The call that the launching threads are in meanwhile, or that they are in none."""
-    host = case.explanation.lane.host
+    host = case.explanation.gpu.host
     api = host.api
     idle = union(start, end)
     whole = int((idle[1] - idle[0]).sum())
@@ -160,17 +160,17 @@ def _capture(case: Case, rows: IntArray) -> str:
     """The capture that would tell most."""
     e = case.explanation
     op = e.gaps.segments["op"][rows]
-    launched = e.lane.call[np.maximum(op, 0)] >= 0
+    launched = e.gpu.call[np.maximum(op, 0)] >= 0
     length = e.gaps.segments["end_ns"][rows] - e.gaps.segments["start_ns"][rows]
     unknown = int(length[(op < 0) | ~launched].sum())
-    if not len(e.lane.host.api) or 2 * unknown > int(length.sum()):
+    if not len(e.gpu.host.api) or 2 * unknown > int(length.sum()):
         return (
             f"{captures.PLAIN} (most of this work has no recorded launching call, so that nothing "
             "says whether the host or the device was late)"
         )
-    if e.lane.ops.equals("kind", "graph").any() or (e.lane.ops["graph_id"] >= 0).any():
+    if e.gpu.ops.equals("kind", "graph").any() or (e.gpu.ops["graph_id"] >= 0).any():
         return captures.WAITS_AND_NODES
-    waits = e.lane.host.os_calls
+    waits = e.gpu.host.os_calls
     if not len(waits) or not waits.matches("name", words.WAIT_CALL).any():
         return captures.WAITS
     return captures.SAMPLES

@@ -8,10 +8,10 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.gaps.unrecorded import BUSY, HOLE
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
-_WORTH_A_REMARK: Final = 0.05
+_WORTH_A_WARNING: Final = 0.05
 """Share of the step from which on it is spoken of."""
 
 
@@ -24,14 +24,14 @@ def unrecorded_ns(case: Case, kind: str) -> float:
 
 
 def unrecorded_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unrecorded_remarks`; none where it has nothing to say."""
+    """Figures of :func:`unrecorded_warnings`; none where it has nothing to say."""
     figures = []
     for kind, name in ((BUSY, "busy_unrecorded_ns"), (HOLE, "hole_ns")):
-        if unrecorded_ns(case, kind) >= _WORTH_A_REMARK * case.step_ns:
+        if unrecorded_ns(case, kind) >= _WORTH_A_WARNING * case.step_ns:
             figures.append(Figure(name, "ns", _SQL.format(kind=kind)))
             call = _waiting(case, kind)
             if call >= 0:
-                api = case.explanation.lane.host.api
+                api = case.explanation.gpu.host.api
                 figures.append(
                     Figure(
                         "waiting_call_ns",
@@ -43,29 +43,29 @@ def unrecorded_figures(case: Case) -> list[Figure]:
     return figures
 
 
-def unrecorded_remarks(case: Case) -> list[str]:
+def unrecorded_warnings(case: Case) -> list[str]:
     """What the record does not hold, as templates over :func:`unrecorded_figures`."""
-    said = []
+    stated = []
     names = {figure.name for figure in unrecorded_figures(case)}
     if "busy_unrecorded_ns" in names:
-        said.append(_busy_words(case))
+        stated.append(_busy_words(case))
     if "hole_ns" in names:
-        said.append(
+        stated.append(
             "for {hole_ns} between two stretches of GPU work neither a call nor an operator nor a "
             "sample of the program was recorded: nothing was recorded there, and what the program "
             "did cannot be told"
         )
-    return said
+    return stated
 
 
 def _busy_words(case: Case) -> str:
     """Which stream was busy with work that was not recorded, a template."""
-    lane = case.explanation.lane
+    gpu = case.explanation.gpu
     rows = _rows(case, BUSY)
     op = int(case.explanation.unrecorded.op[rows[0]])
-    name = classify(lane.ops.text("name", op)).label.replace("{", "(").replace("}", ")")
+    name = classify(gpu.ops.text("name", op)).label.replace("{", "(").replace("}", ")")
     words = (
-        f"for {{busy_unrecorded_ns}} stream {int(lane.ops['stream'][op])} was busy with work that "
+        f"for {{busy_unrecorded_ns}} stream {int(gpu.ops['stream'][op])} was busy with work that "
         f"is not recorded: {name!r}, the first recorded operation there, had been launched before, "
         "and nothing is recorded on the device meanwhile. That work was launched before the "
         "recording began; this is no idle time of the program's doing"
@@ -78,7 +78,7 @@ def _busy_words(case: Case) -> str:
 def busy_call(case: Case) -> str:
     """The call in which the host waits for the busy stream; empty where it does not wait."""
     call = _waiting(case, BUSY)
-    return case.explanation.lane.host.api.text("name", call) if call >= 0 else ""
+    return case.explanation.gpu.host.api.text("name", call) if call >= 0 else ""
 
 
 def _rows(case: Case, kind: str) -> IntArray:
@@ -98,5 +98,5 @@ def _waiting(case: Case, kind: str) -> int:
 
 _SQL: Final = (
     "SELECT coalesce(sum(end_ns - start_ns), 0)::BIGINT FROM host_event "
-    "WHERE cause = 'unexplained' AND evidence = '{kind}' AND {{lane}}"
+    "WHERE cause = 'unexplained' AND evidence = '{kind}' AND {{gpu}}"
 )

@@ -41,15 +41,15 @@ _AMD_KERNEL: Final = re.compile(
 
 def vendor_of(case: Case) -> Vendor:
     """Who made the device of a case: by its name, else by calls of its host, else by kernels."""
-    lane = case.explanation.lane
+    gpu = case.explanation.gpu
     for pattern, vendor in _DEVICE:
         if pattern.search(case.explanation.kernels.device[0] or ""):
             return vendor
-    called = lane.host.api.texts.get("name", [])
+    called = gpu.host.api.texts.get("name", [])
     for pattern, vendor in _CALL:
         if any(pattern.search(name) for name in called):
             return vendor
-    if any(_AMD_KERNEL.search(name) for name in lane.ops.texts["name"]):
+    if any(_AMD_KERNEL.search(name) for name in gpu.ops.texts["name"]):
         return Vendor.AMD
     return Vendor.UNKNOWN
 
@@ -80,7 +80,7 @@ def next_capture(command: str | None, case: Case) -> str | None:
         return command
     if _INSIDE_KERNELS.search(command):
         return _inside_kernels(command, vendor)
-    if vendor is Vendor.AMD and is_jax(case.explanation.lane):
+    if vendor is Vendor.AMD and is_jax(case.explanation.gpu):
         return _OF_ALL_AMD
     # what threads do is told by Python functions there; without such a wish they only cost time
     return TORCH_STACKS if re.search(r"--waits|--sample|osrt|--cpuctxsw", command) else TORCH

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from stepscope.diagnosis.profiler_overhead_figures import OVERHEAD_NAMES
 from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.diagnosis.tool_cost import OVERHEAD_NAMES
 from stepscope.trace.errors import InputError, UsageError
 
 _EARLIER: Final = "stepscope.diagnosis/1"
@@ -103,7 +103,11 @@ def decoded(report: bytes) -> Diagnosis:
         ) from error
 
 
-_RENAMED: Final = {"says": "message", "do": "recommendations", "because": "root_cause"}
+_RENAMED: Final = {
+    "message": "message",
+    "recommendations": "recommendations",
+    "because": "root_cause",
+}
 
 
 def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
@@ -120,8 +124,8 @@ def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
         return {_RENAMED.get(name, name): item for name, item in value.items()}
 
     upgraded = dict(report)
-    if "remarks" in upgraded:
-        upgraded["warnings"] = upgraded.pop("remarks")
+    if "warnings" in upgraded:
+        upgraded["warnings"] = upgraded.pop("warnings")
     for finding in (found := renamed(report.get("findings"))) or []:
         if isinstance(finding, dict) and "inside" in finding:
             finding["inside"] = renamed(finding["inside"])
@@ -164,9 +168,9 @@ def _comparisons(
         names = next((n for n in OVERHEAD_NAMES if shown.issuperset(n)), OVERHEAD_NAMES[0])
         values = (cost.measured_ns, cost.low_ns, cost.high_ns)
         stated |= dict(zip(names, values, strict=True))
-    for lane in diagnosis.accounting:
-        name = f"rank{lane.rank}.device{lane.device}"
-        values = msgspec.to_builtins(lane)
+    for gpu in diagnosis.accounting:
+        name = f"rank{gpu.rank}.device{gpu.device}"
+        values = msgspec.to_builtins(gpu)
         causes = values.pop("idle_by_cause_ns")
         stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
         stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}

@@ -24,9 +24,9 @@ def in_inference(*advice: str) -> Callable[[Detect], Detect]:
         def detected(case: Case) -> Detection | None:
             found = detect(case)
             e = case.explanation
-            if found is None or not e.workload.infers or is_jax(e.lane):
+            if found is None or not e.workload.infers or is_jax(e.gpu):
                 return found
-            return replace(found, do=list(advice))
+            return replace(found, recommendations=list(advice))
 
         return detected
 

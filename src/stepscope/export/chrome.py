@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.export.pieces import CHUNK, Arrows, Piece, launches, pieces
+from stepscope.export.pieces import CHUNK, Flows, Piece, launches, pieces
 from stepscope.intervals.distinct import distinct_values
 from stepscope.timeline.classes import CLASSES
 from stepscope.timeline.timeline import Timeline
@@ -34,7 +34,7 @@ def write(timeline: Timeline) -> Iterator[bytes]:
 
 def _events(timeline: Timeline) -> Iterator[str]:
     """Events as JSON, many at a time."""
-    arrows = launches(timeline)
+    flows = launches(timeline)
     groups: dict[str, int] = {}
     thread = 0
     for track in timeline.tracks:
@@ -60,11 +60,11 @@ def _events(timeline: Timeline) -> Iterator[str]:
             thread += 1
             yield _named("thread_name", process, thread, piece_.title)
             yield _sorted("thread_sort_index", process, thread, thread)
-            yield from _slices(timeline, piece_, process, thread, arrows.get(track.id))
+            yield from _slices(timeline, piece_, process, thread, flows.get(track.id))
 
 
 def _slices(
-    timeline: Timeline, piece: Piece, process: int, thread: int, arrows: Arrows | None
+    timeline: Timeline, piece: Piece, process: int, thread: int, flows: Flows | None
 ) -> Iterator[str]:
     content = piece.track.slices
     texts = timeline.names.texts
@@ -73,8 +73,8 @@ def _slices(
     place = f'"pid":{process},"tid":{thread}'
     head = f'{{"ph":"X",{place},"ts":'
     launch = f',{place},"name":"launch","cat":"launch","id":'
-    if arrows is not None:
-        launch = ',\n{"ph":"s"' + launch if arrows.leaves else ',\n{"ph":"f","bp":"e"' + launch
+    if flows is not None:
+        launch = ',\n{"ph":"s"' + launch if flows.leaves else ',\n{"ph":"f","bp":"e"' + launch
     for at in range(0, len(piece.rows), CHUNK):
         rows = piece.rows[at : at + CHUNK]
         numbers = content.name[rows]
@@ -93,8 +93,8 @@ def _slices(
                 strict=True,
             )
         ]
-        if arrows is not None:
-            of_rows = arrows.number[rows]
+        if flows is not None:
+            of_rows = flows.number[rows]
             for i in np.flatnonzero(of_rows >= 0).tolist():
                 made[i] += f'{launch}{of_rows[i]},"ts":{_us(start[i])}}}'
         yield ",\n".join(made)

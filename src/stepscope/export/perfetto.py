@@ -76,8 +76,8 @@ def _track(uuid: int, name: str, parent: int, rank: int, *, counter: bool = Fals
 
 def write(timeline: Timeline) -> Iterator[bytes]:
     """The file, in parts."""
-    arrows = launches(timeline)
-    told: set[int] = set()
+    flows = launches(timeline)
+    facts: set[int] = set()
     groups: dict[str, int] = {}
     yield _packet(number(_FLAGS, _CLEARED))
     uuid = 0
@@ -97,8 +97,8 @@ def write(timeline: Timeline) -> Iterator[bytes]:
                     number(_TIMESTAMP, at) + message(_EVENT, head + _double(_COUNTER, value))
                 )
             continue
-        names = [n for n in content.names().tolist() if n not in told]
-        told.update(names)
+        names = [n for n in content.names().tolist() if n not in facts]
+        facts.update(names)
         interned = b"".join(
             message(
                 _EVENT_NAMES,
@@ -108,7 +108,7 @@ def write(timeline: Timeline) -> Iterator[bytes]:
         )
         if interned:
             yield _packet(message(_INTERNED, interned) + number(_FLAGS, _NEEDS))
-        of_track = arrows.get(track.id)
+        of_track = flows.get(track.id)
         for piece in pieces(timeline, track):
             uuid += 1
             yield _track(uuid, piece.title, groups[group], uuid)

@@ -151,7 +151,7 @@ def begins_and_ends(slices: Slices, rows: IntArray) -> tuple[IntArray, BoolArray
 
 
 @dataclass(frozen=True)
-class Arrows:
+class Flows:
     """Launch arrows of one track.
 
     Attributes:
@@ -163,9 +163,9 @@ class Arrows:
     leaves: bool
 
 
-def launches(timeline: Timeline) -> dict[int, Arrows]:
+def launches(timeline: Timeline) -> dict[int, Flows]:
     """Arrows from launch to kernel, by number of the track."""
-    found: dict[int, Arrows] = {}
+    found: dict[int, Flows] = {}
     number = 0
     for source in timeline.sources:
         gpu = source.read("gpu_op", "id", "process_id", "correlation_id", "start_ns")
@@ -184,11 +184,11 @@ def launches(timeline: Timeline) -> dict[int, Arrows]:
         of_call[api["id"][call[ops]]] = numbers
         number += len(ops)
         for track in timeline.tracks:
-            if track.member != source.member:
+            if track.rank_trace != source.rank_trace:
                 continue
             is_op = track.table == "gpu_op" and track.stream >= 0
             if not is_op and track.table != "api_call":
                 continue
-            arrows = of_op if is_op else of_call
-            found[track.id] = Arrows(arrows[timeline.track(track.id).slices.id], not is_op)
+            flows = of_op if is_op else of_call
+            found[track.id] = Flows(flows[timeline.track(track.id).slices.id], not is_op)
     return found

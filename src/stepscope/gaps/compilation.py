@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import among, with_first
@@ -50,7 +50,7 @@ class FirstCalls:
 
     Attributes:
         call: row of ``host.api``.
-        op: row of ``lane.ops`` that a launch enqueued; -1 for other calls.
+        op: row of ``GPU.ops`` that a launch enqueued; -1 for other calls.
     """
 
     call: IntArray
@@ -66,22 +66,22 @@ FIRST_EVIDENCE: Final = (FIRST_LAUNCH, FIRST_CALL)
 """How the ``host_event`` table tells these calls from what else compiles."""
 
 
-def first_calls(lane: Lane) -> FirstCalls:
+def first_calls(gpu: GpuTimeline) -> FirstCalls:
     """The first launches and calls that loaded device code or initialised a library."""
-    api = lane.host.api
+    api = gpu.host.api
     none = np.empty(0, np.int64)
     if not len(api):
         return FirstCalls(none, none)
-    launch = _first_launches(lane)
-    kind = _first_of_kind(lane)
-    call = np.concatenate((lane.call[launch], kind))
+    launch = _first_launches(gpu)
+    kind = _first_of_kind(gpu)
+    call = np.concatenate((gpu.call[launch], kind))
     op = np.concatenate((launch, np.full(len(kind), -1, np.int64)))
     start, end = api["start_ns"][call], api["end_ns"][call]
-    rows = among(api["thread_id"][call], lane.host.launch_threads)
+    rows = among(api["thread_id"][call], gpu.host.launch_threads)
     # a wait for the device, or a tool that writes its records, makes any call long
     elsewhere = union(
-        np.concatenate((lane.busy[0], lane.host.overhead["start_ns"])),
-        np.concatenate((lane.busy[1], lane.host.overhead["end_ns"])),
+        np.concatenate((gpu.busy[0], gpu.host.overhead["start_ns"])),
+        np.concatenate((gpu.busy[1], gpu.host.overhead["end_ns"])),
     )
     rows &= overlap_per_window(elsewhere, start, end) <= (1 - _IDLE) * (end - start)
     order = np.flatnonzero(rows)
@@ -89,27 +89,27 @@ def first_calls(lane: Lane) -> FirstCalls:
     return FirstCalls(call[order], op[order])
 
 
-def _first_launches(lane: Lane) -> IntArray:
+def _first_launches(gpu: GpuTimeline) -> IntArray:
     """Operations whose kernel's name was never launched before, by a long call."""
-    api, ops = lane.host.api, lane.ops
-    launched = lane.is_kernel & (lane.call >= 0)
+    api, ops = gpu.host.api, gpu.ops
+    launched = gpu.is_kernel & (gpu.call >= 0)
     rows = np.flatnonzero(launched)
     if not len(rows):
         return rows
-    rows = rows[api.matches("name", _LAUNCH)[lane.call[rows]]]
-    took = (api["end_ns"] - api["start_ns"])[lane.call[rows]]
-    order = np.argsort(lane.enqueue_begin_ns[rows], kind="stable")
+    rows = rows[api.matches("name", _LAUNCH)[gpu.call[rows]]]
+    took = (api["end_ns"] - api["start_ns"])[gpu.call[rows]]
+    order = np.argsort(gpu.enqueue_begin_ns[rows], kind="stable")
     rows, took = rows[order], took[order]
     return rows[_long_firsts(ops["name"][rows], took)]
 
 
-def _first_of_kind(lane: Lane) -> IntArray:
+def _first_of_kind(gpu: GpuTimeline) -> IntArray:
     """Calls other than launches that are the first of their name, and long.
 
     An allocation may take long for its size. It counts where the later ones of its name are short,
     or before the first kernel was launched.
     """
-    api = lane.host.api
+    api = gpu.host.api
     rows = np.flatnonzero(~api.matches("name", _LAUNCH) & ~api.matches("name", _OTHER))
     took = (api["end_ns"] - api["start_ns"])[rows]
     firsts = rows[_long_firsts(api["name"][rows], took)]
@@ -117,7 +117,7 @@ def _first_of_kind(lane: Lane) -> IntArray:
         return firsts
     allocates = api.matches("name", words.ALLOCATION_CALL)[firsts]
     again = np.bincount(api["name"])[api["name"][firsts]] > 1
-    launches = lane.call[lane.is_kernel & (lane.call >= 0)]
+    launches = gpu.call[gpu.is_kernel & (gpu.call >= 0)]
     begun = api["start_ns"][launches].min() if len(launches) else np.iinfo(np.int64).max
     return firsts[~allocates | again | (api["start_ns"][firsts] < begun)]
 
@@ -150,7 +150,7 @@ _END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstanti
 
 
 def compile_time(
-    lane: Lane,
+    gpu: GpuTimeline,
     read: Reader,
     quiet: Intervals,
     second_step_ns: int,
@@ -160,7 +160,7 @@ def compile_time(
     """When the launching threads compile or load device code, calls that say so left out.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         quiet: the long silences of the launching threads, a disjoint set, ns.
         second_step_ns: from when on a kernel that was not seen before is new; in the first
@@ -169,12 +169,12 @@ def compile_time(
         input_time: when the launching threads are known to get input.
     """
     quiet_here = subtract(quiet, input_time)
-    parts = [_named(lane, read, quiet_here), _before_loading(lane, quiet), _captures(lane)]
-    parts.append(_before_new_kernels(lane, quiet, second_step_ns))
-    parts.append(_planning(lane, read, quiet))
-    parts.append(lane.host.loading)
+    parts = [_named(gpu, read, quiet_here), _before_loading(gpu, quiet), _captures(gpu)]
+    parts.append(_before_new_kernels(gpu, quiet, second_step_ns))
+    parts.append(_planning(gpu, read, quiet))
+    parts.append(gpu.host.loading)
     found = union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
-    api = lane.host.api
+    api = gpu.host.api
     calls = union(api["start_ns"][loading.call], api["end_ns"][loading.call])
     found = subtract(found, calls)
     start = np.concatenate((found[0], calls[0]))
@@ -182,8 +182,8 @@ def compile_time(
     return start[order], np.concatenate((found[1], calls[1]))[order]
 
 
-def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
-    host = lane.host
+def _named(gpu: GpuTimeline, read: Reader, quiet: Intervals) -> Intervals:
+    host = gpu.host
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def add(rows: Frame, hits: BoolArray) -> None:
@@ -204,54 +204,52 @@ def _named(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
                 hits = words.hits(rows, "name", words.is_compile_range)
             else:
                 hits = rows.matches("name", words.COMPILE_FUNCTION)
-            add(rows, hits & (rows["process_id"] == lane.process_id))
+            add(rows, hits & (rows["process_id"] == gpu.process_id))
     return np.concatenate(starts), np.concatenate(ends)
 
 
-def _before_loading(lane: Lane, quiet: Intervals) -> Intervals:
+def _before_loading(gpu: GpuTimeline, quiet: Intervals) -> Intervals:
     """Silences after which the thread's first real call loads a module."""
-    api = lane.host.api
+    api = gpu.host.api
     if not len(api):
         return quiet[0][:0], quiet[1][:0]
     loading = api.matches("name", words.MODULE_CALL)
-    real = ~api.matches("name", words.QUERY_CALL) & among(
-        api["thread_id"], lane.host.launch_threads
-    )
+    real = ~api.matches("name", words.QUERY_CALL) & among(api["thread_id"], gpu.host.launch_threads)
     rows = np.append(np.flatnonzero(real), len(api))
     following = rows[np.searchsorted(api["start_ns"][rows[:-1]], quiet[1])]
     hits = np.append(loading, False)[following]
     return quiet[0][hits], quiet[1][hits]
 
 
-def _before_new_kernels(lane: Lane, quiet: Intervals, second_step_ns: int) -> Intervals:
+def _before_new_kernels(gpu: GpuTimeline, quiet: Intervals, second_step_ns: int) -> Intervals:
     """Silences after which the first operation is a compiled kernel that was not seen before."""
-    ops = lane.ops
-    enqueued = lane.enqueue_begin_ns
+    ops = gpu.ops
+    enqueued = gpu.enqueue_begin_ns
     order = np.argsort(enqueued, kind="stable")
     first_of_name = np.zeros(len(ops), bool)
     first_of_name[order[with_first(ops["name"][order])[1]]] = True
-    new = first_of_name & lane.is_kernel & ops.matches("name", words.COMPILED_KERNEL)
+    new = first_of_name & gpu.is_kernel & ops.matches("name", words.COMPILED_KERNEL)
     new &= enqueued >= second_step_ns
     is_new: IntArray = np.append(new[order], False)
     hits = is_new[np.searchsorted(enqueued[order], quiet[1])].astype(bool)
     return quiet[0][hits], quiet[1][hits]
 
 
-def _planning(lane: Lane, read: Reader, quiet: Intervals) -> Intervals:
+def _planning(gpu: GpuTimeline, read: Reader, quiet: Intervals) -> Intervals:
     """Silences inside an operator whose library plans for each new shape."""
     rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
     if not len(rows):
         return quiet[0][:0], quiet[1][:0]
-    mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == lane.process_id)
-    mine &= among(rows["thread_id"], lane.host.launch_threads)
+    mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == gpu.process_id)
+    mine &= among(rows["thread_id"], gpu.host.launch_threads)
     held = union(rows["start_ns"][mine], rows["end_ns"][mine])
     hits = overlap_per_window(held, quiet[0], quiet[1]) >= _MOST * (quiet[1] - quiet[0])
     return quiet[0][hits], quiet[1][hits]
 
 
-def _captures(lane: Lane) -> Intervals:
+def _captures(gpu: GpuTimeline) -> Intervals:
     """From the begin of each capture of a CUDA graph to its end or its instantiation."""
-    api = lane.host.api
+    api = gpu.host.api
     none = np.empty(0, np.int64)
     if not len(api):
         return none, none

@@ -1,4 +1,4 @@
-"""Find where a thread waits for Python's global lock (the GIL).
+"""Find where a thread waits for the GIL (the GIL).
 
 PyTorch gives up the lock around every operator. While another Python thread computes, getting it
 back takes a whole switch interval, and again as long for each further thread that is served
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import inside
 from stepscope.intervals import complement, overlap_per_window, union
 from stepscope.intervals.algebra import EMPTY, Intervals, clip
@@ -90,7 +90,7 @@ NO_WAITS: Final = GilWaits(EMPTY, -1, 0.0)
 
 
 def gil_waits(
-    lane: Lane,
+    gpu: GpuTimeline,
     read: Reader,
     step_begin_ns: IntArray,
     begin_ns: int,
@@ -100,7 +100,7 @@ def gil_waits(
     """The waits for the lock inside ``[begin_ns, end_ns)``.
 
     Args:
-        lane: the device whose launching threads matter.
+        gpu: the device whose launching threads matter.
         read: gives tables as frames.
         step_begin_ns: when the host begins each step.
         begin_ns: begin of the window.
@@ -108,48 +108,48 @@ def gil_waits(
         input_time: when something says that a launching thread was getting input; a pause there
             may be the wait for a worker, and is no evidence.
     """
-    recorded = _recorded(lane, read)
+    recorded = _recorded(gpu, read)
     if recorded is not None:
         waits = clip(recorded, begin_ns, end_ns)
         return GilWaits(waits, RECORDED, _on_interval(waits)) if len(waits[0]) else NO_WAITS
-    pauses = _pauses(lane, begin_ns, end_ns)
-    timed = _timed_out(lane, pauses)
+    pauses = _pauses(gpu, begin_ns, end_ns)
+    timed = _timed_out(gpu, pauses)
     if timed is not None:
         return GilWaits(timed, TIMED_OUT, _on_interval(timed)) if len(timed[0]) else NO_WAITS
     middle = (pauses[0] + pauses[1]) // 2
     elsewhere = ~inside(input_time, middle)
-    return _pattern(lane, (pauses[0][elsewhere], pauses[1][elsewhere]), step_begin_ns)
+    return _pattern(gpu, (pauses[0][elsewhere], pauses[1][elsewhere]), step_begin_ns)
 
 
-def _recorded(lane: Lane, read: Reader) -> Intervals | None:
+def _recorded(gpu: GpuTimeline, read: Reader) -> Intervals | None:
     """Waits that the capture recorded; None where it did not record the lock."""
     rows = read("gil", "process_id", "thread_id", "start_ns", "end_ns", "state")
     if not len(rows):
         return None
-    mine = rows.equals("state", "waiting") & (rows["process_id"] == lane.process_id)
-    mine &= among(rows["thread_id"], lane.host.launch_threads)
+    mine = rows.equals("state", "waiting") & (rows["process_id"] == gpu.process_id)
+    mine &= among(rows["thread_id"], gpu.host.launch_threads)
     return union(rows["start_ns"][mine], rows["end_ns"][mine])
 
 
-def _pauses(lane: Lane, begin_ns: int, end_ns: int) -> Intervals:
+def _pauses(gpu: GpuTimeline, begin_ns: int, end_ns: int) -> Intervals:
     """Stretches of at least half a switch interval without a call on launching threads."""
-    api = lane.host.api
-    mine = among(api["thread_id"], lane.host.launch_threads)
+    api = gpu.host.api
+    mine = among(api["thread_id"], gpu.host.launch_threads)
     start, end = complement(union(api["start_ns"][mine], api["end_ns"][mine]), begin_ns, end_ns)
     long = end - start >= UNDER * SWITCH_NS
     return start[long], end[long]
 
 
-def _timed_out(lane: Lane, pauses: Intervals) -> Intervals | None:
+def _timed_out(gpu: GpuTimeline, pauses: Intervals) -> Intervals | None:
     """Pauses spent in waits that time out after the switch interval.
 
     None where such calls were not recorded at all, so that they cannot tell.
     """
-    calls = lane.host.os_calls
+    calls = gpu.host.os_calls
     if not len(calls):
         return None
     waiting = calls.matches("name", words.LOCK_WAIT_CALL)
-    waiting &= among(calls["thread_id"], lane.host.launch_threads)
+    waiting &= among(calls["thread_id"], gpu.host.launch_threads)
     length = calls["end_ns"] - calls["start_ns"]
     timed = waiting & (length >= JUST_UNDER * SWITCH_NS) & (length <= ONE_INTERVAL * SWITCH_NS)
     if not waiting.any():
@@ -164,7 +164,7 @@ def _timed_out(lane: Lane, pauses: Intervals) -> Intervals | None:
     return start[enough], end[enough]
 
 
-def _pattern(lane: Lane, pauses: Intervals, step_begin_ns: IntArray) -> GilWaits:
+def _pattern(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> GilWaits:
     """The pauses, where all of them together bear the fingerprint of the lock."""
     start, end = pauses
     long = end - start >= JUST_UNDER * SWITCH_NS
@@ -172,23 +172,23 @@ def _pattern(lane: Lane, pauses: Intervals, step_begin_ns: IntArray) -> GilWaits
     n_long, n_under = int(long.sum()), int((~long).sum())
     if n_long < MIN_WAITS or n_under > MAX_UNDER * n_long:
         return NO_WAITS
-    places, regular = _places(lane, waits, step_begin_ns)
+    places, regular = _places(gpu, waits, step_begin_ns)
     share = _on_interval(waits)
     if places < MIN_PLACES or (share < MIN_ON_INTERVAL and regular > MAX_REGULAR):
         return NO_WAITS
     return GilWaits(waits, PATTERN, share)
 
 
-def _places(lane: Lane, waits: Intervals, step_begin_ns: IntArray) -> tuple[int, float]:
+def _places(gpu: GpuTimeline, waits: Intervals, step_begin_ns: IntArray) -> tuple[int, float]:
     """Number of places in the step at which waits lie, and the share that every step has alike.
 
     A place is told by what the thread enqueues next, not by how much came before it: that moves
     with every record that the tool lost.
     """
-    hosted = np.flatnonzero(lane.call >= 0)
-    order = hosted[np.argsort(lane.enqueue_begin_ns[hosted], kind="stable")]
-    name = np.append(lane.ops["name"][order], -1)
-    before = name[np.searchsorted(lane.enqueue_begin_ns[order], waits[1])]
+    hosted = np.flatnonzero(gpu.call >= 0)
+    order = hosted[np.argsort(gpu.enqueue_begin_ns[hosted], kind="stable")]
+    name = np.append(gpu.ops["name"][order], -1)
+    before = name[np.searchsorted(gpu.enqueue_begin_ns[order], waits[1])]
     step = np.maximum(np.searchsorted(step_begin_ns, waits[1], side="right") - 1, 0)
     steps, step = with_inverse(step)
     places, place = with_inverse(before)

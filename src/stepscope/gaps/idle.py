@@ -28,10 +28,10 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity.device import UNKNOWN_NS, Lane
-from stepscope.activity.host import HostTimeline, Owned, charge_owned, inside
-from stepscope.gaps.profiler_overhead import NO_COST, RecordedCost
-from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_silences
+from stepscope.activity.device import UNKNOWN_NS, GpuTimeline
+from stepscope.activity.host import Attributed, HostTimeline, charge_attributed, inside
+from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
+from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_untraced_cpu
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import among
@@ -69,29 +69,29 @@ class Enqueued:
     latency_ns: int
 
 
-def enqueued(lane: Lane, ops: IntArray, idle_from_ns: IntArray) -> Enqueued:
+def enqueued(gpu: GpuTimeline, ops: IntArray, idle_from_ns: IntArray) -> Enqueued:
     """When the operations were enqueued that each ended a time in which the device was idle.
 
     Args:
-        lane: the device.
-        ops: rows of ``lane.ops``; below 0 for none.
+        gpu: the device.
+        ops: rows of ``GPU.ops``; below 0 for none.
         idle_from_ns: since when the device was idle.
     """
     row = np.maximum(ops, 0)
-    call = np.where(ops >= 0, lane.call[row], -1)
+    call = np.where(ops >= 0, gpu.call[row], -1)
     recorded = call >= 0
-    api = lane.host.api
+    api = gpu.host.api
     if not len(api):
         never = np.full(len(ops), UNKNOWN_NS)
         return Enqueued(never, never, recorded, LATENCY_NS)
     begin = np.where(recorded, api["start_ns"][np.maximum(call, 0)], UNKNOWN_NS)
     end = np.where(recorded, api["end_ns"][np.maximum(call, 0)], UNKNOWN_NS)
-    start = lane.ops["start_ns"][row]
-    alone = recorded & (begin >= idle_from_ns) & lane.ops.equals("kind", "kernel")[row]
+    start = gpu.ops["start_ns"][row]
+    alone = recorded & (begin >= idle_from_ns) & gpu.ops.equals("kind", "kernel")[row]
     latency = _latency_ns((start - begin)[alone])
     lost = (ops >= 0) & ~recorded
     if lost.any():
-        earliest, latest = (times[row] for times in _between(lane))
+        earliest, latest = (times[row] for times in _between(gpu))
         inferred = np.maximum(earliest, np.minimum(start - latency, latest))
         begin = np.where(lost & (earliest > UNKNOWN_NS), inferred, begin)
         end = np.where(lost, begin, end)
@@ -105,19 +105,19 @@ def _latency_ns(measured_ns: IntArray) -> int:
     return int(np.clip(np.percentile(measured_ns, 25), 0, LONGEST_LATENCY_NS))
 
 
-def _between(lane: Lane) -> tuple[IntArray, IntArray]:
+def _between(gpu: GpuTimeline) -> tuple[IntArray, IntArray]:
     """Begins of the calls ahead of and behind each operation on its stream.
 
     ``UNKNOWN_NS`` twice, where there is none, or more than ``FEW_LOST`` in a row have none.
     """
-    n = len(lane.ops)
-    order = np.lexsort((np.arange(n), lane.ops["start_ns"], lane.ops["stream"]))
-    at, linked = np.arange(n), lane.call[order] >= 0
+    n = len(gpu.ops)
+    order = np.lexsort((np.arange(n), gpu.ops["start_ns"], gpu.ops["stream"]))
+    at, linked = np.arange(n), gpu.call[order] >= 0
     ahead = np.maximum.accumulate(np.where(linked, at, -1))
     behind = np.minimum.accumulate(np.where(linked, at, n)[::-1])[::-1]
     few = np.empty(n, bool)
     few[order] = behind - ahead - 1 <= FEW_LOST
-    earliest, latest = lane.enqueued_between_ns
+    earliest, latest = gpu.enqueued_between_ns
     known = few & (earliest > UNKNOWN_NS) & (latest > UNKNOWN_NS)
     return np.where(known, earliest, UNKNOWN_NS), np.where(known, latest, UNKNOWN_NS)
 
@@ -148,11 +148,11 @@ CAUSE_OF_LABEL: Final = {
     h.MODULE: "compilation_or_warmup",
     h.OVERHEAD: "profiler_overhead",
     h.DISPATCH: "launch_bound",
-    h.SILENCE: "host_compute",
+    h.UNTRACED_CPU: "host_compute",
 }
 """What idle time is charged to while the host does what a label says, unless more is known."""
 
-TURNAROUND_NS = 20_000
+KERNEL_GAP_NS = 20_000
 """An operation that was enqueued in time starts within this time after its predecessor: the
 device's own turnaround from one kernel to the next takes 1 to 2 us, 10 us and more where streams
 or graphs change. Longer waits need another explanation."""
@@ -170,7 +170,7 @@ class Gaps:
 
     Attributes:
         segments: columns ``start_ns``, ``end_ns``, ``cause`` (index into ``CAUSES``), ``op`` (row
-            of ``lane.ops`` that ended the gap; -1 at the window's end), ``evidence`` (index into
+            of ``GPU.ops`` that ended the gap; -1 at the window's end), ``evidence`` (index into
             ``silence.EVIDENCE`` for silences, else -1). In time order; lengths sum to the idle
             time exactly. ``inferred`` is 1 where the cause took the host's lead earlier (or is an
         estimate), 0 where it was at work in the gap itself.
@@ -191,19 +191,19 @@ class Gaps:
 
 
 def explain_gaps(
-    lane: Lane,
+    gpu: GpuTimeline,
     timeline: HostTimeline,
     begin_ns: int,
     end_ns: int,
     *,
     loop: Loop | None = None,
-    recording: RecordedCost = NO_COST,
+    recording: RecordingOverhead = NO_COST,
     events: Mapping[str, Intervals] | None = None,
 ) -> Gaps:
     """Split the idle time of ``[begin_ns, end_ns)`` over causes.
 
     Args:
-        lane: the device.
+        gpu: the device.
         timeline: what the host did; must cover the window.
         begin_ns: begin of the window.
         end_ns: end of the window.
@@ -212,18 +212,18 @@ def explain_gaps(
             record it themselves.
         events: cause to the stretches of the host's time that it owns, ns; disjoint.
     """
-    start, end = complement(lane.busy, begin_ns, end_ns)
-    op = np.searchsorted(lane.ops["start_ns"], end, side="left").astype(np.int64)
+    start, end = complement(gpu.busy, begin_ns, end_ns)
+    op = np.searchsorted(gpu.ops["start_ns"], end, side="left").astype(np.int64)
     op[end >= end_ns] = -1  # nothing ended it inside the window
-    call = np.where(op >= 0, lane.call[np.minimum(op, len(lane.call) - 1)], -1)
-    at = enqueued(lane, op, start)
+    call = np.where(op >= 0, gpu.call[np.minimum(op, len(gpu.call) - 1)], -1)
+    at = enqueued(gpu, op, start)
     call_start, call_end = at.begin_ns, at.end_ns
     # Work of which nothing tells when it was enqueued cannot be called late: it counts as waiting
     # on the device, and what that does not explain stays unexplained.
     queued = (call_start < start) & (op >= 0)
 
     late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
-    cause, evidence = _causes_of_labels(lane, timeline, late, loop or Loop())
+    cause, evidence = _causes_of_labels(gpu, timeline, late, loop or Loop())
     late_frame = {
         "start_ns": late["start_ns"],
         "end_ns": late["end_ns"],
@@ -237,13 +237,13 @@ def explain_gaps(
     # a launch takes its time on an idle device as well: what began as soon as it could was late
     due = call_start[queued] + at.latency_ns
     launched = at.recorded[queued] & (due > start[queued] + BETWEEN_NS)
-    launched &= end[queued] - due <= TURNAROUND_NS
+    launched &= end[queued] - due <= KERNEL_GAP_NS
     waiting = np.where(
-        (length <= TURNAROUND_NS) & ~launched,
+        (length <= KERNEL_GAP_NS) & ~launched,
         _CODE["small_kernels"],
         np.where(in_flight | launched, _CODE["launch_bound"], _CODE["unexplained"]),
     )
-    waiting = _blocked_call(lane, call[queued], waiting, in_flight)
+    waiting = _blocked_call(gpu, call[queued], waiting, in_flight)
     queued_frame = {
         "start_ns": start[queued],
         "end_ns": end[queued],
@@ -255,10 +255,10 @@ def explain_gaps(
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
     columns = {k: v[order] for k, v in joined.items()}
-    owned = [(_CODE[cause], at) for cause, at in (events or {}).items()]
-    columns = charge_owned(columns, owned)
-    columns = _charge_drained(lane, timeline, columns)
-    columns, waited_sync, waited_copy = _charge_lost_lead(lane, timeline, columns, owned)
+    attributed = [(_CODE[cause], at) for cause, at in (events or {}).items()]
+    columns = charge_attributed(columns, attributed)
+    columns = _charge_drained(gpu, timeline, columns)
+    columns, waited_sync, waited_copy = _charge_lost_run_ahead(gpu, timeline, columns, attributed)
     columns = _charge_recording(columns, recording, begin_ns, end_ns)
     return Gaps(Frame(columns), waited_sync, waited_copy)
 
@@ -281,7 +281,7 @@ def _split_by_host(
     piece_start = np.maximum(start[gap], timeline.start_ns[piece])
     label = timeline.label[piece]
     launched = (call_start[gap] >= start[gap]) & (piece_start >= call_start[gap])
-    launched &= label == h.LABELS.index(h.SILENCE)
+    launched &= label == h.LABELS.index(h.UNTRACED_CPU)
     return {
         "start_ns": piece_start,
         "end_ns": np.minimum(end[gap], timeline.end_ns[piece]),
@@ -291,35 +291,37 @@ def _split_by_host(
 
 
 def _causes_of_labels(
-    lane: Lane, timeline: HostTimeline, pieces: dict[str, IntArray], loop: Loop
+    gpu: GpuTimeline, timeline: HostTimeline, pieces: dict[str, IntArray], loop: Loop
 ) -> tuple[IntArray, IntArray]:
     """Cause and evidence of each host-late piece."""
     translate = np.array([_CODE[CAUSE_OF_LABEL[label]] for label in h.LABELS])
     cause = translate[pieces["label"]]
     annotated = pieces["label"] == h.LABELS.index(h.INPUT)
     evidence = np.where(annotated, NAMED_INPUT, -1)
-    silent = np.flatnonzero(pieces["label"] == h.LABELS.index(h.SILENCE))
-    if len(silent):
-        is_input, why = explain_silences(lane, timeline.quiet, loop)
-        which = np.searchsorted(timeline.quiet[1], pieces["start_ns"][silent], side="right")
+    untraced = np.flatnonzero(pieces["label"] == h.LABELS.index(h.UNTRACED_CPU))
+    if len(untraced):
+        is_input, why = explain_untraced_cpu(gpu, timeline.quiet, loop)
+        which = np.searchsorted(timeline.quiet[1], pieces["start_ns"][untraced], side="right")
         which = np.minimum(which, len(is_input) - 1)
-        evidence[silent] = why[which]
-        cause[silent[is_input[which]]] = _CODE["input_starvation"]
+        evidence[untraced] = why[which]
+        cause[untraced[is_input[which]]] = _CODE["input_starvation"]
     return cause, evidence
 
 
-def _blocked_call(lane: Lane, call: IntArray, cause: IntArray, in_flight: BoolArray) -> IntArray:
+def _blocked_call(
+    gpu: GpuTimeline, call: IntArray, cause: IntArray, in_flight: BoolArray
+) -> IntArray:
     """Gaps inside a call that was still running: a blocking copy stages its data meanwhile."""
-    api = lane.host.api
+    api = gpu.host.api
     if not len(call) or not len(api):
         return cause
-    is_copy_call = lane.calls_of(lane.ops.equals("kind", "memcpy"))
+    is_copy_call = gpu.calls_of(gpu.ops.equals("kind", "memcpy"))
     staged = is_copy_call[np.maximum(call, 0)] & (call >= 0) & in_flight
     return np.where(staged, _CODE["blocking_copy"], cause)
 
 
 def _charge_drained(
-    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray]
+    gpu: GpuTimeline, timeline: HostTimeline, columns: dict[str, IntArray]
 ) -> dict[str, IntArray]:
     """Charge the gap that a blocking call leaves to that call.
 
@@ -327,7 +329,7 @@ def _charge_drained(
     has returned and enqueued something: that gap begins inside the blocking call. Likewise a gap
     that ends with the small read the host then waits for is part of reading that value.
     """
-    api, ops = lane.host.api, lane.ops
+    api, ops = gpu.host.api, gpu.ops
     blocking = timeline.blocking
     if not len(blocking.call):
         return columns
@@ -335,7 +337,7 @@ def _charge_drained(
     start, end = (api[name][blocking.call][order] for name in ("start_ns", "end_ns"))
     late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
     op = columns["op"][late]
-    gap_start = _gap_start(lane, op, columns["start_ns"][late])
+    gap_start = _gap_start(gpu, op, columns["start_ns"][late])
     # the first blocking call that ends after the gap began, if it had begun by then
     which = np.minimum(np.searchsorted(end, gap_start, side="left"), len(end) - 1)
     drained = (start[which] <= gap_start) & (gap_start <= end[which])
@@ -365,18 +367,21 @@ def _blocking_cause(is_copy: BoolArray) -> IntArray:
     return np.where(is_copy, _CODE["blocking_copy"], _CODE["host_sync"])
 
 
-def _gap_start(lane: Lane, op: IntArray, otherwise: IntArray) -> IntArray:
+def _gap_start(gpu: GpuTimeline, op: IntArray, otherwise: IntArray) -> IntArray:
     """When the device went idle before each operation (a gap may be cut into several segments)."""
-    busy_end = lane.busy[1]
+    busy_end = gpu.busy[1]
     if not len(busy_end):
         return otherwise
-    begin = lane.ops["start_ns"][np.maximum(op, 0)]
+    begin = gpu.ops["start_ns"][np.maximum(op, 0)]
     index = np.searchsorted(busy_end, begin, side="right") - 1
     return np.where((op >= 0) & (index >= 0), busy_end[np.maximum(index, 0)], otherwise)
 
 
-def _charge_lost_lead(
-    lane: Lane, timeline: HostTimeline, columns: dict[str, IntArray], owned: list[Owned]
+def _charge_lost_run_ahead(
+    gpu: GpuTimeline,
+    timeline: HostTimeline,
+    columns: dict[str, IntArray],
+    attributed: list[Attributed],
 ) -> tuple[dict[str, IntArray], int, int]:
     """Charge late launches to the waits and host work that took the host's lead.
 
@@ -386,8 +391,8 @@ def _charge_lost_lead(
     not be covered so far is ``-min(0, min X)``.
     """
     begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
-    start, end, cause = _lead_takers(lane, timeline, begin, stop, owned)
-    taken = overlap_per_window(lane.busy, start, end)
+    start, end, cause = _run_ahead_takers(gpu, timeline, begin, stop, attributed)
+    taken = overlap_per_window(gpu.busy, start, end)
     waited_sync = int(taken[cause == _CODE["host_sync"]].sum())
     waited_copy = int(taken[cause == _CODE["blocking_copy"]].sum())
     real = taken > 0
@@ -410,13 +415,13 @@ def _charge_lost_lead(
     return _move(columns, late, covered, charged_to), waited_sync, waited_copy
 
 
-def _lead_takers(
-    lane: Lane, timeline: HostTimeline, begin: int, stop: int, owned: list[Owned]
+def _run_ahead_takers(
+    gpu: GpuTimeline, timeline: HostTimeline, begin: int, stop: int, attributed: list[Attributed]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Intervals in which the host could not enqueue, and the cause each belongs to."""
-    api, blocking = lane.host.api, timeline.blocking
+    api, blocking = gpu.host.api, timeline.blocking
     label_cause = {
-        h.SILENCE: "host_compute",
+        h.UNTRACED_CPU: "host_compute",
         h.INPUT: "input_starvation",
         h.ALLOCATION: "allocator_churn",
         h.MODULE: "compilation_or_warmup",
@@ -438,7 +443,7 @@ def _lead_takers(
         ends.append(timeline.end_ns[rows])
         causes.append(np.full(int(rows.sum()), _CODE[cause]))
     start, end, taker = (np.concatenate(parts) for parts in (starts, ends, causes))
-    for cause_code, intervals in owned:  # what happens inside an event is part of it
+    for cause_code, intervals in attributed:  # what happens inside an event is part of it
         apart = ~inside(intervals, (start + end) // 2)
         start = np.concatenate((start[apart], intervals[0]))
         end = np.concatenate((end[apart], intervals[1]))
@@ -447,7 +452,7 @@ def _lead_takers(
 
 
 def _charge_recording(
-    columns: dict[str, IntArray], recording: RecordedCost, begin_ns: int, end_ns: int
+    columns: dict[str, IntArray], recording: RecordingOverhead, begin_ns: int, end_ns: int
 ) -> dict[str, IntArray]:
     """Charge late launches and silences to the capturing tool, up to its estimated cost.
 
@@ -456,13 +461,13 @@ def _charge_recording(
     """
     if not len(recording.at_ns):
         return columns
-    silent = np.flatnonzero(columns["cause"] == _CODE["host_compute"])
-    length = columns["end_ns"][silent] - columns["start_ns"][silent]
-    inside = recording.between(columns["start_ns"][silent], columns["end_ns"][silent])
+    untraced = np.flatnonzero(columns["cause"] == _CODE["host_compute"])
+    length = columns["end_ns"][untraced] - columns["start_ns"][untraced]
+    inside = recording.between(columns["start_ns"][untraced], columns["end_ns"][untraced])
     window = np.array([begin_ns]), np.array([end_ns])
     rest = int(recording.between(*window)[0]) - int(inside.sum())
     tool = _CODE["profiler_overhead"]
-    columns = _move(columns, silent, np.minimum(inside, length), np.full(len(silent), tool))
+    columns = _move(columns, untraced, np.minimum(inside, length), np.full(len(untraced), tool))
     late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
     length = columns["end_ns"][late] - columns["start_ns"][late]
     if not length.sum():

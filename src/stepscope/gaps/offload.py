@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.activity.host import SMALL_COPY_BYTES, HostEvents
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
@@ -42,7 +42,7 @@ KERNELS_BETWEEN = 3
 FEW_KERNELS = 0.02
 """... or this share of a step's kernels, whichever is more."""
 
-_SAYS_OFFLOAD: Final = re.compile(
+_MESSAGE_OFFLOAD: Final = re.compile(
     r"cpu_?adam|cpu_?offload|offload|save_on_cpu|^Optimizer\.step#|(?<![a-z])optim(izer)?[_.]?step",
     re.IGNORECASE,
 )
@@ -60,7 +60,7 @@ class Offload(HostEvents):
         ups: copies to the device of each.
         up_bytes: their bytes.
         copy_ns: device time in which these copies run and no kernel does.
-        rows: rows of ``lane.ops`` of all these copies.
+        rows: rows of ``GPU.ops`` of all these copies.
     """
 
     downs: IntArray
@@ -75,21 +75,21 @@ _NOTHING = np.empty(0, np.int64)
 NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8)
 
 
-def returning(lane: Lane, step_begin_ns: IntArray) -> BoolArray:
+def returning(gpu: GpuTimeline, step_begin_ns: IntArray) -> BoolArray:
     """Copies that have a counterpart of the same size in the other direction in their step.
 
     Args:
-        lane: the device.
+        gpu: the device.
         step_begin_ns: when the host begins each step.
     """
-    ops = lane.ops
+    ops = gpu.ops
     found = np.zeros(len(ops), bool)
     down = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     up = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
     rows = np.flatnonzero((down | up) & (ops["bytes"] > SMALL_COPY_BYTES))
     if not len(rows):
         return found
-    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
+    step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
     _, size = with_inverse(ops["bytes"][rows])
     group = step * (int(size.max()) + 1) + size.reshape(-1)
     _, group = with_inverse(group)
@@ -102,7 +102,7 @@ def returning(lane: Lane, step_begin_ns: IntArray) -> BoolArray:
     )
     for mask in (is_down, ~is_down):
         mine = np.flatnonzero(mask)
-        order = np.lexsort((lane.enqueue_begin_ns[rows[mine]], group[mine]))
+        order = np.lexsort((gpu.enqueue_begin_ns[rows[mine]], group[mine]))
         sorted_group = group[mine][order]
         first = np.concatenate(([True], sorted_group[1:] != sorted_group[:-1]))
         begin = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
@@ -112,37 +112,37 @@ def returning(lane: Lane, step_begin_ns: IntArray) -> BoolArray:
     return found
 
 
-def find_offload(lane: Lane, step_begin_ns: IntArray, window: Intervals) -> Offload:
+def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -> Offload:
     """The journeys to the host and back inside a window.
 
     Args:
-        lane: the device.
+        gpu: the device.
         step_begin_ns: when the host begins each step of the capture.
         window: begin and end of the steady steps, one interval.
     """
-    ops = lane.ops
-    rows = np.flatnonzero(returning(lane, step_begin_ns))
+    ops = gpu.ops
+    rows = np.flatnonzero(returning(gpu, step_begin_ns))
     if not len(rows):
         return NO_OFFLOAD
-    rows = rows[np.argsort(lane.enqueue_begin_ns[rows], kind="stable")]
-    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
-    rows = rows[_offloading(lane, rows, step, step_begin_ns)]
+    rows = rows[np.argsort(gpu.enqueue_begin_ns[rows], kind="stable")]
+    step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
+    rows = rows[_offloading(gpu, rows, step, step_begin_ns)]
     begin, end = int(window[0][0]), int(window[1][0])
-    at = lane.enqueue_begin_ns[rows]
+    at = gpu.enqueue_begin_ns[rows]
     rows = rows[(at >= begin) & (at < end)]
     if not len(rows):
         return NO_OFFLOAD
-    first = _journeys(lane, rows, max(len(step_begin_ns), 1))
+    first = _journeys(gpu, rows, max(len(step_begin_ns), 1))
     is_down = ops.equals("copy_kind", "DtoH")[rows]
     size = np.maximum(ops["bytes"][rows], 0)
     # a call that waits for its copy lasts as long as the copy
-    done = np.maximum.accumulate(lane.enqueue_end_ns[rows])
-    start = np.clip(lane.enqueue_begin_ns[rows[first]], begin, end)
+    done = np.maximum.accumulate(gpu.enqueue_end_ns[rows])
+    start = np.clip(gpu.enqueue_begin_ns[rows[first]], begin, end)
     stop = np.clip(np.append(done[first[1:] - 1], done[-1]), begin, end)
     mine = np.zeros(len(ops), bool)
     mine[rows] = True
-    copies = intersect(lane.union_of(mine & host_device_copies(lane)), window)
-    exposed = subtract(copies, lane.union_of(lane.is_kernel))
+    copies = intersect(gpu.union_of(mine & host_device_copies(gpu)), window)
+    exposed = subtract(copies, gpu.union_of(gpu.is_kernel))
     opened = np.maximum.accumulate(np.minimum.reduceat(ops["start_ns"][rows], first))
     closed = np.append(opened[1:], np.iinfo(np.int64).max)
     opened[0] = np.iinfo(np.int64).min
@@ -158,9 +158,11 @@ def find_offload(lane: Lane, step_begin_ns: IntArray, window: Intervals) -> Offl
     )
 
 
-def _offloading(lane: Lane, rows: IntArray, step: IntArray, step_begin_ns: IntArray) -> BoolArray:
+def _offloading(
+    gpu: GpuTimeline, rows: IntArray, step: IntArray, step_begin_ns: IntArray
+) -> BoolArray:
     """Which of some copies lie in a step whose copies are an offload."""
-    ops = lane.ops
+    ops = gpu.ops
     n = len(step_begin_ns) + 1
     is_down = ops.equals("copy_kind", "DtoH")
     size = np.maximum(ops["bytes"], 0)
@@ -168,39 +170,39 @@ def _offloading(lane: Lane, rows: IntArray, step: IntArray, step_begin_ns: IntAr
     np.add.at(back, step[is_down[rows]], size[rows[is_down[rows]]])
     read = np.flatnonzero(is_down & ops.equals("kind", "memcpy"))
     all_down = np.zeros(n, np.int64)
-    at = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[read], side="right")
+    at = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[read], side="right")
     np.add.at(all_down, at, size[read])
     pairs = np.bincount(step[is_down[rows]], minlength=n)
     kinds, _ = distinct_rows((step, size[rows]))
     sizes = np.bincount(step[kinds], minlength=n)
     plain = (pairs >= MIN_PAIRS) & (sizes >= MIN_SIZES)
-    said = _said(lane, rows, step, n)
+    stated = _said(gpu, rows, step, n)
     found: BoolArray = (
-        (plain | said) & (back >= MIN_BYTES) & (back >= MIN_SHARE * np.maximum(all_down, 1))
+        (plain | stated) & (back >= MIN_BYTES) & (back >= MIN_SHARE * np.maximum(all_down, 1))
     )[step]
     return found
 
 
-def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
+def _said(gpu: GpuTimeline, rows: IntArray, step: IntArray, n: int) -> BoolArray:
     """Steps in which a range that says optimizer or offload holds most of the copies.
 
     Or in which such a range, with hardly a kernel launched in it, lies between two of them: an
     update on the host.
     """
-    ranges = lane.host.ranges
+    ranges = gpu.host.ranges
     none = np.zeros(n, bool)
     if not len(ranges):
         return none
-    hits = words.hits(ranges, "name", lambda text: bool(_SAYS_OFFLOAD.search(text)))
+    hits = words.hits(ranges, "name", lambda text: bool(_MESSAGE_OFFLOAD.search(text)))
     start, end = union(ranges["start_ns"][hits], ranges["end_ns"][hits])
     if not len(start):
         return none
-    at = lane.enqueue_begin_ns[rows]
-    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
+    at = gpu.enqueue_begin_ns[rows]
+    launched = np.sort(gpu.enqueue_begin_ns[gpu.is_compute])
     kernels = np.searchsorted(launched, end) - np.searchsorted(launched, start)
     on_host = start[kernels <= KERNELS_BETWEEN]
     # from a copy down to the next one up; a boundary found in the kernels may lie in between
-    down = lane.ops.equals("copy_kind", "DtoH")[rows]
+    down = gpu.ops.equals("copy_kind", "DtoH")[rows]
     between = np.diff(np.searchsorted(on_host, at)) > 0
     turns = np.flatnonzero(down[:-1] & ~down[1:] & between)
     updated = np.zeros(n, bool)
@@ -213,10 +215,10 @@ def _said(lane: Lane, rows: IntArray, step: IntArray, n: int) -> BoolArray:
     return np.asarray(most | updated, np.bool_)
 
 
-def _journeys(lane: Lane, rows: IntArray, n_steps: int) -> IntArray:
+def _journeys(gpu: GpuTimeline, rows: IntArray, n_steps: int) -> IntArray:
     """Index of the first copy of each journey: between the others hardly a kernel is enqueued."""
-    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
+    launched = np.sort(gpu.enqueue_begin_ns[gpu.is_compute])
     some = max(KERNELS_BETWEEN, int(FEW_KERNELS * len(launched) / n_steps))
-    kernels = np.searchsorted(launched, lane.enqueue_begin_ns[rows])
+    kernels = np.searchsorted(launched, gpu.enqueue_begin_ns[rows])
     apart = np.concatenate(([True], np.diff(kernels) > some))
     return np.flatnonzero(apart)

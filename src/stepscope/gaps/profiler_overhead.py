@@ -30,7 +30,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import IntArray
 
@@ -58,7 +58,7 @@ is never scaled down, because the time of an event does not only depend on the p
 
 
 @dataclass(frozen=True)
-class RecordedCost:
+class RecordingOverhead:
     """Estimated cost of recording, as a step function of time.
 
     Attributes:
@@ -77,15 +77,17 @@ class RecordedCost:
         return np.asarray(upto[high] - upto[low], np.int64)
 
 
-NO_COST: Final = RecordedCost(np.empty(0, np.int64), np.empty(0, np.int64))
+NO_COST: Final = RecordingOverhead(np.empty(0, np.int64), np.empty(0, np.int64))
 """For tools whose recording costs nothing worth charging."""
 
 
-def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]) -> RecordedCost:
-    """Estimate the recording cost on the lane's launching threads.
+def recording_overhead(
+    gpu: GpuTimeline, read: Reader, source: str, options: dict[str, str]
+) -> RecordingOverhead:
+    """Estimate the recording cost on the GPU's launching threads.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         source: the trace's source; only ``kineto`` is charged.
         options: capture options (``record_shapes`` raises the cost of an operator).
@@ -101,28 +103,28 @@ def recorded_cost(lane: Lane, read: Reader, source: str, options: dict[str, str]
         ("memory_event", "time_ns", MEMORY_EVENT_NS),
     ):
         rows = read(table, "process_id", "thread_id", time)
-        mine = among(rows["thread_id"], lane.host.launch_threads)
+        mine = among(rows["thread_id"], gpu.host.launch_threads)
         times.append(rows[time][mine])
         costs.append(np.full(int(mine.sum()), unit, np.int64))
-    enqueues = lane.calls_of(lane.call >= 0)
-    times.append(lane.host.api["start_ns"][enqueues])
+    enqueues = gpu.calls_of(gpu.call >= 0)
+    times.append(gpu.host.api["start_ns"][enqueues])
     costs.append(np.full(int(enqueues.sum()), ENQUEUE_NS, np.int64))
     at = np.concatenate(times)
     order = np.argsort(at, kind="stable")
-    total = np.cumsum(np.concatenate(costs)[order]) * host_pace(lane, read)
-    return RecordedCost(at[order], total.astype(np.int64))
+    total = np.cumsum(np.concatenate(costs)[order]) * host_pace(gpu, read)
+    return RecordingOverhead(at[order], total.astype(np.int64))
 
 
-def host_pace(lane: Lane, read: Reader) -> float:
+def host_pace(gpu: GpuTimeline, read: Reader) -> float:
     """How many times slower this host is than the machine of the unit costs, from 1 on.
 
     Args:
-        lane: the device whose launching threads are looked at.
+        gpu: the device whose launching threads are looked at.
         read: gives tables as frames.
     """
     rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
-    mine = rows.equals("name", *VIEW_NS) & among(rows["thread_id"], lane.host.launch_threads)
-    mine &= rows["process_id"] == lane.process_id
+    mine = rows.equals("name", *VIEW_NS) & among(rows["thread_id"], gpu.host.launch_threads)
+    mine &= rows["process_id"] == gpu.process_id
     length, name = (rows["end_ns"] - rows["start_ns"])[mine], rows["name"][mine]
     ratios = [
         float(np.median(length[name == code])) / VIEW_NS[rows.texts["name"][code]]
@@ -153,7 +155,7 @@ UNIT_COSTS: Final = {
     "nsys": UnitCost("Nsight Systems", 250, 1_500, 9_000),
     "stepscope": UnitCost("the collector", 300, 2_000, 12_000),
 }
-"""By the trace's source. torch.profiler is not here: :func:`recorded_cost` charges it."""
+"""By the trace's source. torch.profiler is not here: :func:`recording_overhead` charges it."""
 
 LARGEST_PART: Final = 0.55
 """The tool makes no more than this part of a step: of the programs that were measured, the one that
@@ -161,7 +163,7 @@ suffered most took 2.2 times as long under Nsight Systems as without."""
 
 
 @dataclass(frozen=True)
-class CallCost:
+class CallOverhead:
     """What a tool may have added to the CUDA calls of one process, ns a steady step.
 
     Attributes:
@@ -179,18 +181,20 @@ class CallCost:
     most_ns: float
 
 
-def call_cost(lane: Lane, source: str, begin_ns: int, end_ns: int, n_steps: int) -> CallCost | None:
+def call_overhead(
+    gpu: GpuTimeline, source: str, begin_ns: int, end_ns: int, n_steps: int
+) -> CallOverhead | None:
     """What the capturing tool may have added; None for tools that are accounted for otherwise.
 
     Args:
-        lane: the device whose process is looked at.
+        gpu: the device whose process is looked at.
         source: the trace's source.
         begin_ns: begin of the steady window.
         end_ns: end of the steady window.
         n_steps: steps in it.
     """
     unit = UNIT_COSTS.get(source)
-    api = lane.host.api
+    api = gpu.host.api
     if unit is None or not len(api):
         return None
     low, high = np.searchsorted(api["start_ns"], (begin_ns, end_ns))
@@ -199,7 +203,7 @@ def call_cost(lane: Lane, source: str, begin_ns: int, end_ns: int, n_steps: int)
     least, typical, most = (
         min(calls * ns, limit) for ns in (unit.least_ns, unit.typical_ns, unit.most_ns)
     )
-    return CallCost(unit, calls, least, typical, most)
+    return CallOverhead(unit, calls, least, typical, most)
 
 
 TABLE: Final = "timed_stretch"

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
-from stepscope.activity.host import LONG_SILENCE_NS, HostEvents, inside
+from stepscope.activity.device import GpuTimeline, Reader
+from stepscope.activity.host import LONG_UNTRACED_NS, HostEvents, inside
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among
@@ -85,7 +85,7 @@ NO_STALLS: Final = Stalls(*[_NOTHING] * 7)
 
 
 def find_stalls(
-    lane: Lane,
+    gpu: GpuTimeline,
     read: Reader,
     step_begin_ns: IntArray,
     window: Intervals,
@@ -95,27 +95,27 @@ def find_stalls(
     """The checkpoint stalls inside a window.
 
     Args:
-        lane: the device that trains.
+        gpu: the device that trains.
         read: gives tables as frames.
         step_begin_ns: when the host begins each steady step; the last one ends with the window.
         window: begin and end of the steady steps, one interval.
         input_time: when something says that a launching thread was getting input: the saving has
             ended by then.
-        returning: rows of ``lane.ops`` of copies of data that comes back to the device: what is
+        returning: rows of ``GPU.ops`` of copies of data that comes back to the device: what is
             offloaded is not saved.
     """
     begin, end = int(window[0][0]), int(window[1][0])
-    named = _named(lane, read, len(step_begin_ns))
-    bursts = _bursts(lane, step_begin_ns, returning)
-    until = _until_training(lane, bursts["end_ns"], input_time[0], end)
-    spans, written = _writing(lane, bursts["end_ns"], until, begin, end)
+    named = _named(gpu, read, len(step_begin_ns))
+    bursts = _bursts(gpu, step_begin_ns, returning)
+    until = _until_training(gpu, bursts["end_ns"], input_time[0], end)
+    spans, written = _writing(gpu, bursts["end_ns"], until, begin, end)
     rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end)
     many = (bursts["copies"] >= MIN_COPIES) | written
     in_named = inside(named, bursts["start_ns"])
     chosen = (bursts["bytes"] >= MIN_BYTES) & rare & many & ~in_named
     rare_span = _rare(spans[0], spans[1] - spans[0], step_begin_ns, begin, end)
     found = [
-        (named[0], _until_anything(lane, named[1], end)),
+        (named[0], _until_anything(gpu, named[1], end)),
         (bursts["start_ns"][chosen], until[chosen]),
         (spans[0][rare_span], spans[1][rare_span]),
     ]
@@ -125,18 +125,18 @@ def find_stalls(
     joined = intersect(joined, window)
     if not len(joined[0]):
         return NO_STALLS
-    return _described(lane, joined, [union(*part) for part in found])
+    return _described(gpu, joined, [union(*part) for part in found])
 
 
-def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> Stalls:
-    ops = lane.ops
+def _described(gpu: GpuTimeline, stalls: Intervals, by_evidence: list[Intervals]) -> Stalls:
+    ops = gpu.ops
     start, end = stalls
     evidence = np.full(len(start), len(by_evidence) - 1, np.int64)
     for code in reversed(range(len(by_evidence))):  # the strongest evidence wins
         evidence[overlap_per_window(by_evidence[code], start, end) > 0] = code
     reads = np.flatnonzero(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))
-    which = np.searchsorted(start, lane.enqueue_begin_ns[reads], side="right") - 1
-    mine = (which >= 0) & (lane.enqueue_begin_ns[reads] < end[np.maximum(which, 0)])
+    which = np.searchsorted(start, gpu.enqueue_begin_ns[reads], side="right") - 1
+    mine = (which >= 0) & (gpu.enqueue_begin_ns[reads] < end[np.maximum(which, 0)])
     which, reads = which[mine], reads[mine]
     copies = np.bincount(which, minlength=len(start))
     size = np.zeros(len(start), np.int64)
@@ -144,7 +144,7 @@ def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> S
     done = end.copy()  # a copy that nobody waits for may end after the host has gone on
     np.maximum.at(done, which, ops["end_ns"][reads])
     done = np.minimum(done, np.append(start[1:], np.iinfo(np.int64).max))
-    exposed = subtract(lane.union_of(host_device_copies(lane)), lane.union_of(lane.is_kernel))
+    exposed = subtract(gpu.union_of(host_device_copies(gpu)), gpu.union_of(gpu.is_kernel))
     return Stalls(
         start_ns=start,
         end_ns=end,
@@ -156,28 +156,28 @@ def _described(lane: Lane, stalls: Intervals, by_evidence: list[Intervals]) -> S
     )
 
 
-def _bursts(lane: Lane, step_begin_ns: IntArray, returning: IntArray) -> Frame:
+def _bursts(gpu: GpuTimeline, step_begin_ns: IntArray, returning: IntArray) -> Frame:
     """Runs of device-to-host copies of one step with hardly a kernel between, as enqueued.
 
     Columns ``start_ns`` and ``end_ns`` (of the enqueueing calls, or of the copies where the host
     waits for them), ``copies``, ``bytes``.
     """
-    ops = lane.ops
-    order = np.argsort(lane.enqueue_begin_ns, kind="stable")
+    ops = gpu.ops
+    order = np.argsort(gpu.enqueue_begin_ns, kind="stable")
     is_read = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     is_read[returning] = False
     at = np.flatnonzero(is_read[order])
     if not len(at):
         return Frame(dict.fromkeys(("start_ns", "end_ns", "copies", "bytes"), _NOTHING))
     rows = order[at]
-    step = np.searchsorted(step_begin_ns, lane.enqueue_begin_ns[rows], side="right")
+    step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
     apart = (np.diff(at) > KERNELS_BETWEEN + 1) | (np.diff(step) > 0)
     first = np.flatnonzero(np.concatenate(([True], apart)))
     # a blocking copy's call lasts as long as the copy; one that does not block has ended before
-    done = np.maximum(lane.enqueue_end_ns, ops["end_ns"])[rows]
+    done = np.maximum(gpu.enqueue_end_ns, ops["end_ns"])[rows]
     return Frame(
         {
-            "start_ns": lane.enqueue_begin_ns[rows[first]],
+            "start_ns": gpu.enqueue_begin_ns[rows[first]],
             "end_ns": np.maximum.reduceat(done, first),
             "copies": np.diff(np.append(first, len(at))),
             "bytes": np.add.reduceat(np.maximum(ops["bytes"][rows], 0), first),
@@ -198,22 +198,22 @@ def _rare(
     )
 
 
-def _until_training(lane: Lane, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:
+def _until_training(gpu: GpuTimeline, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:
     """When the host enqueues the next operation or gets input after each time, or ``end_ns``."""
-    enqueued = np.append(np.sort(np.concatenate((lane.enqueue_begin_ns, input_ns))), end_ns)
+    enqueued = np.append(np.sort(np.concatenate((gpu.enqueue_begin_ns, input_ns))), end_ns)
     index = np.minimum(np.searchsorted(enqueued[:-1], at, side="left"), len(enqueued) - 1)
     until: IntArray = np.maximum(at, np.minimum(enqueued[index], end_ns))
     return until
 
 
-def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
+def _until_anything(gpu: GpuTimeline, at: IntArray, end_ns: int) -> IntArray:
     """When a launching thread makes the next CUDA call or opens the next range after each time.
 
     What it does silently until then is the end of the saving: releasing the copies takes a while.
     """
-    api, ranges = lane.host.api, lane.host.ranges
+    api, ranges = gpu.host.api, gpu.host.ranges
     starts = [
-        rows["start_ns"][among(rows["thread_id"], lane.host.launch_threads)]
+        rows["start_ns"][among(rows["thread_id"], gpu.host.launch_threads)]
         for rows in (api, ranges)
         if len(rows)
     ]
@@ -223,9 +223,9 @@ def _until_anything(lane: Lane, at: IntArray, end_ns: int) -> IntArray:
     return until
 
 
-def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
+def _named(gpu: GpuTimeline, read: Reader, n_steps: int) -> Intervals:
     """When an annotation or a Python function says that a launching thread saves state."""
-    host = lane.host
+    host = gpu.host
     starts, ends = [], []
     ranges = host.ranges
     if len(ranges):
@@ -238,7 +238,7 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     functions = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
     if len(functions):
         hits = functions.matches("name", words.CHECKPOINT_FUNCTION)
-        hits &= functions["process_id"] == lane.process_id
+        hits &= functions["process_id"] == gpu.process_id
         hits &= among(functions["thread_id"], host.launch_threads)
         starts.append(functions["start_ns"][hits])
         ends.append(functions["end_ns"][hits])
@@ -247,9 +247,9 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
     start, end = union(np.concatenate(starts), np.concatenate(ends))
     # What launches kernels without reading results back is training: activation checkpointing, or
     # a range around more than the saving.
-    ops = lane.ops
-    launched = np.sort(lane.enqueue_begin_ns[lane.is_compute])
-    read_back = np.sort(lane.enqueue_begin_ns[
+    ops = gpu.ops
+    launched = np.sort(gpu.enqueue_begin_ns[gpu.is_compute])
+    read_back = np.sort(gpu.enqueue_begin_ns[
         ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     ])  # fmt: skip
     kernels, copies = (
@@ -261,10 +261,10 @@ def _named(lane: Lane, read: Reader, n_steps: int) -> Intervals:
 
 
 def _writing(
-    lane: Lane, burst_end_ns: IntArray, until_ns: IntArray, begin_ns: int, end_ns: int
+    gpu: GpuTimeline, burst_end_ns: IntArray, until_ns: IntArray, begin_ns: int, end_ns: int
 ) -> tuple[Intervals, BoolArray]:
     """Pauses between enqueueing calls in which the thread writes files; bursts they follow."""
-    calls, host = lane.host.os_calls, lane.host
+    calls, host = gpu.host.os_calls, gpu.host
     none: BoolArray = np.zeros(len(burst_end_ns), bool)
     if not len(calls):
         return EMPTY, none
@@ -274,11 +274,11 @@ def _writing(
     if not writes.any():
         return EMPTY, none
     writing = union(calls["start_ns"][writes], calls["end_ns"][writes])
-    enqueued = np.sort(lane.enqueue_begin_ns)
+    enqueued = np.sort(gpu.enqueue_begin_ns)
     edges = np.concatenate(([begin_ns], enqueued, [end_ns]))
     start, end = edges[:-1], edges[1:]
     share = overlap_per_window(writing, start, end)
-    hold = (end - start >= LONG_SILENCE_NS) & (share >= WRITING_SHARE * (end - start))
+    hold = (end - start >= LONG_UNTRACED_NS) & (share >= WRITING_SHARE * (end - start))
     pauses = start[hold], end[hold]
     written = overlap_per_window(writing, burst_end_ns, until_ns)
     enough = (written > 0) & (written >= WRITING_SHARE * (until_ns - burst_end_ns))

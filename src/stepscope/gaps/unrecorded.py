@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals import complement, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, with_first
@@ -43,7 +43,7 @@ class Unrecorded:
         start_ns: begins.
         end_ns: ends.
         is_hole: whether nothing of the program was recorded; else a stream was busy.
-        op: row of ``lane.ops`` that began then or next.
+        op: row of ``GPU.ops`` that began then or next.
         waiting: row of ``host.api`` in which the host waited for most of it; -1 for none.
     """
 
@@ -59,34 +59,34 @@ class Unrecorded:
         return self.start_ns, self.end_ns
 
 
-def find_unrecorded(lane: Lane, read: Reader, *, one_step: bool) -> Unrecorded:
+def find_unrecorded(gpu: GpuTimeline, read: Reader, *, one_step: bool) -> Unrecorded:
     """Find them on one device.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         one_step: whether no repetition was found, so that the whole capture counts as one step.
     """
-    busy = lane.busy
+    busy = gpu.busy
     gaps = complement(busy, int(busy[0][0]), int(busy[1][-1])) if len(busy[0]) else EMPTY
-    begin, end, waiting = _busy_before(lane, gaps)
-    holes = subtract(_holes(lane, read, gaps, one_step=one_step), (begin, end))
+    begin, end, waiting = _busy_before(gpu, gaps)
+    holes = subtract(_holes(gpu, read, gaps, one_step=one_step), (begin, end))
     start = np.concatenate((begin, holes[0]))
     until = np.concatenate((end, holes[1]))
     order = np.argsort(start, kind="stable")
     is_hole = np.arange(len(start)) >= len(begin)
     waits = np.concatenate((waiting, np.full(len(holes[0]), -1, np.int64)))
-    op = np.searchsorted(lane.ops["start_ns"], until[order], side="left").astype(np.int64)
+    op = np.searchsorted(gpu.ops["start_ns"], until[order], side="left").astype(np.int64)
     return Unrecorded(start[order], until[order], is_hole[order], op, waits[order])
 
 
-def _busy_before(lane: Lane, gaps: Intervals) -> tuple[IntArray, IntArray, IntArray]:
+def _busy_before(gpu: GpuTimeline, gaps: Intervals) -> tuple[IntArray, IntArray, IntArray]:
     """Gaps that end with the first operation of a stream, which was launched long before.
 
     Returns:
         Since when it waited, when it began, and the row of the call in which the host waited.
     """
-    api, ops = lane.host.api, lane.ops
+    api, ops = gpu.host.api, gpu.ops
     none = np.empty(0, np.int64)
     start, end = gaps
     if not len(api) or not len(start):
@@ -94,14 +94,14 @@ def _busy_before(lane: Lane, gaps: Intervals) -> tuple[IntArray, IntArray, IntAr
     op = np.searchsorted(ops["start_ns"], end, side="left").astype(np.int64)
     first = np.zeros(len(ops), bool)
     first[with_first(ops["stream"])[1]] = True
-    called = lane.enqueue_end_ns[op]
+    called = gpu.enqueue_end_ns[op]
     begin = np.maximum(start, called)
     # a graph takes time of its own to begin, and a copy is first staged by the host
     hits = first[op] & ops.equals("kind", "kernel", "memset")[op] & (ops["graph_id"][op] < 0)
-    hits &= (lane.call[op] >= 0) & (end - begin >= LONG_AFTER_NS)
+    hits &= (gpu.call[op] >= 0) & (end - begin >= LONG_AFTER_NS)
     hits &= end - begin >= _MOST * (end - called)
     waits = api.matches("name", words.SYNC_CALL) | api.matches("name", words.COPY_CALL)
-    rows = np.flatnonzero(waits & among(api["thread_id"], lane.host.launch_threads))
+    rows = np.flatnonzero(waits & among(api["thread_id"], gpu.host.launch_threads))
     found = []
     for gap in np.flatnonzero(hits).tolist() if len(rows) else ():  # one a stream at most
         until = np.minimum(api["end_ns"][rows], end[gap])
@@ -113,7 +113,7 @@ def _busy_before(lane: Lane, gaps: Intervals) -> tuple[IntArray, IntArray, IntAr
     return begin[which], end[which], np.array([call for _, call in found], np.int64)
 
 
-def _holes(lane: Lane, read: Reader, gaps: Intervals, *, one_step: bool) -> Intervals:
+def _holes(gpu: GpuTimeline, read: Reader, gaps: Intervals, *, one_step: bool) -> Intervals:
     """Long parts of gaps in which nothing of the process is recorded.
 
     Where nothing of the host is recorded on one side of it either, it is the recorder's doing. So
@@ -122,14 +122,14 @@ def _holes(lane: Lane, read: Reader, gaps: Intervals, *, one_step: bool) -> Inte
     """
     if not (gaps[1] - gaps[0] >= HOLE_NS).any():
         return EMPTY
-    host = lane.host
+    host = gpu.host
     seen = [(f["start_ns"], f["end_ns"]) for f in (host.api, host.os_calls, host.ranges)]
     for table in ("operator", "python_function"):
         frame = read(table, "process_id", "start_ns", "end_ns")
-        mine = frame["process_id"] == lane.process_id
+        mine = frame["process_id"] == gpu.process_id
         seen.append((frame["start_ns"][mine], frame["end_ns"][mine]))
     samples = read("cpu_sample", "process_id", "time_ns")
-    at = samples["time_ns"][samples["process_id"] == lane.process_id]
+    at = samples["time_ns"][samples["process_id"] == gpu.process_id]
     seen.append((at, at + 1))
     starts, ends = (np.concatenate(column) for column in zip(*seen, strict=True))
     if not len(starts):

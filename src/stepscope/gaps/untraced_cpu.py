@@ -24,7 +24,7 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity import names as words
-from stepscope.activity.device import HostSide, Lane, Reader
+from stepscope.activity.device import GpuTimeline, HostSide, Reader
 from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline, inside
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
@@ -73,16 +73,16 @@ class Loop:
     infers: bool = False
 
 
-def input_time(lane: Lane, read: Reader) -> Intervals:
+def input_time(gpu: GpuTimeline, read: Reader) -> Intervals:
     """When an annotation or a Python function says that a launching thread is getting input."""
-    annotated = input_ranges(lane.host)
+    annotated = input_ranges(gpu.host)
     functions = read("python_function", "process_id", "thread_id", "start_ns", "end_ns", "name")
     if not len(functions):
         return annotated
     hits = (
         functions.matches("name", words.INPUT_FUNCTION)
-        & (functions["process_id"] == lane.process_id)
-        & among(functions["thread_id"], lane.host.launch_threads)
+        & (functions["process_id"] == gpu.process_id)
+        & among(functions["thread_id"], gpu.host.launch_threads)
     )
     return union(
         np.concatenate((annotated[0], functions["start_ns"][hits])),
@@ -90,11 +90,13 @@ def input_time(lane: Lane, read: Reader) -> Intervals:
     )
 
 
-def explain_silences(lane: Lane, quiet: Intervals, loop: Loop) -> tuple[BoolArray, IntArray]:
+def explain_untraced_cpu(
+    gpu: GpuTimeline, quiet: Intervals, loop: Loop
+) -> tuple[BoolArray, IntArray]:
     """Which silences are waits for input, and by what evidence.
 
     Args:
-        lane: the device.
+        gpu: the device.
         quiet: the silences, a disjoint set.
         loop: the loop that they lie in.
 
@@ -106,10 +108,10 @@ def explain_silences(lane: Lane, quiet: Intervals, loop: Loop) -> tuple[BoolArra
     evidence = np.full(n, NO_EVIDENCE, np.int64)
     if not n:
         return np.zeros(0, bool), evidence
-    host = lane.host
+    host = gpu.host
     batch = np.zeros(n, bool)
     if not len(input_ranges(host)[0]):  # where loading is annotated, silence elsewhere is not it
-        uploaded, pinned, batch = _batch_follows(lane, quiet, loop)
+        uploaded, pinned, batch = _batch_follows(gpu, quiet, loop)
         evidence[uploaded] = BATCH_UPLOADED
         evidence[pinned] = BATCH_PINNED
     is_input = batch | (evidence == BATCH_PINNED)
@@ -173,21 +175,19 @@ def _os_waits(host: HostSide, quiet: Intervals) -> BoolArray:
 
 
 def _batch_follows(
-    lane: Lane, quiet: Intervals, loop: Loop
+    gpu: GpuTimeline, quiet: Intervals, loop: Loop
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Silences after which the thread's first real call uploads data, pins it, uploads a batch.
 
     Pinning a batch on the training thread is what a loader without workers does; an upload alone
     is weaker evidence, because any host work at the end of a step ends the same way.
     """
-    api = lane.host.api
+    api = gpu.host.api
     none = np.zeros(len(quiet[0]), bool)
     if not len(api):
         return none, none, none
-    mine = among(api["thread_id"], lane.host.launch_threads)
-    is_upload = lane.calls_of(
-        lane.ops.equals("kind", "memcpy") & lane.ops.equals("copy_kind", "HtoD")
-    )
+    mine = among(api["thread_id"], gpu.host.launch_threads)
+    is_upload = gpu.calls_of(gpu.ops.equals("kind", "memcpy") & gpu.ops.equals("copy_kind", "HtoD"))
     is_pinning = api.matches("name", words.PINNING_CALL)
     is_query = api.matches("name", words.QUERY_CALL)
 
@@ -199,31 +199,31 @@ def _batch_follows(
     uploaded = np.append(is_upload, False)[first_real]
     pinned = uploaded & (first_after(is_pinning) < first_real)
     op_of = np.full(len(api) + 1, -1, np.int64)
-    linked = np.flatnonzero(lane.call >= 0)[::-1]
-    op_of[lane.call[linked]] = linked
+    linked = np.flatnonzero(gpu.call >= 0)[::-1]
+    op_of[gpu.call[linked]] = linked
     op = op_of[first_real]
     batch = uploaded & (op >= 0) & ~np.bool_(loop.infers)
-    batch[batch] = _is_batch(lane, op[batch], loop.step_begin_ns)
+    batch[batch] = _is_batch(gpu, op[batch], loop.step_begin_ns)
     return uploaded, pinned, batch
 
 
-def _is_batch(lane: Lane, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
+def _is_batch(gpu: GpuTimeline, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
     """Which uploads look like a batch: first in a step, no scalars, nothing that comes back."""
     if not len(op) or not len(step_begin_ns):
         return np.ones(len(op), bool)
-    ops, enqueued = lane.ops, lane.enqueue_begin_ns
+    ops, enqueued = gpu.ops, gpu.enqueue_begin_ns
     is_up = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
     order = np.argsort(enqueued, kind="stable")
     place = np.empty(len(ops), np.int64)
     place[order] = np.arange(len(ops))
     # what is uploaded before the next kernel is one batch
-    kernels = np.append(np.flatnonzero(lane.is_kernel[order]), len(order))
+    kernels = np.append(np.flatnonzero(gpu.is_kernel[order]), len(order))
     until = kernels[np.searchsorted(kernels[:-1], place[op])]
     size = np.where(is_up, np.maximum(ops["bytes"], 0), 0)[order]
     total = np.concatenate(([0], np.cumsum(size)))
     enough = total[until] - total[place[op]] >= MIN_BATCH_BYTES
-    back = ~returning(lane, step_begin_ns)[op] | (ops["bytes"][op] <= SMALL_COPY_BYTES)
-    at = np.sort(enqueued[lane.is_kernel])
+    back = ~returning(gpu, step_begin_ns)[op] | (ops["bytes"][op] <= SMALL_COPY_BYTES)
+    at = np.sort(enqueued[gpu.is_kernel])
     few = BEGINNING * len(at) / max(len(step_begin_ns), 1)
     step = np.searchsorted(step_begin_ns, enqueued[op], side="right")
     edges = np.concatenate(([np.iinfo(np.int64).min], step_begin_ns, [np.iinfo(np.int64).max]))
@@ -233,7 +233,7 @@ def _is_batch(lane: Lane, op: IntArray, step_begin_ns: IntArray) -> BoolArray:
     first = (here - begun <= few) | (closed - here <= few)
     # A boundary found in the kernels may lie anywhere in the loop: where updates of parameters are
     # known, the batch comes soon after one. Micro-batches have the same size.
-    updates = np.sort(enqueued[lane.is_kernel & lane.ops.matches("name", words.OPTIMIZER_KERNEL)])
+    updates = np.sort(enqueued[gpu.is_kernel & gpu.ops.matches("name", words.OPTIMIZER_KERNEL)])
     latest = np.searchsorted(updates, enqueued[op]) - 1
     if len(updates):
         since = here - np.searchsorted(at, updates[np.maximum(latest, 0)])
@@ -251,28 +251,28 @@ RECURS_IN = 0.25
 
 
 def without_noise(
-    timeline: HostTimeline, lane: Lane, step_begin_ns: IntArray, loop: Loop
+    timeline: HostTimeline, gpu: GpuTimeline, step_begin_ns: IntArray, loop: Loop
 ) -> HostTimeline:
     """The timeline with noise among its silences labelled as part of the dispatch.
 
     Args:
         timeline: what the host did in the steady window.
-        lane: the device.
+        gpu: the device.
         step_begin_ns: when the host begins each steady step.
         loop: the loop of the steps.
     """
     start, end = timeline.quiet
-    short = end - start < h.LONGEST_SILENCE_NS
+    short = end - start < h.LONGEST_UNTRACED_NS
     if len(step_begin_ns) < MIN_STEPS or not short.any():
         return timeline
-    noise = short & ~_recurs(lane, end, step_begin_ns)
+    noise = short & ~_recurs(gpu, end, step_begin_ns)
     if noise.any():  # a loader may be late now and then
-        noise &= ~explain_silences(lane, timeline.quiet, loop)[0]
+        noise &= ~explain_untraced_cpu(gpu, timeline.quiet, loop)[0]
     if not noise.any():
         return timeline
     middle = (timeline.start_ns + timeline.end_ns) // 2
     relabel = inside((start[noise], end[noise]), middle)
-    relabel &= timeline.label == h.LABELS.index(h.SILENCE)
+    relabel &= timeline.label == h.LABELS.index(h.UNTRACED_CPU)
     return replace(
         timeline,
         label=np.where(relabel, h.LABELS.index(h.DISPATCH), timeline.label),
@@ -280,9 +280,9 @@ def without_noise(
     )
 
 
-def _recurs(lane: Lane, at: IntArray, step_begin_ns: IntArray) -> BoolArray:
+def _recurs(gpu: GpuTimeline, at: IntArray, step_begin_ns: IntArray) -> BoolArray:
     """Whether silences that end at some times have their like at the same place in other steps."""
-    enqueued = np.sort(lane.enqueue_begin_ns)
+    enqueued = np.sort(gpu.enqueue_begin_ns)
     edges = np.searchsorted(enqueued, np.append(step_begin_ns, np.iinfo(np.int64).max))
     step = np.maximum(np.searchsorted(step_begin_ns, at, side="right") - 1, 0)
     position = np.searchsorted(enqueued, at)

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import inside
 from stepscope.intervals import overlap_per_window, stab_innermost, union
 from stepscope.intervals.distinct import among, distinct_values
@@ -40,7 +40,7 @@ class Waiting:
     Attributes:
         call: row of ``host.api``.
         waited_ns: how long of the call the device was busy.
-        op: row of ``lane.ops`` of the operation that was waited for: the last to end before the
+        op: row of ``GPU.ops`` of the operation that was waited for: the last to end before the
             call returns, or what a small copy that ends last had to wait for on its stream; -1 for
             none.
         operator: row of ``operators`` that was innermost on the thread; -1 for none.
@@ -59,21 +59,21 @@ class Waiting:
 
 
 def host_waiting(
-    lane: Lane, read: Reader, blocking: h.Blocking, begin_ns: int, end_ns: int
+    gpu: GpuTimeline, read: Reader, blocking: h.Blocking, begin_ns: int, end_ns: int
 ) -> Waiting:
     """The synchronisations of the launching threads in a window; copies that are slow left out.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         blocking: the blocking calls of its process.
         begin_ns: begin of the window.
         end_ns: end of the window.
     """
-    api = lane.host.api
+    api = gpu.host.api
     rows = blocking.call[~blocking.is_copy]
     if len(rows):
-        mine = among(api["thread_id"][rows], lane.host.launch_threads)
+        mine = among(api["thread_id"][rows], gpu.host.launch_threads)
         start = api["start_ns"][rows]
         rows = rows[mine & (start >= begin_ns) & (start < end_ns)]
         rows = rows[np.argsort(api["start_ns"][rows], kind="stable")]
@@ -82,22 +82,22 @@ def host_waiting(
         none = np.empty(0, np.int64)
         return Waiting(none, none, none, none, np.empty(0, bool), [], operators)
     start, end = api["start_ns"][rows], api["end_ns"][rows]
-    order = np.argsort(lane.ops["end_ns"], kind="stable")
-    last = np.searchsorted(lane.ops["end_ns"][order], end, side="right") - 1
+    order = np.argsort(gpu.ops["end_ns"], kind="stable")
+    last = np.searchsorted(gpu.ops["end_ns"][order], end, side="right") - 1
     return Waiting(
         call=rows,
-        waited_ns=_busy_in(lane, rows),
-        op=_waited_for(lane, np.where(last >= 0, order[np.maximum(last, 0)], -1)),
-        operator=_operator(lane, operators, rows),
-        of_ddp=_of_ddp(lane, rows, begin_ns, end_ns),
-        kind=_kinds(lane, rows),
+        waited_ns=_busy_in(gpu, rows),
+        op=_waited_for(gpu, np.where(last >= 0, order[np.maximum(last, 0)], -1)),
+        operator=_operator(gpu, operators, rows),
+        of_ddp=_of_ddp(gpu, rows, begin_ns, end_ns),
+        kind=_kinds(gpu, rows),
         operators=operators,
     )
 
 
-def _waited_for(lane: Lane, op: IntArray) -> IntArray:
+def _waited_for(gpu: GpuTimeline, op: IntArray) -> IntArray:
     """The operation itself, or the one before it on its stream where it is a mere scalar's copy."""
-    ops = lane.ops
+    ops = gpu.ops
     order = np.lexsort((ops["start_ns"], ops["stream"]))
     before = np.full(len(ops), -1, np.int64)
     same = ops["stream"][order][1:] == ops["stream"][order][:-1]
@@ -107,24 +107,24 @@ def _waited_for(lane: Lane, op: IntArray) -> IntArray:
     return np.where((op >= 0) & scalar[row] & (before[row] >= 0), before[row], op)
 
 
-def _busy_in(lane: Lane, rows: IntArray) -> IntArray:
+def _busy_in(gpu: GpuTimeline, rows: IntArray) -> IntArray:
     """How long the device was busy in each call."""
-    api = lane.host.api
+    api = gpu.host.api
     start, end = api["start_ns"][rows], api["end_ns"][rows]
     edges = distinct_values(np.concatenate((start, end)))
-    pieces = overlap_per_window(lane.busy, edges[:-1], edges[1:])
+    pieces = overlap_per_window(gpu.busy, edges[:-1], edges[1:])
     upto = np.concatenate(([0], np.cumsum(pieces)))  # calls of several threads may overlap
     busy: IntArray = upto[np.searchsorted(edges, end)] - upto[np.searchsorted(edges, start)]
     return busy
 
 
-def _operator(lane: Lane, operators: Frame, rows: IntArray) -> IntArray:
+def _operator(gpu: GpuTimeline, operators: Frame, rows: IntArray) -> IntArray:
     """Row of the innermost operator on the calling thread; -1 for none."""
-    api = lane.host.api
+    api = gpu.host.api
     found = np.full(len(rows), -1, np.int64)
     if not len(operators):
         return found
-    mine = operators["process_id"] == lane.process_id
+    mine = operators["process_id"] == gpu.process_id
     for thread in distinct_values(api["thread_id"][rows]).tolist():
         calls = np.flatnonzero(api["thread_id"][rows] == thread)
         of_thread = np.flatnonzero(mine & (operators["thread_id"] == thread))
@@ -139,12 +139,12 @@ def _operator(lane: Lane, operators: Frame, rows: IntArray) -> IntArray:
     return found
 
 
-def _kinds(lane: Lane, rows: IntArray) -> list[str]:
+def _kinds(gpu: GpuTimeline, rows: IntArray) -> list[str]:
     """What each call does: its own copy, or the one right before it on its thread, tells."""
-    api = lane.host.api
+    api = gpu.host.api
     row_of = np.full(len(api), -1, np.int64)
-    linked = np.flatnonzero((lane.call >= 0) & lane.ops.equals("kind", "memcpy"))
-    row_of[lane.call[linked]] = linked
+    linked = np.flatnonzero((gpu.call >= 0) & gpu.ops.equals("kind", "memcpy"))
+    row_of[gpu.call[linked]] = linked
     order = np.lexsort((api["start_ns"], api["thread_id"]))
     place = np.empty(len(api), np.int64)
     place[order] = np.arange(len(api))
@@ -152,24 +152,24 @@ def _kinds(lane: Lane, rows: IntArray) -> list[str]:
     same = api["thread_id"][before] == api["thread_id"][rows]
     copy = np.where(row_of[rows] >= 0, row_of[rows], np.where(same, row_of[before], -1))
     row = np.maximum(copy, 0)
-    down = (copy >= 0) & lane.ops.equals("copy_kind", "DtoH")[row]
-    up = (copy >= 0) & lane.ops.equals("copy_kind", "HtoD")[row]
+    down = (copy >= 0) & gpu.ops.equals("copy_kind", "DtoH")[row]
+    up = (copy >= 0) & gpu.ops.equals("copy_kind", "HtoD")[row]
     return np.where(down, READ, np.where(up, UPLOAD, PLAIN)).tolist()  # type: ignore[no-any-return]
 
 
-def _of_ddp(lane: Lane, rows: IntArray, begin_ns: int, end_ns: int) -> BoolArray:
+def _of_ddp(gpu: GpuTimeline, rows: IntArray, begin_ns: int, end_ns: int) -> BoolArray:
     """Which waits are those of DDP's logger.
 
     It waits for events only, a few times in a row, with nothing enqueued in between, inside the
     range of DDP's forward pass where ranges were recorded. Without ranges the same pattern counts
     in a process that communicates, once for each of the collectives' steps at most.
     """
-    api, ranges = lane.host.api, lane.host.ranges
+    api, ranges = gpu.host.api, gpu.host.ranges
     event = api.matches("name", _EVENT_WAIT)[rows]
-    if not event.any() or not lane.is_communication.any():
+    if not event.any() or not gpu.is_communication.any():
         return np.zeros(len(rows), bool)
     start = api["start_ns"][rows]
-    enqueued = np.sort(lane.enqueue_begin_ns)
+    enqueued = np.sort(gpu.enqueue_begin_ns)
     between = np.searchsorted(enqueued, start)
     new = np.ones(len(rows), bool)
     new[1:] = (np.diff(between) > 0) | ~event[1:] | ~event[:-1]

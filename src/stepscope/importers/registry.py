@@ -57,7 +57,7 @@ def detect(path: Path) -> Importer | None:
     return best if confidence > 0 else None
 
 
-def foreign_says(path: Path) -> str:
+def foreign_message(path: Path) -> str:
     """What a file is that another tool wrote, and what to do instead; empty for all else.
 
     Raises:
@@ -216,7 +216,7 @@ def _unknown(path: Path) -> str:
         )
     if path.stat().st_size == 0:
         return f"{path} is empty; the capture did not finish, make it again"
-    foreign = foreign_says(path)
+    foreign = foreign_message(path)
     if foreign:
         return foreign
     known = "; ".join(importer.title for importer in importers())

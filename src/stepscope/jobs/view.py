@@ -50,7 +50,7 @@ class JobView:
         participants = [
             Participant(
                 rank=device.rank,
-                lane=device.explanation.lane,
+                gpu=device.explanation.gpu,
                 read=device.read,
                 clock=number[device.trace_rank],
                 epoch_ns=device.meta.origin_epoch_ns,

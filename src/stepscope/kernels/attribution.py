@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.locations import SampledLines, Where, function_at, is_framework_function
 from stepscope.activity.names import marking_steps
 from stepscope.intervals import nest
@@ -94,20 +94,20 @@ class Attribution:
     Every array has one value an operation of ``lane.ops``.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         step_label: stem of the ranges that mark steps.
     """
 
-    def __init__(self, lane: Lane, read: Reader, step_label: str) -> None:
-        self._lane = lane
+    def __init__(self, gpu: GpuTimeline, read: Reader, step_label: str) -> None:
+        self._gpu = gpu
         self._read = read
         self._step_label = step_label
 
     @cached_property
     def thread(self) -> IntArray:
         """Thread that launched it; -1 where unknown."""
-        api, call = self._lane.host.api, self._lane.call
+        api, call = self._gpu.host.api, self._gpu.call
         if not len(api):
             return np.full(len(call), -1, np.int64)
         return np.where(call >= 0, api["thread_id"][np.maximum(call, 0)], -1)
@@ -135,7 +135,7 @@ class Attribution:
         has one; without any link, from the sequence number.
         """
         table = self.operators
-        found = np.full(len(self._lane.ops), -1, np.int64)
+        found = np.full(len(self._gpu.ops), -1, np.int64)
         if not len(table):
             return found
         start, sequence = table["forward_start_ns"], table["sequence_number"]
@@ -159,7 +159,7 @@ class Attribution:
     @cached_property
     def ranges(self) -> Frame:
         """The process's annotations, without those that mark steps."""
-        ranges = self._lane.host.ranges
+        ranges = self._gpu.host.ranges
         texts = ranges.texts.get("name", [])
         telling = ~np.append(marking_steps(texts, self._step_label), True)
         return ranges.take(telling[ranges["name"]]) if len(ranges) else ranges
@@ -174,9 +174,9 @@ class Attribution:
         table = self.ranges
         if not len(table):
             return own
-        main = np.flatnonzero(table["thread_id"] == self._lane.host.main_thread)
+        main = np.flatnonzero(table["thread_id"] == self._gpu.host.main_thread)
         stack = stack_of(table, main)
-        at = stack.innermost(self._lane.enqueue_begin_ns)
+        at = stack.innermost(self._gpu.enqueue_begin_ns)
         around = np.where(at >= 0, stack.rows[np.maximum(at, 0)], -1) if len(main) else own
         return np.where(own >= 0, own, around)
 
@@ -194,7 +194,7 @@ class Attribution:
         Where no function was traced, the line that the main thread's samples show at the launch.
         """
         if not len(self.python):
-            return self._samples.at(self._lane.enqueue_begin_ns, self._part)
+            return self._samples.at(self._gpu.enqueue_begin_ns, self._part)
         return self._python_name(lambda text: not is_framework_function(text))
 
     @cached_property
@@ -204,7 +204,7 @@ class Attribution:
 
     @cached_property
     def _samples(self) -> SampledLines:
-        return SampledLines(self._lane, self._read)
+        return SampledLines(self._gpu, self._read)
 
     def operator_name(self, row: int) -> str | None:
         """Name of the operator that launched one operation; autograd's wrapping left out."""
@@ -216,7 +216,7 @@ class Attribution:
         table = self.ranges
         if not len(table):
             return np.full(len(at_ns), -1, np.int64)
-        stack = stack_of(table, np.flatnonzero(table["thread_id"] == self._lane.host.main_thread))
+        stack = stack_of(table, np.flatnonzero(table["thread_id"] == self._gpu.host.main_thread))
         inner = stack.innermost(at_ns)
         if not len(stack.rows):
             return inner
@@ -242,7 +242,7 @@ class Attribution:
         Returns:
             Each None where no value holds a third of the time.
         """
-        ops = self._lane.ops
+        ops = self._gpu.ops
         weight = (ops["end_ns"] - ops["start_ns"])[rows]
         ranges = _names(self.ranges, self.range[rows])
         operators = _names(self.operators, self.outermost[rows])
@@ -268,16 +268,16 @@ class Attribution:
     def _of_process(self, frame: Frame) -> Frame:
         if not len(frame):
             return frame
-        return frame.take(frame["process_id"] == self._lane.process_id)
+        return frame.take(frame["process_id"] == self._gpu.process_id)
 
     def _launched_in(self, table: Frame) -> tuple[IntArray, IntArray]:
         """Innermost and outermost row of a table that was open on the thread at the launch."""
-        inner = np.full(len(self._lane.ops), -1, np.int64)
+        inner = np.full(len(self._gpu.ops), -1, np.int64)
         outer = inner.copy()
         if not len(table):
             return inner, outer
-        at = self._lane.enqueue_begin_ns
-        for thread in self._lane.host.launch_threads:
+        at = self._gpu.enqueue_begin_ns
+        for thread in self._gpu.host.launch_threads:
             mine = np.flatnonzero(self.thread == thread)
             stack = stack_of(table, np.flatnonzero(table["thread_id"] == thread))
             if not len(mine) or not len(stack.rows):
@@ -294,12 +294,12 @@ class Attribution:
         At the launch, or at the operator of the forward pass where one is linked.
         """
         table = self.python
-        found = np.full(len(self._lane.ops), -1, np.int64)
+        found = np.full(len(self._gpu.ops), -1, np.int64)
         if not len(table):
             return found
         table = table.take(table.that("name", holds))
         forward = self.forward
-        at, thread = self._lane.enqueue_begin_ns, self.thread
+        at, thread = self._gpu.enqueue_begin_ns, self.thread
         if len(self.operators):
             linked = forward >= 0
             row = np.maximum(forward, 0)

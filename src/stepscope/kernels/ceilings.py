@@ -1,4 +1,4 @@
-"""What a GPU can do at most: dense peaks of its data sheet, or ceilings measured on it."""
+"""What a GPU can do at most: dense peaks of its datasheet, or ceilings measured on it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Peaks:
 
     Attributes:
         name: product.
-        fp64: double precision on the general cores, FLOP/s.
-        fp32: single precision on the general cores, FLOP/s.
+        fp64: double precision on the CUDA cores, FLOP/s.
+        fp32: single precision on the CUDA cores, FLOP/s.
         tf32: TF32 on tensor cores, dense, FLOP/s; 0 where it has none.
         half: BF16 or FP16 on tensor cores with FP32 accumulation, dense, FLOP/s; FP16 only where it
             has no BF16.
         eight: FP8, dense, FLOP/s; 0 where it has none.
         bandwidth: device memory, bytes/s.
-        source: data sheet.
-        fp64_product: matrix products in double precision, on tensor cores where it has such for
+        source: datasheet.
+        fp64_gemm: GEMMs in double precision, on tensor cores where it has such for
             them, FLOP/s; 0: as ``fp64``.
-        measured: whether these were measured rather than taken from a data sheet.
+        measured: whether these were measured rather than taken from a datasheet.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Peaks:
     eight: float
     bandwidth: float
     source: str
-    fp64_product: float = 0.0
+    fp64_gemm: float = 0.0
     measured: bool = False
 
     @property
@@ -45,9 +45,9 @@ class Peaks:
         return self.tf32 > 0
 
     def of(self, math: str) -> float:
-        """Peak of products in a key of ``families.MATHS``, FLOP/s; 0 where unknown."""
+        """Peak of products in a key of ``categories.MATHS``, FLOP/s; 0 where unknown."""
         return {
-            "fp64": self.fp64_product or self.fp64,
+            "fp64": self.fp64_gemm or self.fp64,
             "fp32": self.fp32,
             "tf32": self.tf32,
             "16bit": self.half,
@@ -55,13 +55,13 @@ class Peaks:
         }.get(math, 0.0)
 
 
-_SHEET: Final = "NVIDIA {} data sheet, {}"
+_SHEET: Final = "NVIDIA {} datasheet, {}"
 _HALVED: Final = "sparse peaks halved"
 _H100 = _SHEET.format("H100 Tensor Core GPU", _HALVED)
 _H200 = _SHEET.format("H200 Tensor Core GPU", _HALVED)
 _BLACKWELL = _SHEET.format("Blackwell (GB200 NVL72 and HGX B200)", "one GPU, " + _HALVED)
-_V100 = "NVIDIA V100 Tensor Core GPU data sheet"
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet"
+_V100 = "NVIDIA V100 Tensor Core GPU datasheet"
+_A100 = "NVIDIA A100 Tensor Core GPU datasheet"
 _GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper V2"
 _AD102 = "NVIDIA Ada GPU architecture whitepaper V2"
 _GB202 = "NVIDIA RTX Blackwell GPU architecture whitepaper"
@@ -73,7 +73,7 @@ def _p(
     pattern: str,
     name: str,
     fp64: float,
-    fp64_product: float,
+    fp64_gemm: float,
     fp32: float,
     tf32: float,
     half: float,
@@ -81,7 +81,7 @@ def _p(
     bandwidth: float,
     source: str,
 ) -> tuple[str, Peaks]:
-    """One product, in TFLOP/s and GB/s as data sheets have them."""
+    """One product, in TFLOP/s and GB/s as datasheets have them."""
     t, g = 1e12, 1e9
     return pattern, Peaks(
         name,
@@ -92,11 +92,11 @@ def _p(
         eight * t,
         bandwidth * g,
         source,
-        fp64_product * t,
+        fp64_gemm * t,
     )
 
 
-_PRODUCTS: Final = (
+_GEMMS: Final = (
     # the first pattern that is found in the product name counts
     _p(r"GB200", "GB200", 40, 40, 80, 1250, 2500, 5000, 8000, _BLACKWELL),
     _p(r"B200", "B200", 37, 37, 75, 1100, 2250, 4500, 7700, _BLACKWELL),
@@ -111,15 +111,15 @@ _PRODUCTS: Final = (
        1935, _A100),
     _p(r"A[18]00.*80GB", "A100 80GB", 9.7, 19.5, 19.5, 156, 312, 0, 2039, _A100),
     _p(r"A[18]00", "A100 40GB", 9.7, 19.5, 19.5, 156, 312, 0, 1555, _A100),
-    _p(r"L40S", "L40S", 1.43, 0, 91.6, 183, 362, 733, 864, "NVIDIA L40S data sheet" + _64TH),
-    _p(r"L40\b", "L40", 1.41, 0, 90.5, 90.5, 181, 362, 864, "NVIDIA L40 data sheet" + _64TH),
+    _p(r"L40S", "L40S", 1.43, 0, 91.6, 183, 362, 733, 864, "NVIDIA L40S datasheet" + _64TH),
+    _p(r"L40\b", "L40", 1.41, 0, 90.5, 90.5, 181, 362, 864, "NVIDIA L40 datasheet" + _64TH),
     _p(r"L4\b", "L4", 0.47, 0, 30.3, 60, 121, 242.5, 300,
        _SHEET.format("L4", _HALVED) + _64TH),
-    _p(r"A40\b", "A40", 0.58, 0, 37.4, 74.8, 149.7, 0, 696, "NVIDIA A40 data sheet" + _64TH),
-    _p(r"A30\b", "A30", 5.2, 10.3, 10.3, 82, 165, 0, 933, "NVIDIA A30 data sheet"),
-    _p(r"A10\b", "A10", 0.49, 0, 31.2, 62.5, 125, 0, 600, "NVIDIA A10 data sheet" + _64TH),
+    _p(r"A40\b", "A40", 0.58, 0, 37.4, 74.8, 149.7, 0, 696, "NVIDIA A40 datasheet" + _64TH),
+    _p(r"A30\b", "A30", 5.2, 10.3, 10.3, 82, 165, 0, 933, "NVIDIA A30 datasheet"),
+    _p(r"A10\b", "A10", 0.49, 0, 31.2, 62.5, 125, 0, 600, "NVIDIA A10 datasheet" + _64TH),
     _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
-       f"NVIDIA RTX 6000 Ada data sheet; its FP8 peak halved for density, and again for TF32 and "
+       f"NVIDIA RTX 6000 Ada datasheet; its FP8 peak halved for density, and again for TF32 and "
        f"16 bit, as in the {_AD102}" + _64TH),
     _p(r"RTX A6000", "RTX A6000", 0.6, 0, 38.7, 77.4, 154.8, 0, 768, _GA102 + _64TH),
     _p(r"RTX 5090(?! D| Laptop)", "RTX 5090", 1.64, 0, 104.8, 104.8, 209.5, 419, 1792,
@@ -130,16 +130,16 @@ _PRODUCTS: Final = (
     _p(r"V100S", "V100S PCIe", 8.2, 0, 16.4, 0, 130, 0, 1134, _V100),
     _p(r"V100.*PCIE", "V100 PCIe", 7, 0, 14, 0, 112, 0, 900, _V100),
     _p(r"V100", "V100 SXM2", 7.8, 0, 15.7, 0, 125, 0, 900, _V100),
-    _p(r"T4\b", "T4", 0.25, 0, 8.1, 0, 65, 0, 300, "NVIDIA T4 data sheet" + _32ND),
+    _p(r"T4\b", "T4", 0.25, 0, 8.1, 0, 65, 0, 300, "NVIDIA T4 datasheet" + _32ND),
 )  # fmt: skip
 
 
-def peaks_of(product: str) -> Peaks | None:
+def peaks_of(gemm: str) -> Peaks | None:
     """Data-sheet peaks of a product by its name; None for one that is not in the table."""
-    return next((p for pattern, p in _PRODUCTS if re.search(pattern, product)), None)
+    return next((p for pattern, p in _GEMMS if re.search(pattern, gemm)), None)
 
 
-PRODUCTS: Final = tuple(peaks for _, peaks in _PRODUCTS)
+GEMMS: Final = tuple(peaks for _, peaks in _GEMMS)
 """Every product of the table."""
 
 
@@ -147,29 +147,29 @@ SCHEMA: Final = "stepscope.ceilings/1"
 
 
 class Ceilings(msgspec.Struct, frozen=True):
-    """What one GPU attained; null where it was not measured.
+    """What one GPU achieved; null where it was not measured.
 
     Attributes:
         schema: name and version of this contract.
         device: product name, as traces have it.
         measured_at: time, ISO 8601, UTC.
         dram_bytes_per_s: device memory, the better of reading and copying.
-        fp32_flop_per_s: multiply-adds in single precision on the general cores.
+        fp32_flop_per_s: multiply-adds in single precision on the CUDA cores.
         fp64_flop_per_s: the same in double precision.
         capability: compute capability.
-        multiprocessors: how many it has.
+        sms: how many it has.
         l2_bytes: size of its L2 cache.
         driver_cuda: newest CUDA version that its driver knows.
-        library: what computed the matrix products; empty where none was found.
+        library: what computed the GEMMs; empty where none was found.
         dram_read_bytes_per_s: device memory, reading only.
         dram_copy_bytes_per_s: device memory, bytes read and bytes written.
         l2_bytes_per_s: reading what the L2 cache holds.
-        fp64_product_flop_per_s: matrix products in FP64.
-        tf32_flop_per_s: matrix products in TF32.
-        fp16_flop_per_s: matrix products in FP16 with FP32 accumulation.
-        bf16_flop_per_s: matrix products in BF16 with FP32 accumulation.
-        fp8_flop_per_s: matrix products in FP8 (E4M3) with fast accumulation.
-        remarks: what could not be measured, and why.
+        fp64_gemm_flop_per_s: GEMMs in FP64.
+        tf32_flop_per_s: GEMMs in TF32.
+        fp16_flop_per_s: GEMMs in FP16 with FP32 accumulation.
+        bf16_flop_per_s: GEMMs in BF16 with FP32 accumulation.
+        fp8_flop_per_s: GEMMs in FP8 (E4M3) with fast accumulation.
+        warnings: what could not be measured, and why.
     """
 
     schema: str
@@ -179,19 +179,19 @@ class Ceilings(msgspec.Struct, frozen=True):
     fp32_flop_per_s: float
     fp64_flop_per_s: float
     capability: str = ""
-    multiprocessors: int = 0
+    sms: int = 0
     l2_bytes: int = 0
     driver_cuda: str = ""
     library: str = ""
     dram_read_bytes_per_s: float | None = None
     dram_copy_bytes_per_s: float | None = None
     l2_bytes_per_s: float | None = None
-    fp64_product_flop_per_s: float | None = None
+    fp64_gemm_flop_per_s: float | None = None
     tf32_flop_per_s: float | None = None
     fp16_flop_per_s: float | None = None
     bf16_flop_per_s: float | None = None
     fp8_flop_per_s: float | None = None
-    remarks: list[str] = []
+    warnings: list[str] = []
 
 
 CEILINGS: Final = {
@@ -200,18 +200,18 @@ CEILINGS: Final = {
     "dram_copy_bytes_per_s": ("DRAM, copying", ""),
     "l2_bytes_per_s": ("L2, reading", ""),
     "fp64_flop_per_s": ("FP64", "fp64"),
-    "fp64_product_flop_per_s": ("FP64 products", "fp64_product"),
+    "fp64_gemm_flop_per_s": ("FP64 products", "fp64_gemm"),
     "fp32_flop_per_s": ("FP32", "fp32"),
     "tf32_flop_per_s": ("TF32 products", "tf32"),
     "fp16_flop_per_s": ("FP16 products", "half"),
     "bf16_flop_per_s": ("BF16 products", "half"),
     "fp8_flop_per_s": ("FP8 products", "eight"),
 }
-"""Measured figure -> (title, attribute of :class:`Peaks` that the data sheet has for it)."""
+"""Measured figure -> (title, attribute of :class:`Peaks` that the datasheet has for it)."""
 
 
 def peaks_from(ceilings: Ceilings) -> Peaks:
-    """Measured ceilings as peaks; what was not measured stays that of the data sheet."""
+    """Measured ceilings as peaks; what was not measured stays that of the datasheet."""
     sheet = peaks_of(ceilings.device)
     kept: list[str] = []
 
@@ -223,7 +223,7 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
 
     half = ceilings.bf16_flop_per_s or ceilings.fp16_flop_per_s
     found = {
-        "fp64_product": value(ceilings.fp64_product_flop_per_s, "fp64_product", "FP64 products"),
+        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 products"),
         "tf32": value(ceilings.tf32_flop_per_s, "tf32", "TF32"),
         "half": value(half, "half", "16 bit"),
         "eight": value(ceilings.fp8_flop_per_s, "eight", "FP8"),

@@ -15,7 +15,7 @@ from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FAR_BELOW = 0.25
 """Share of the ceiling (arithmetic or memory, whichever is lower) under which a product is far
-below what its shape allows. Libraries attain 50 to 80 % where the shape fills the device."""
+below what its shape allows. Libraries achieve 50 to 80 % where the shape fills the device."""
 
 REACHABLE = 0.5
 """Share of the ceiling that a repair is assumed to reach."""
@@ -24,7 +24,7 @@ LONG_ENOUGH_NS = 20_000
 """Shorter kernels end before they have filled the device."""
 
 FEW_BLOCKS = 0.25
-"""Blocks for each multiprocessor under which most of the device has nothing to do."""
+"""Blocks for each SM under which most of the device has nothing to do."""
 
 _ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
 _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisation", "index",
@@ -39,14 +39,14 @@ class Inefficient:
         label: its name for people.
         name: its full name.
         repair: its launches in the steady window, and what they could take.
-        attained: share of the ceiling, or blocks a multiprocessor.
+        achieved: share of the ceiling, or blocks a SM.
         by_grid: whether the small grid tells, rather than the shapes.
     """
 
     label: str
     name: str
     repair: Repair
-    attained: float
+    achieved: float
     by_grid: bool
 
 
@@ -58,12 +58,12 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
         taken: operations that belong to another finding already.
     """
     duration = kernels.duration_ns
-    long_ = kernels.lane.is_compute & kernels.steady & ~taken & (duration >= LONG_ENOUGH_NS)
+    long_ = kernels.gpu.is_compute & kernels.steady & ~taken & (duration >= LONG_ENOUGH_NS)
     ceiling = _ceiling_ns(kernels)
     by_shape = long_ & (ceiling > 0) & (ceiling < FAR_BELOW * duration)
     sms = kernels.device[1]
     blocks = kernels.blocks
-    by_grid = long_ & kernels.in_family(*_ONE_BLOCK_FAMILIES) & (blocks > 0)
+    by_grid = long_ & kernels.in_category(*_ONE_BLOCK_FAMILIES) & (blocks > 0)
     by_grid &= blocks < FEW_BLOCKS * sms
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
@@ -72,7 +72,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     rows = np.flatnonzero((by_shape | by_grid) & (new < duration))
     if not len(rows):
         return None
-    name = kernels.lane.ops["name"]
+    name = kernels.gpu.ops["name"]
     lost = np.bincount(name[rows], weights=(duration - new)[rows])
     code = int(np.argmax(lost))
     rows = rows[name[rows] == code]
@@ -82,7 +82,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     after = int(new[rows].sum())
     return Inefficient(
         label=kernels.classes[code].label,
-        name=kernels.lane.ops.texts["name"][code],
+        name=kernels.gpu.ops.texts["name"][code],
         repair=Repair(
             rows=rows,
             old_ns=duration[rows],
@@ -92,7 +92,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
             low_ns=ideal,
             high_ns=(spent + after) // 2,
         ),
-        attained=ideal / spent,
+        achieved=ideal / spent,
         by_grid=grid_told,
     )
 
@@ -103,10 +103,10 @@ def _ceiling_ns(kernels: Kernels) -> AnyArray:
     An operator that launches several products (the gradients of a convolution) shares its work
     among them by their time.
     """
-    found = np.zeros(len(kernels.lane.ops))
+    found = np.zeros(len(kernels.gpu.ops))
     peaks, table = kernels.peaks, kernels.attribution.operators
-    product = kernels.in_family("matmul", "convolution")
-    rows = np.flatnonzero(product & (kernels.attribution.operator >= 0) & (kernels.math >= 0))
+    gemm = kernels.in_category("matmul", "convolution")
+    rows = np.flatnonzero(gemm & (kernels.attribution.operator >= 0) & (kernels.math >= 0))
     if peaks is None or not len(rows) or "input_shapes" not in table:
         return found
     operator = kernels.attribution.operator[rows]
@@ -170,10 +170,10 @@ def _is_shape(value: Any) -> bool:
 
 
 GENERAL_ATTAINED = 0.8
-"""Share of the peak that large single-precision products attain on the general cores."""
+"""Share of the peak that large single-precision products achieve on the CUDA cores."""
 
 TENSOR_ATTAINED = 0.55
-"""Share of the dense peak that products of the same size attain on tensor cores: they need 7 to 15
+"""Share of the dense peak that products of the same size achieve on tensor cores: they need 7 to 15
 times the operands a second, so that memory and launches weigh more."""
 
 
@@ -188,7 +188,7 @@ class LowPrecision:
         repair: the kernels, and TF32 (or BF16) instead.
         total_ns: their time.
         ratio: how many times faster they are assumed to be then.
-        peaks: the device's data sheet.
+        peaks: the device's datasheet.
     """
 
     repair: Repair
@@ -198,7 +198,7 @@ class LowPrecision:
 
 
 def low_precision(kernels: Kernels) -> LowPrecision | None:
-    """Products on the general cores of a device that has tensor cores for them.
+    """Products on the CUDA cores of a device that has tensor cores for them.
 
     Returns:
         None where there are none, the device has no tensor cores for TF32 or BF16, or its rates
@@ -207,16 +207,16 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     peaks = kernels.peaks
     if peaks is None or not peaks.half:
         return None
-    single = kernels.in_family("matmul", "convolution")
+    single = kernels.in_category("matmul", "convolution")
     single &= kernels.math == MATH_NAMES.index("fp32")
     rows = np.flatnonzero(single & kernels.steady)
     if not len(rows):
         return None
-    attained = TENSOR_ATTAINED / GENERAL_ATTAINED
-    # on some products TF32 is no faster than the general cores, only BF16 is
+    achieved = TENSOR_ATTAINED / GENERAL_ATTAINED
+    # on some products TF32 is no faster than the CUDA cores, only BF16 is
     rate = peaks.tf32 if peaks.tf32 > _FASTER * peaks.fp32 else peaks.half
-    ratio = max(rate / peaks.fp32 * attained, 1.0)
-    best = max(peaks.half / peaks.fp32 * attained, ratio)
+    ratio = max(rate / peaks.fp32 * achieved, 1.0)
+    best = max(peaks.half / peaks.fp32 * achieved, ratio)
     total = int(kernels.duration_ns[rows].sum())
     repair = Repair(
         rows=rows,

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_first
-from stepscope.kernels.view import FAMILY_NAMES, UPDATE_RUN, Kernels, Repair, scaled
+from stepscope.kernels.view import CATEGORY_NAMES, UPDATE_RUN, Kernels, Repair, scaled
 from stepscope.trace.frame import BoolArray, IntArray
 
 BETWEEN = 16
@@ -43,30 +43,30 @@ class UnfusedAttention:
     Attributes:
         repair: its kernels, and fused attention instead.
         softmaxes: number of softmax kernels in it, forward and backward.
-        products_ns: time of its matrix products.
+        gemms_ns: time of its GEMMs.
         rest_ns: time of everything between them.
     """
 
     repair: Repair
     softmaxes: int
-    products_ns: int
+    gemms_ns: int
     rest_ns: int
 
 
 def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
-    """Find softmax kernels between matrix products with nothing but light kernels between.
+    """Find softmax kernels between GEMMs with nothing but light kernels between.
 
     A classifier's softmax is not followed by a product; a router's is followed by top-k and
     indexing; the loss's is a log-softmax.
     """
-    ops = kernels.lane.ops
+    ops = kernels.gpu.ops
     on_device = ops.equals("kind", "memset") | ops.equals("copy_kind", "DtoD")
-    takes_part = (kernels.lane.is_compute | on_device) & kernels.steady
+    takes_part = (kernels.gpu.is_compute | on_device) & kernels.steady
     order = kernels.order[takes_part[kernels.order]]
-    family = kernels.family[order]
+    category = kernels.category[order]
     is_softmax = _is_softmax(kernels)[order]
-    product = family == FAMILY_NAMES.index("matmul")
-    light = among(family, [FAMILY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
+    gemm = category == CATEGORY_NAMES.index("matmul")
+    light = among(category, [CATEGORY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
     backward = ops.matches("name", _BACKWARD)[order]
     at = np.flatnonzero(is_softmax)
     if not len(at):
@@ -76,7 +76,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     place = np.searchsorted(heavy, at)
     before, after = heavy[np.maximum(place - 1, 0)], heavy[np.minimum(place + 1, len(heavy) - 1)]
     ok = (place > 0) & (after < len(order)) & (at - before <= BETWEEN) & (after - at <= BETWEEN)
-    ok &= product[np.minimum(before, len(order) - 1)] & product[np.minimum(after, len(order) - 1)]
+    ok &= gemm[np.minimum(before, len(order) - 1)] & gemm[np.minimum(after, len(order) - 1)]
     at, place = at[ok], place[ok]
     before, after = before[ok], after[ok]
     if len(at) < kernels.n_steady:
@@ -87,10 +87,10 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     second_before = heavy[np.maximum(place - 2, 0)]
     second_after = heavy[np.minimum(place + 2, len(heavy) - 1)]
     wide = backward[at]
-    pair = wide & (place > 1) & product[second_before] & (before - second_before <= BETWEEN)
+    pair = wide & (place > 1) & gemm[second_before] & (before - second_before <= BETWEEN)
     first[pair] = second_before[pair]
     within = second_after < len(order)
-    pair = wide & within & product[np.minimum(second_after, len(order) - 1)]
+    pair = wide & within & gemm[np.minimum(second_after, len(order) - 1)]
     pair &= second_after - after <= BETWEEN
     last[pair] = second_after[pair]
     first = _with_layout_copies(kernels, order, first)
@@ -102,22 +102,22 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
 
 def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttention:
     duration = kernels.duration_ns
-    product = kernels.in_family("matmul")[rows]
-    products = int(duration[rows[product]].sum())
+    gemm = kernels.in_category("matmul")[rows]
+    gemms = int(duration[rows[gemm]].sum())
     old = duration[rows]
     return UnfusedAttention(
         repair=Repair(
             rows=rows,
             old_ns=old,
-            new_ns=np.where(product, scaled(old, FUSED_SHARE), 0),
-            merged=~product,
+            new_ns=np.where(gemm, scaled(old, FUSED_SHARE), 0),
+            merged=~gemm,
             idle_ns=np.zeros(len(rows), np.int64),
-            low_ns=int(FUSED_LEAST * products),
-            high_ns=int(FUSED_MOST * products),
+            low_ns=int(FUSED_LEAST * gemms),
+            high_ns=int(FUSED_MOST * gemms),
         ),
         softmaxes=softmaxes,
-        products_ns=products,
-        rest_ns=int(duration[rows[~product]].sum()),
+        gemms_ns=gemms,
+        rest_ns=int(duration[rows[~gemm]].sum()),
     )
 
 
@@ -128,8 +128,8 @@ def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> I
     (of the weights of the next layer) and sets are not counted.
     """
     operation = np.array([c.operation == "direct_copy" for c in kernels.classes] + [False])
-    ops = kernels.lane.ops
-    lays_out = operation[ops["name"][order]] & kernels.in_family("copy")[order]
+    ops = kernels.gpu.ops
+    lays_out = operation[ops["name"][order]] & kernels.in_category("copy")[order]
     cleared = ops.equals("kind", "memset")[order]
     begin = first
     for _ in range(_LAYOUT_COPIES):
@@ -141,7 +141,7 @@ def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> I
 
 def _is_softmax(kernels: Kernels) -> BoolArray:
     """Softmax kernels that are no log-softmax."""
-    return kernels.in_family("softmax") & ~kernels.lane.ops.that("name", _is_log)
+    return kernels.in_category("softmax") & ~kernels.gpu.ops.that("name", _is_log)
 
 
 def _is_log(name: str) -> bool:
@@ -165,7 +165,7 @@ NEAR_BANDWIDTH = 0.5
 _MERGEABLE = ("elementwise", "dropout", "reduction")
 _AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
 WAITING = (*_AROUND, "pooling")
-"""Families that do next to no arithmetic for each byte."""
+"""Categories that do next to no arithmetic for each byte."""
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ class MemoryBound:
     Attributes:
         repair: the kernels, with half the traffic.
         share: their part of the compute time.
-        attained: bytes/s that those attain whose traffic is known.
+        achieved: bytes/s that those achieve whose traffic is known.
     """
 
     repair: Repair
     share: float
-    attained: float
+    achieved: float
 
 
 def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
@@ -203,11 +203,11 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
         kernels: the device's kernels.
         taken: operations that belong to another finding already.
     """
-    order = kernels.order[(kernels.lane.is_compute & kernels.steady)[kernels.order]]
-    family = kernels.family[order]
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    category = kernels.category[order]
     free = ~taken[order] & ~kernels.in_phase("optimizer")[order]
-    around = among(family, [FAMILY_NAMES.index(f) for f in _AROUND]) & free
-    mergeable = among(family, [FAMILY_NAMES.index(f) for f in _MERGEABLE]) & around
+    around = among(category, [CATEGORY_NAMES.index(f) for f in _AROUND]) & free
+    mergeable = among(category, [CATEGORY_NAMES.index(f) for f in _MERGEABLE]) & around
     # a run ends where something else stands, and where the thread that launches changes
     thread = kernels.attribution.thread[order]
     new_run = np.ones(len(order), bool)
@@ -252,8 +252,8 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
         taken: operations that belong to another finding already.
     """
     duration = kernels.duration_ns
-    compute = int(duration[kernels.lane.is_compute & kernels.steady].sum())
-    waiting = kernels.in_family(*WAITING) & kernels.steady & ~taken
+    compute = int(duration[kernels.gpu.is_compute & kernels.steady].sum())
+    waiting = kernels.in_category(*WAITING) & kernels.steady & ~taken
     waiting &= ~kernels.in_phase("optimizer")
     rows = np.flatnonzero(waiting)
     total = int(duration[rows].sum())
@@ -263,8 +263,8 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
     known_ns = int(duration[known].sum())
     if not known_ns:
         return None
-    attained = float(kernels.moved_bytes[known].sum()) / known_ns * 1e9
-    if attained < NEAR_BANDWIDTH * kernels.bandwidth:
+    achieved = float(kernels.moved_bytes[known].sum()) / known_ns * 1e9
+    if achieved < NEAR_BANDWIDTH * kernels.bandwidth:
         return None
     repair = Repair(
         rows=rows,
@@ -275,12 +275,12 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
         low_ns=total // 4,
         high_ns=total * 3 // 4,
     )
-    return MemoryBound(repair, total / compute, attained)
+    return MemoryBound(repair, total / compute, achieved)
 
 
 def taken_rows(kernels: Kernels, repairs: list[IntArray]) -> BoolArray:
     """Mask of the operations that any of some repairs changes."""
-    taken = np.zeros(len(kernels.lane.ops), bool)
+    taken = np.zeros(len(kernels.gpu.ops), bool)
     for rows in repairs:
         taken[rows] = True
     return taken
@@ -321,8 +321,8 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
         kernels: the device's kernels.
         gaps: its idle time in the steady window.
     """
-    ops = kernels.lane.ops
-    looped = kernels.in_phase("optimizer") & kernels.in_family("elementwise", "copy")
+    ops = kernels.gpu.ops
+    looped = kernels.in_phase("optimizer") & kernels.in_category("elementwise", "copy")
     rows = kernels.order[(looped & kernels.steady)[kernels.order]]
     if len(rows) < UPDATE_RUN * kernels.n_steady:
         return None
@@ -401,7 +401,7 @@ def _launch_bound_ns(gaps: Gaps) -> int:
 
 def _loops(kernels: Kernels, rows: IntArray) -> IntArray:
     """Number of the loop that each kernel belongs to, for rows in the order of enqueueing."""
-    place = np.empty(len(kernels.lane.ops), np.int64)
+    place = np.empty(len(kernels.gpu.ops), np.int64)
     place[kernels.order] = np.arange(len(place))
     return np.cumsum(np.diff(place[rows], prepend=place[rows[0]]) > UPDATE_RUN)
 
@@ -413,8 +413,8 @@ def _idle_of(kernels: Kernels, rows: IntArray, loop: IntArray, gaps: Gaps) -> _I
     parameters it cannot get ahead of the device: the time that this takes, less what the device
     was already idle meanwhile, is lead that the launches after the loop lack.
     """
-    lane, segments = kernels.lane, gaps.segments
-    of_loop = np.full(len(lane.ops) + 1, -1, np.int64)
+    gpu, segments = kernels.gpu, gaps.segments
+    of_loop = np.full(len(gpu.ops) + 1, -1, np.int64)
     of_loop[rows] = loop
     of_loop[rows[np.concatenate(([True], loop[1:] != loop[:-1]))]] = -1
     which = of_loop[segments["op"]]
@@ -426,19 +426,19 @@ def _idle_of(kernels: Kernels, rows: IntArray, loop: IntArray, gaps: Gaps) -> _I
     n = int(loop[-1]) + 1
     begin = np.full(n, np.iinfo(np.int64).max)
     end = np.zeros(n, np.int64)
-    np.minimum.at(begin, loop, lane.enqueue_begin_ns[rows])
-    np.maximum.at(end, loop, lane.enqueue_end_ns[rows])
+    np.minimum.at(begin, loop, gpu.enqueue_begin_ns[rows])
+    np.maximum.at(end, loop, gpu.enqueue_end_ns[rows])
     idle_in = np.bincount(which[inside], weights=length[inside], minlength=n)
     lead = np.maximum(end - begin - idle_in, 0)
     last = np.zeros(n, np.int64)
-    np.maximum.at(last, loop, lane.ops["end_ns"][rows])
+    np.maximum.at(last, loop, gpu.ops["end_ns"][rows])
     after = np.searchsorted(last, segments["start_ns"], side="right") - 1
     later = launch & ~inside & (after >= 0)
     lacking = np.bincount(after[later], weights=length[later], minlength=n)
     explained = np.minimum(lead, lacking).astype(np.int64)
     behind = np.zeros(len(rows), np.int64)
     behind[np.append(np.flatnonzero(loop[1:] != loop[:-1]), len(rows) - 1)] = explained
-    before = np.zeros(len(lane.ops) + 1, np.int64)
+    before = np.zeros(len(gpu.ops) + 1, np.int64)
     np.add.at(before, segments["op"][charged], length[charged])
     overhead = cause == CAUSES.index("profiler_overhead")
     outside = int(length[(launch | overhead) & ~inside].sum()) - int(explained.sum())

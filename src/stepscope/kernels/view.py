@@ -1,4 +1,4 @@
-"""The operations of one device as kernels: family, phase, order, device; and repairs of them."""
+"""The operations of one device as kernels: category, phase, order, device; and repairs of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import Attribution
+from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
-from stepscope.kernels.families import FAMILIES, MATHS, KernelClass, classify
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 
@@ -73,13 +73,13 @@ def scaled(old_ns: IntArray, factor: float) -> IntArray:
     return lengths
 
 
-FAMILY_NAMES: Final = tuple(FAMILIES)
+CATEGORY_NAMES: Final = tuple(CATEGORIES)
 MATH_NAMES: Final = tuple(MATHS)
 PHASES: Final = ("forward", "backward", "optimizer")
 """Phases of a step, as far as they can be told."""
 
 ATTAINED_BANDWIDTH = 0.8
-"""Share of the data-sheet memory bandwidth that a streaming kernel attains: 80 to 90 % in STREAM
+"""Share of the data-sheet memory bandwidth that a streaming kernel achieves: 80 to 90 % in STREAM
 measurements on NVIDIA GPUs."""
 
 _OPTIMIZER_RANGE = re.compile(
@@ -99,7 +99,7 @@ class Kernels:
     """The kernels of one device; every array has one value an operation of ``lane.ops``.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
         step_label: stem of the ranges that mark steps.
         bounds_ns: step boundaries on the device's timeline.
@@ -110,7 +110,7 @@ class Kernels:
 
     def __init__(
         self,
-        lane: Lane,
+        gpu: GpuTimeline,
         read: Reader,
         step_label: str,
         bounds_ns: IntArray,
@@ -118,61 +118,61 @@ class Kernels:
         last: int,
         ceilings: Ceilings | None = None,
     ) -> None:
-        self.lane = lane
+        self.gpu = gpu
         self._ceilings = ceilings
         self._read = read
         self.begin_ns, self.end_ns = int(bounds_ns[first]), int(bounds_ns[last + 1])
         self.n_steady = last - first + 1
         self._bounds_ns = bounds_ns
-        self.attribution = Attribution(lane, read, step_label)
+        self.attribution = Attribution(gpu, read, step_label)
 
     @cached_property
     def duration_ns(self) -> IntArray:
         """Length of each operation."""
-        ops = self.lane.ops
+        ops = self.gpu.ops
         return ops["end_ns"] - ops["start_ns"]
 
     @cached_property
     def steady(self) -> BoolArray:
         """Operations that start in the steady window."""
-        start = self.lane.ops["start_ns"]
+        start = self.gpu.ops["start_ns"]
         return (start >= self.begin_ns) & (start < self.end_ns)
 
     @cached_property
     def step(self) -> IntArray:
         """Number of the step that each operation starts in; -1 before the first."""
-        return np.searchsorted(self._bounds_ns, self.lane.ops["start_ns"], side="right") - 1
+        return np.searchsorted(self._bounds_ns, self.gpu.ops["start_ns"], side="right") - 1
 
     @cached_property
     def classes(self) -> list[KernelClass]:
         """Class of each distinct name."""
-        return [classify(text) for text in self.lane.ops.texts["name"]]
+        return [classify(text) for text in self.gpu.ops.texts["name"]]
 
     @cached_property
-    def family(self) -> IntArray:
-        """Index into ``FAMILY_NAMES``; -1 for copies and sets by the copy engine."""
-        codes = np.array([FAMILY_NAMES.index(c.family) for c in self.classes] + [-1])
-        family = codes[self.lane.ops["name"]]
-        family = np.where(
-            self.lane.ops.equals("kind", "graph"), FAMILY_NAMES.index("graph"), family
+    def category(self) -> IntArray:
+        """Index into ``CATEGORY_NAMES``; -1 for copies and sets by the copy engine."""
+        codes = np.array([CATEGORY_NAMES.index(c.category) for c in self.classes] + [-1])
+        category = codes[self.gpu.ops["name"]]
+        category = np.where(
+            self.gpu.ops.equals("kind", "graph"), CATEGORY_NAMES.index("graph"), category
         )
-        return np.where(self.lane.is_kernel, family, -1)
+        return np.where(self.gpu.is_kernel, category, -1)
 
-    def in_family(self, *families: str) -> BoolArray:
-        """Mask of the kernels of some families."""
-        return among(self.family, [FAMILY_NAMES.index(f) for f in families])
+    def in_category(self, *categories: str) -> BoolArray:
+        """Mask of the kernels of some categories."""
+        return among(self.category, [CATEGORY_NAMES.index(f) for f in categories])
 
     @cached_property
     def math(self) -> IntArray:
         """Index into ``MATH_NAMES``; -1 where it does not apply or is not known."""
         codes = np.array([MATH_NAMES.index(c.math) if c.math else -1 for c in self.classes] + [-1])
-        return np.where(self.lane.is_kernel, codes[self.lane.ops["name"]], -1)
+        return np.where(self.gpu.is_kernel, codes[self.gpu.ops["name"]], -1)
 
     @cached_property
     def grid(self) -> Frame:
         """Launch dimensions of each operation; -1 where not recorded."""
         frame = self._read("gpu_op", *_GRID_COLUMNS)
-        row = np.searchsorted(frame["id"], self.lane.ops["id"])
+        row = np.searchsorted(frame["id"], self.gpu.ops["id"])
         return frame.take(row)
 
     @cached_property
@@ -196,41 +196,41 @@ class Kernels:
         Copies and sets have recorded them. Of PyTorch's contiguous elementwise kernels the name
         tells the tensors, their type and the elements of each thread, and the launch the threads.
         """
-        ops = self.lane.ops
+        ops = self.gpu.ops
         recorded = np.maximum(ops["bytes"], 0)
         recorded = np.where(ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD"),
                             2 * recorded, recorded)  # fmt: skip
         each = np.array([c.element_bytes * c.thread_elements for c in self.classes] + [0])
         by_launch = self.blocks * self.threads * each[ops["name"]]
-        return np.where(self.lane.is_kernel, by_launch, recorded)
+        return np.where(self.gpu.is_kernel, by_launch, recorded)
 
     @cached_property
     def order(self) -> IntArray:
         """Rows in the order in which they were enqueued."""
-        ops = self.lane.ops
-        return np.lexsort((ops["start_ns"], self.lane.enqueue_begin_ns))
+        ops = self.gpu.ops
+        return np.lexsort((ops["start_ns"], self.gpu.enqueue_begin_ns))
 
     @cached_property
     def phase(self) -> IntArray:
         """Index into ``PHASES``; -1 where nothing tells.
 
-        The optimizer's range or family, and long runs of elementwise kernels that update
+        The optimizer's range or category, and long runs of elementwise kernels that update
         parameters; the backward pass is launched by another thread than the main one,
         or inside an operator or range that says so.
         """
-        lane = self.lane
-        phase = np.full(len(lane.ops), PHASES.index("forward"))
+        gpu = self.gpu
+        phase = np.full(len(gpu.ops), PHASES.index("forward"))
         who = self.attribution
-        backward = (who.thread >= 0) & (who.thread != lane.host.main_thread)
+        backward = (who.thread >= 0) & (who.thread != gpu.host.main_thread)
         backward |= _inside(who.ranges, who.range, _is_backward)
         backward |= _inside(who.operators, who.outermost, _is_backward_operator)
         phase[backward] = PHASES.index("backward")
         optimizer = self._in_optimizer_range()
         if not optimizer.any():
-            optimizer = self.in_family("optimizer")
+            optimizer = self.in_category("optimizer")
         optimizer |= self._update_runs(optimizer)
         phase[optimizer] = PHASES.index("optimizer")
-        crossing = lane.ops.equals("kind", "memcpy") & ~lane.ops.equals("copy_kind", "DtoD")
+        crossing = gpu.ops.equals("kind", "memcpy") & ~gpu.ops.equals("copy_kind", "DtoD")
         return np.where(crossing, -1, phase)
 
     def in_phase(self, phase: str) -> BoolArray:
@@ -240,11 +240,11 @@ class Kernels:
 
     @cached_property
     def device(self) -> tuple[str, int, int]:
-        """Product name, multiprocessors and recorded memory bandwidth (bytes/s; 0 if unknown)."""
+        """Product name, SMs and recorded memory bandwidth (bytes/s; 0 if unknown)."""
         table = self._read("device", "process_id", "device", "name", "sm_count", "memory_bandwidth")
         for row in range(len(table)):
-            if table["device"][row] == self.lane.device and table["process_id"][row] in (
-                self.lane.process_id,
+            if table["device"][row] == self.gpu.device and table["process_id"][row] in (
+                self.gpu.process_id,
                 -1,
             ):
                 return (
@@ -256,21 +256,21 @@ class Kernels:
 
     @cached_property
     def peaks(self) -> Peaks | None:
-        """Peaks of the device, measured or of its data sheet; None for an unknown product."""
+        """Peaks of the device, measured or of its datasheet; None for an unknown product."""
         if self._ceilings is not None and self._ceilings.device == self.device[0]:
             return peaks_from(self._ceilings)
         return peaks_of(self.device[0])
 
     @cached_property
     def bandwidth(self) -> float:
-        """Peak memory bandwidth, bytes/s: measured, else recorded, else of the data sheet; or 0."""
+        """Peak memory bandwidth, bytes/s: measured, else recorded, else of the datasheet; or 0."""
         if self.peaks and self.peaks.measured:
             return self.peaks.bandwidth
         return float(self.device[2] or (self.peaks.bandwidth if self.peaks else 0))
 
     @property
     def attainable_bandwidth(self) -> float:
-        """What a streaming kernel attains, bytes/s; 0 if unknown."""
+        """What a streaming kernel achieves, bytes/s; 0 if unknown."""
         measured = self.peaks is not None and self.peaks.measured
         return self.bandwidth * (1.0 if measured else ATTAINED_BANDWIDTH)
 
@@ -285,18 +285,18 @@ class Kernels:
         """
         who = self.attribution
         table = who.ranges
-        inside = np.zeros(len(self.lane.ops), bool)
+        inside = np.zeros(len(self.gpu.ops), bool)
         if not len(table):
             return inside
         hits = words.hits(table, "name", _is_optimizer)
-        hits &= table["thread_id"] == self.lane.host.main_thread
+        hits &= table["thread_id"] == self.gpu.host.main_thread
         start, end = table["start_ns"][hits], np.maximum.accumulate(table["end_ns"][hits])
         if len(start):
-            at = self.lane.enqueue_begin_ns
+            at = self.gpu.enqueue_begin_ns
             row = np.searchsorted(start, at, side="right") - 1
             inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
-        inside &= ~self.lane.is_communication
-        heavy = inside & self.in_family("matmul", "convolution", "attention")
+        inside &= ~self.gpu.is_communication
+        heavy = inside & self.in_category("matmul", "convolution", "attention")
         if self.duration_ns[heavy].sum() > _CLOSURE * self.duration_ns[inside].sum():
             return np.zeros(len(inside), bool)
         return inside
@@ -309,8 +309,8 @@ class Kernels:
         between host and device, which brings the next batch, ends a run.
         """
         order = self.order
-        light = self.in_family(*_LIGHT) | self.lane.ops.equals("kind", "memset")
-        light |= self.lane.ops.equals("copy_kind", "DtoD")
+        light = self.in_category(*_LIGHT) | self.gpu.ops.equals("kind", "memset")
+        light |= self.gpu.ops.equals("copy_kind", "DtoD")
         light, thread = light[order], self.attribution.thread[order]
         goes_on = np.zeros(len(order) + 1, bool)
         goes_on[1:-1] = light[1:] & light[:-1] & (thread[1:] == thread[:-1])
@@ -320,18 +320,18 @@ class Kernels:
         apart = met[end] == met[begin]
         begin, end = begin[apart], end[apart]
         # casts of the last gradients come before the first update, of weights after the last
-        plain = np.append(np.flatnonzero(~self.in_family("copy")[order]), len(order))
+        plain = np.append(np.flatnonzero(~self.in_category("copy")[order]), len(order))
         begin = np.minimum(plain[np.searchsorted(plain, begin)], end)
         earlier = np.concatenate(([-1], plain[:-1]))  # the last plain one before each place
         end = np.maximum(earlier[np.searchsorted(plain, end)] + 1, begin)
-        found = np.zeros(len(self.lane.ops), bool)
+        found = np.zeros(len(self.gpu.ops), bool)
         if not len(begin):
             return found
         telling = np.array([c.operation in ("addcdiv", "addcmul", "lerp_scalar", "lerp_tensor")
                             for c in self.classes] + [False])  # fmt: skip
-        told = np.concatenate(([0], np.cumsum(telling[self.lane.ops["name"]][order])))
+        facts = np.concatenate(([0], np.cumsum(telling[self.gpu.ops["name"]][order])))
         long_ = end - begin >= UPDATE_RUN
-        updates = long_ & (told[end] - told[begin] >= UPDATE_RUN // 8)
+        updates = long_ & (facts[end] - facts[begin] >= UPDATE_RUN // 8)
         if not updates.any():
             updates = long_ & self._last_of_step(order, end)
         for first, last in zip(begin[updates].tolist(), end[updates].tolist(), strict=True):
@@ -347,7 +347,7 @@ class Kernels:
 
 
 UPDATE_RUN = 32
-"""Elementwise kernels in a row from which on they can be no layer's: layers put a matrix product,
+"""Elementwise kernels in a row from which on they can be no layer's: layers put a GEMM,
 reduction or normalisation between fewer of them. An optimizer without fusion launches several for
 each of dozens of parameters."""
 

@@ -13,7 +13,7 @@ _TIME: Final = """
 """What both views say of the time of some operations."""
 
 KERNELS_VIEW: Final = f"""
-SELECT family, kernel, math, count(*) AS calls,
+SELECT category, kernel, math, count(*) AS calls,
        round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS calls_per_step,
 {_TIME}
        median(end_ns - start_ns)::BIGINT AS median_ns,
@@ -22,10 +22,10 @@ SELECT family, kernel, math, count(*) AS calls,
            )::BIGINT AS bytes_per_s,
        round(avg(end_ns - start_ns))::BIGINT AS mean_ns,
        min(end_ns - start_ns)::BIGINT AS min_ns, max(end_ns - start_ns)::BIGINT AS max_ns
-FROM kernel_family WHERE steady
-GROUP BY ALL ORDER BY time_ns DESC, kernel, family, math
+FROM kernel_category WHERE steady
+GROUP BY ALL ORDER BY time_ns DESC, kernel, category, math
 """
-"""Kernels of the steady steps by family and name, all devices together."""
+"""Kernels of the steady steps by category and name, all devices together."""
 
 GROUPINGS: Final = {
     "operator": "coalesce(outer_operator, operator)",
@@ -33,9 +33,9 @@ GROUPINGS: Final = {
     "range": "range",
     "module": "module",
     "source": "source",
-    "family": "family",
+    "category": "category",
 }
-"""What ``stepscope operators`` can group by -> expression over ``kernel_family``."""
+"""What ``stepscope operators`` can group by -> expression over ``kernel_category``."""
 
 
 def operators_view(by: str) -> str:
@@ -56,6 +56,6 @@ SELECT coalesce({key}, '(none)') AS {"operator" if by == "inner" else by}, phase
        round(count(*) / (SELECT count(*) FROM step WHERE steady), 2) AS kernels_per_step,
 {_TIME}
        arg_min(kernel, (start_ns - end_ns, kernel)) AS longest_kernel{mostly}
-FROM kernel_family WHERE steady
+FROM kernel_category WHERE steady
 GROUP BY ALL ORDER BY time_ns DESC, 1, 2
 """

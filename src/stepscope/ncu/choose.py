@@ -27,7 +27,7 @@ def open_for(path: Path, kernel: str) -> tuple[Report, Launch]:
         detailed = read_report(path, lambda at, _: at == number)
         launch = detailed.launches[number]
     if others:
-        report.remarks.append(f"{others + 1:,} launches match {kernel!r}: the longest is shown")
+        report.warnings.append(f"{others + 1:,} launches match {kernel!r}: the longest is shown")
     return report, launch
 
 

@@ -32,14 +32,14 @@ FEW_THREADS = 16.0
 """Active threads of a warp's 32 below which divergence costs more than half of the issue."""
 
 FILLED = 0.5
-"""Share of the multiprocessors with work below which the grid alone bars half of the device."""
+"""Share of the SMs with work below which the grid alone bars half of the device."""
 
 LOW_OCCUPANCY = 0.5
 """Theoretical occupancy from which on resources take at least half of the warps that could hide
 latency."""
 
 ATTAINED = 0.7
-"""Share of the theoretical occupancy that must be attained before it is what limits: else blocks
+"""Share of the theoretical occupancy that must be achieved before it is what limits: else blocks
 run out or are uneven, and a higher limit would stay unused."""
 
 TOP_WAIT = 0.25
@@ -91,12 +91,12 @@ class Finding:
 
     Attributes:
         limiter: the answer.
-        because: the figures that say so, as sentences.
+        reasons: the figures that say so, as sentences.
         level: memory level for limits of bandwidth: ``dram``, ``l2``, ``l1``; else empty.
     """
 
     limiter: Limiter
-    because: tuple[str, ...]
+    reasons: tuple[str, ...]
     level: str = ""
 
 
@@ -179,8 +179,8 @@ def finding_of(facts: Facts) -> Finding:
     return _found("latency", _idle(facts))
 
 
-def _found(id_: str, *because: str, level: str = "") -> Finding:
-    return Finding(LIMITERS[id_], tuple(text for text in because if text), level)
+def _found(id_: str, *because_of: str, level: str = "") -> Finding:
+    return Finding(LIMITERS[id_], tuple(text for text in because_of if text), level)
 
 
 def _grid(facts: Facts) -> Finding | None:
@@ -191,7 +191,7 @@ def _grid(facts: Facts) -> Finding | None:
         launch = facts.launch
         return _found(
             "small_grid",
-            f"{launch.blocks:,} of {launch.multiprocessors:,} multiprocessors have a block",
+            f"{launch.blocks:,} of {launch.sms:,} SMs have a block",
             _idle(facts),
         )
     return None
@@ -226,15 +226,15 @@ def _busy_memory(facts: Facts) -> Finding | None:
     if mem < BUSY or mem < (facts.sm or 0.0):
         return None
     level, percent = facts.level
-    said = f"memory throughput {mem:.1f} % of peak, compute {facts.sm or 0:.1f} %"
+    stated = f"memory throughput {mem:.1f} % of peak, compute {facts.sm or 0:.1f} %"
     waste = (_banked(facts) if level == "l1" else None) or _wasteful(facts)
     if waste is not None:
-        return Finding(waste.limiter, (said, *waste.because), level)
+        return Finding(waste.limiter, (stated, *waste.reasons), level)
     name = {"dram": "device memory", "l2": "L2", "l1": "L1 and shared memory"}[level]
     open_ = "" if mem >= SATURATED else "not saturated: more bytes in flight would still help"
     dram = facts.launch.get("dram_throughput") or 0.0
     also = f"device memory at {dram:.1f} %" if level != "dram" and dram >= BUSY else ""
-    return _found(f"{level}_bound", said, f"{name} at {percent:.1f} %", also, open_, level=level)
+    return _found(f"{level}_bound", stated, f"{name} at {percent:.1f} %", also, open_, level=level)
 
 
 def _busy_compute(facts: Facts) -> Finding | None:
@@ -242,20 +242,20 @@ def _busy_compute(facts: Facts) -> Finding | None:
     if sm < BUSY:
         return None
     pipe, percent = facts.pipe
-    said = f"compute throughput {sm:.1f} % of peak, memory {facts.mem or 0:.1f} %"
+    stated = f"compute throughput {sm:.1f} % of peak, memory {facts.mem or 0:.1f} %"
     busiest = f"{PIPES[pipe]} at {percent:.1f} %" if pipe else ""
     if pipe == "pipe_tensor" and percent >= BUSY:
-        return _found("tensor_bound", said, busiest)
+        return _found("tensor_bound", stated, busiest)
     if facts.top_wait == "barrier" and percent < BUSY:
-        return _found("barriers", said, _wait_said(facts), f"busiest arithmetic pipe: {busiest}")
+        return _found("barriers", stated, _wait_said(facts), f"busiest arithmetic pipe: {busiest}")
     threads = facts.launch.get("threads_per_instruction")
     if threads is not None and threads < FEW_THREADS:
         return _found(
-            "divergence", said, f"{threads:.1f} of 32 threads take part in an instruction"
+            "divergence", stated, f"{threads:.1f} of 32 threads take part in an instruction"
         )
     slots = facts.launch.get("issue_slots_busy") or 0.0
     issue = f"issue slots at {slots:.1f} %" if slots > percent else ""
-    return _found("compute_bound", said, issue, busiest)
+    return _found("compute_bound", stated, issue, busiest)
 
 
 def _waiting(facts: Facts) -> Finding | None:
@@ -275,13 +275,13 @@ def _waiting(facts: Facts) -> Finding | None:
             else "",
         )
     if on_shared > WASTE and (found := _banked(facts)):
-        return Finding(found.limiter, (*found.because, wait), "l1")
+        return Finding(found.limiter, (*found.reasons, wait), "l1")
     if on_memory > WASTE and facts.queued:
         found = _wasteful(facts)
         latency = memory.load_latency
         queue = f"a load takes {latency:,.0f} cycles" if latency else ""
         if found is not None:
-            return Finding(found.limiter, (*found.because, wait, queue), "")
+            return Finding(found.limiter, (*found.reasons, wait, queue), "")
         if latency is not None or facts.top_wait in _FULL_QUEUES:
             return _found("congested_memory", wait, queue, idle)
     occupancy = facts.occupancy
@@ -338,8 +338,8 @@ def _by_wait(facts: Facts, wait: str, idle: str) -> Finding | None:
         return None
     id_ = next((id_ for id_, reasons in _BY_WAIT if facts.top_wait in reasons), "latency")
     latency = facts.memory.load_latency
-    said = f"a load takes {latency:,.0f} cycles" if latency and id_ == "memory_latency" else ""
-    return _found(id_, wait, said, idle)
+    stated = f"a load takes {latency:,.0f} cycles" if latency and id_ == "memory_latency" else ""
+    return _found(id_, wait, stated, idle)
 
 
 def _wait_said(facts: Facts) -> str:

@@ -16,7 +16,7 @@ from stepscope.ncu.result import (
     HotLine,
     KernelRow,
     KernelTable,
-    RuleSays,
+    RuleMessage,
     Section,
     Shown,
     StallShare,
@@ -30,7 +30,7 @@ TAIL_WORTH_SAYING = 0.2
 ten waves lose at worst, twice over."""
 
 FILLED_FROM = 0.5
-"""Share of the multiprocessors with work below which that is the limiter, not a remark."""
+"""Share of the SMs with work below which that is the limiter, not a remark."""
 
 _SHARED: Final = ("SpeedOfLight_Hierarchical",)  # their figures are shown as the roofline
 _NEEDED: Final = {
@@ -55,7 +55,7 @@ def kernel_table(report: Report) -> KernelTable:
         device=_device(report.launches),
         kernels=[row_of(launch) for launch in report.launches],
         missing=missing_from(report.launches, report.form),
-        remarks=report.remarks,
+        warnings=report.warnings,
     )
 
 
@@ -94,8 +94,8 @@ def explanation(report: Report, launch: Launch) -> Explanation:
         kernel=row_of(launch, found),
         title=found.limiter.title,
         meaning=found.limiter.meaning,
-        because=list(found.because),
-        do=list(found.limiter.advice),
+        reasons=list(found.reasons),
+        recommendations=list(found.limiter.advice),
         also=_also(facts, found),
         sections=_sections(facts),
         stalls=[
@@ -112,7 +112,7 @@ def explanation(report: Report, launch: Launch) -> Explanation:
         source=_hot(launch.source, launch),
         sass=_hot(launch.sass, launch),
         rules=[
-            RuleSays(r.identifier, r.kind, f"{r.title}: {r.message}" if r.title else r.message,
+            RuleMessage(r.identifier, r.kind, f"{r.title}: {r.message}" if r.title else r.message,
                      r.speedup, r.local)
             for r in launch.rules
         ],
@@ -217,28 +217,28 @@ def _worked_out(facts: Facts) -> list[Shown]:
 def _also(facts: Facts, found: Finding) -> list[str]:
     """What is true beside the limiter, and worth knowing before it is repaired."""
     occupancy, memory, launch = facts.occupancy, facts.memory, facts.launch
-    said = []
+    stated = []
     tail = occupancy.tail
     if tail is not None and tail >= TAIL_WORTH_SAYING and (occupancy.waves or 0) > 1:
-        said.append(
+        stated.append(
             f"{occupancy.waves:.2f} waves: an uneven last wave may cost {tail:.0%} of the time"
         )
     if occupancy.filled is not None and FILLED_FROM <= occupancy.filled < 1:
-        said.append(f"only {occupancy.filled:.0%} of the multiprocessors have a block")
+        stated.append(f"only {occupancy.filled:.0%} of the SMs have a block")
     if found.limiter.id != "uncoalesced" and (memory.excess_sectors or 0) > WASTE:
-        said.append(f"{memory.excess_sectors:.0%} of the sectors moved are not used")
+        stated.append(f"{memory.excess_sectors:.0%} of the sectors moved are not used")
     if found.limiter.id != "bank_conflicts" and (memory.bank_excess or 0) > WASTE:
-        said.append(f"{memory.bank_excess:.0%} of the passes through shared memory repeat others")
+        stated.append(f"{memory.bank_excess:.0%} of the passes through shared memory repeat others")
     if found.limiter.id != "spills" and (memory.spill_share or 0) > 0:
-        said.append(f"{memory.spill_share:.1%} of the requests go to local memory (spills)")
+        stated.append(f"{memory.spill_share:.1%} of the requests go to local memory (spills)")
     threads = launch.get("threads_per_instruction")
     if found.limiter.id != "divergence" and threads is not None and threads < FEW_THREADS:
-        said.append(f"{threads:.1f} of 32 threads take part in an instruction")
+        stated.append(f"{threads:.1f} of 32 threads take part in an instruction")
     tensor = launch.get("pipe_tensor")
     if tensor is not None:
-        said.append(f"tensor cores busy {tensor:.1f} % of the time" if tensor else
+        stated.append(f"tensor cores busy {tensor:.1f} % of the time" if tensor else
                     "tensor cores are not used")  # fmt: skip
-    return said
+    return stated
 
 
 def _hot(lines: Sequence[Line], launch: Launch) -> list[HotLine]:

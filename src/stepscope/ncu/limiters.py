@@ -37,7 +37,7 @@ def _l(id_: str, title: str, bound: Bound, meaning: str, *advice: str) -> tuple[
 LIMITERS: Final = dict(
     (
         _l("small_grid", "grid too small", "launch",
-           "The grid gives work to less than half of the multiprocessors.",
+           "The grid gives work to less than half of the SMs.",
            "more, smaller blocks, or more work a launch (larger batches)",
            "split the reduction or loop over further blocks (split-K, grid-stride loop)",
            "run it beside other kernels on another stream"),
@@ -54,9 +54,9 @@ LIMITERS: Final = dict(
         _l("compute_bound", "arithmetic", "compute",
            "An arithmetic pipe or the issue of instructions is busy more than half of the time.",
            "fewer operations: fused multiply-add, cheaper functions, less index arithmetic",
-           "tensor cores for matrix products; narrower types"),
+           "tensor cores for GEMMs; narrower types"),
         _l("divergence", "divergent threads", "compute",
-           "The multiprocessors are busy, but fewer than half of a warp's threads take part.",
+           "The SMs are busy, but fewer than half of a warp's threads take part.",
            "let the threads of a warp take the same branch: sort or group the work",
            "replace branches by selection or tables"),
         _l("barriers", "barriers", "latency",

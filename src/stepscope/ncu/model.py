@@ -128,8 +128,8 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
-    def multiprocessors(self) -> int:
-        """Multiprocessors of the device; 0 where not recorded."""
+    def sms(self) -> int:
+        """SMs of the device; 0 where not recorded."""
         return int(self.get("sm_count") or 0)
 
 
@@ -141,10 +141,10 @@ class Report:
         path: the file as the user named it.
         form: ``ncu-rep``, ``csv raw`` or ``csv details``.
         launches: in the order of the report.
-        remarks: what the reader noticed, for people.
+        warnings: what the reader noticed, for people.
     """
 
     path: str
     form: str
     launches: list[Launch]
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)

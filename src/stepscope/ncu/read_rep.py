@@ -137,8 +137,8 @@ def _opcodes(action: Any) -> dict[str, int]:
 
 def _rules(action: Any) -> Iterator[Rule]:
     for result in action.rule_results_as_dicts():
-        said = result.get("rule_message") or {}
-        message = _LINK.sub(r"\1", said.get("message", "")).strip()
+        stated = result.get("rule_message") or {}
+        message = _LINK.sub(r"\1", stated.get("message", "")).strip()
         if not message:
             continue
         estimate = result.get("speedup_estimation") or {}
@@ -146,9 +146,9 @@ def _rules(action: Any) -> Iterator[Rule]:
         yield Rule(
             identifier=str(result.get("rule_identifier", "")),
             section=str(result.get("section_identifier", "")),
-            title=said.get("title", ""),
+            title=stated.get("title", ""),
             message=message,
-            kind=_KINDS.get(said.get("type", 0), "note"),
+            kind=_KINDS.get(stated.get("type", 0), "note"),
             speedup=None if gain is None else gain / 100,
             local=estimate.get("type") == 1,
         )

@@ -58,7 +58,7 @@ def read_report(path: Path, wanted: Wanted | None = None) -> Report:
     odd = sum(value < 0 or value == math.inf for launch in report.launches
               for value in launch.values.values())  # fmt: skip
     if odd:
-        report.remarks.append(
+        report.warnings.append(
             f"{odd:,} figures are negative or infinite, so the file is damaged; they count as not "
             "collected: print it again, or profile again"
         )

@@ -11,7 +11,7 @@ from stepscope.ncu.roofline import Roofline
 
 KERNELS_SCHEMA = "stepscope.ncu_kernels/1"
 EXPLANATION_SCHEMA = "stepscope.ncu_explanation/1"
-AGAINST_SCHEMA = "stepscope.ncu_against/1"
+REPORT_DIFF_SCHEMA = "stepscope.ncu_against/1"
 
 
 class KernelRow(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class KernelTable(msgspec.Struct, frozen=True):
         device: product name; empty where not recorded.
         kernels: one entry a launch, in the order of the report.
         missing: what the report lacks, with the option that collects it.
-        remarks: what the reader noticed.
+        warnings: what the reader noticed.
     """
 
     schema: str
@@ -69,7 +69,7 @@ class KernelTable(msgspec.Struct, frozen=True):
     device: str
     kernels: list[KernelRow]
     missing: list[str]
-    remarks: list[str]
+    warnings: list[str]
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -146,20 +146,20 @@ class HotLine(msgspec.Struct, frozen=True):
     excess_sectors: int
 
 
-class RuleSays(msgspec.Struct, frozen=True):
+class RuleMessage(msgspec.Struct, frozen=True):
     """One message of NVIDIA's rules.
 
     Attributes:
         rule: NVIDIA's identifier.
         kind: ``note``, ``good``, ``optimization``, ``warning`` or ``error``.
-        says: the message.
+        message: the message.
         speedup: NVIDIA's estimate, share of the time; null without.
         local: whether it is about the examined unit only.
     """
 
     rule: str
     kind: str
-    says: str
+    message: str
     speedup: float | None
     local: bool
 
@@ -174,12 +174,12 @@ class Explanation(msgspec.Struct, frozen=True):
         kernel: the launch as in the table.
         title: the limiter for people.
         meaning: its definition.
-        because: the figures that say so.
-        do: what helps, the most effective first.
+        reasons: the figures that say so.
+        recommendations: what helps, the most effective first.
         also: further remarks: uneven waves, spills, unused threads.
         sections: figures by section.
         stalls: stall reasons, the most cycles first.
-        occupancy_limits: resource -> blocks that it allows on a multiprocessor.
+        occupancy_limits: resource -> blocks that it allows on a SM.
         opcodes: instruction -> warp instructions executed, the most first.
         roofline: the launch on its device's roofline; null where not collected.
         source: hottest source lines.
@@ -194,8 +194,8 @@ class Explanation(msgspec.Struct, frozen=True):
     kernel: KernelRow
     title: str
     meaning: str
-    because: list[str]
-    do: list[str]
+    reasons: list[str]
+    recommendations: list[str]
     also: list[str]
     sections: list[Section]
     stalls: list[StallShare]
@@ -204,7 +204,7 @@ class Explanation(msgspec.Struct, frozen=True):
     roofline: Roofline | None
     source: list[HotLine]
     sass: list[HotLine]
-    rules: list[RuleSays]
+    rules: list[RuleMessage]
     missing: list[str]
 
 
@@ -252,7 +252,7 @@ class Pair(msgspec.Struct, frozen=True):
     changes: list[Change]
 
 
-class Against(msgspec.Struct, frozen=True):
+class ReportDiff(msgspec.Struct, frozen=True):
     """One report against another.
 
     Attributes:
@@ -262,7 +262,7 @@ class Against(msgspec.Struct, frozen=True):
         pairs: kernels that are in both, the longest first.
         only_before: kernels that only the first report has.
         only_after: kernels that only the other report has.
-        remarks: what makes the comparison doubtful: other devices, other clocks.
+        warnings: what makes the comparison doubtful: other devices, other clocks.
     """
 
     schema: str
@@ -271,4 +271,4 @@ class Against(msgspec.Struct, frozen=True):
     pairs: list[Pair]
     only_before: list[str]
     only_after: list[str]
-    remarks: list[str]
+    warnings: list[str]

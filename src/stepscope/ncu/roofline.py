@@ -15,7 +15,7 @@ from stepscope.ncu.metrics import METRICS
 from stepscope.ncu.model import Launch
 
 LEVELS: Final = {"l1": "L1", "l2": "L2", "dram": "DRAM"}
-"""Memory levels, from the multiprocessor outwards."""
+"""Memory levels, from the SM outwards."""
 
 PRECISIONS: Final = {
     "fp64": "FP64",
@@ -40,11 +40,11 @@ class Roof(msgspec.Struct, frozen=True):
 
     Attributes:
         level: ``l1``, ``l2`` or ``dram``.
-        bytes_per_s: attained traffic of the level.
+        bytes_per_s: achieved traffic of the level.
         peak_bytes_per_s: its ceiling.
         intensity: operations for each byte of the level; 0 without arithmetic.
         roof_flop_per_s: what the ceilings allow at this intensity; 0 without arithmetic.
-        attained: share of that roof; without arithmetic, share of the bandwidth.
+        achieved: share of that roof; without arithmetic, share of the bandwidth.
     """
 
     level: str
@@ -52,7 +52,7 @@ class Roof(msgspec.Struct, frozen=True):
     peak_bytes_per_s: float
     intensity: float
     roof_flop_per_s: float
-    attained: float
+    achieved: float
 
 
 class Roofline(msgspec.Struct, frozen=True):
@@ -90,19 +90,19 @@ def roofline_of(launch: Launch) -> Roofline | None:
     busy = sum(rate / ceilings[kind] for kind, rate in rates.items() if ceilings.get(kind))
     roofs = []
     for level in LEVELS:
-        attained, limit = _traffic(launch, level)
-        if attained is None or not limit:
+        achieved, limit = _traffic(launch, level)
+        if achieved is None or not limit:
             continue
-        intensity = total / attained if attained and total else 0.0
+        intensity = total / achieved if achieved and total else 0.0
         roof = min(peak, intensity * limit) if peak and intensity else 0.0
         roofs.append(
             Roof(
                 level=level,
-                bytes_per_s=attained,
+                bytes_per_s=achieved,
                 peak_bytes_per_s=limit,
                 intensity=intensity,
                 roof_flop_per_s=roof,
-                attained=total / roof if roof else attained / limit,
+                achieved=total / roof if roof else achieved / limit,
             )
         )
     if not roofs and not peak:
@@ -165,14 +165,14 @@ def _ceilings(launch: Launch) -> dict[str, float]:
 def _traffic(launch: Launch, level: str) -> tuple[float | None, float]:
     """(bytes a second, ceiling) of a level; (None, 0) where the report lacks it."""
     if level == "dram":
-        attained = launch.get("dram_bandwidth")
+        achieved = launch.get("dram_bandwidth")
         clock = launch.get("dram_frequency")
     else:
-        attained = launch.get(f"{level}_bandwidth")
+        achieved = launch.get(f"{level}_bandwidth")
         clock = launch.get(f"{level}_rate")
     peak = launch.get(f"{level}_peak")
-    if attained is not None and not (peak and clock) and level == "dram":
+    if achieved is not None and not (peak and clock) and level == "dram":
         # without the roofline's section the throughput tells the peak
         percent = launch.get("dram_throughput")
-        return (attained, attained / percent * 100) if percent else (None, 0.0)
-    return (attained, peak * clock) if attained is not None and peak and clock else (None, 0.0)
+        return (achieved, achieved / percent * 100) if percent else (None, 0.0)
+    return (achieved, peak * clock) if achieved is not None and peak and clock else (None, 0.0)

@@ -111,7 +111,7 @@ STALLS: Final = {
     "sleeping": Stall("Sleeping", "the end of __nanosleep", "shorter sleeps", ("sleeping",)),
     "gmma": Stall(
         "GMMA",
-        "matrix products of the warp group",
+        "GEMMs of the warp group",
         "deeper pipelining of tensor-core work; this is what a full tensor pipe looks like",
         ("gmma", "warpgroup_arrive"),
     ),

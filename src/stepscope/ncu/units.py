@@ -1,4 +1,4 @@
-"""Units as Nsight Compute writes them: to base units for reckoning, and back for showing."""
+"""Units as Nsight Compute writes them: to base units for computing, and back for showing."""
 
 from __future__ import annotations
 

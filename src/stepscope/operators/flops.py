@@ -63,7 +63,7 @@ class _Call:
         return Work(flop, float(self.item * sum(prod(shape) for shape in shapes)), self.item)
 
 
-def _product(left: int, right: int) -> Callable[[_Call], Work]:
+def _gemm(left: int, right: int) -> Callable[[_Call], Work]:
     def work(call: _Call) -> Work:
         a, b = call.shape(left), call.shape(right)
         batch = prod(a[:-2])
@@ -146,14 +146,14 @@ def _attention(
 
 
 _KNOWN: Final[dict[str, Callable[[_Call], Work]]] = {
-    "aten::mm": _product(0, 1),
-    "aten::bmm": _product(0, 1),
-    "aten::addmm": _product(1, 2),
-    "aten::_addmm_activation": _product(1, 2),
-    "aten::baddbmm": _product(1, 2),
-    "aten::addbmm": _product(1, 2),
-    "aten::_scaled_mm": _product(0, 1),
-    "aten::_int_mm": _product(0, 1),
+    "aten::mm": _gemm(0, 1),
+    "aten::bmm": _gemm(0, 1),
+    "aten::addmm": _gemm(1, 2),
+    "aten::_addmm_activation": _gemm(1, 2),
+    "aten::baddbmm": _gemm(1, 2),
+    "aten::addbmm": _gemm(1, 2),
+    "aten::_scaled_mm": _gemm(0, 1),
+    "aten::_int_mm": _gemm(0, 1),
     "aten::linear": _linear,
     "aten::cudnn_convolution": _convolution(3, 2, 4, -1),
     "aten::cudnn_convolution_relu": _convolution(3, 4, 5, -1),

@@ -1,4 +1,4 @@
-"""Operators against the device's ceilings: FLOP, bytes, what was attained, what ncu should see.
+"""Operators against the device's ceilings: FLOP, bytes, what was achieved, what ncu should see.
 
 Only operators whose shapes tell their work count (``flops.OPERATORS``). The time of a call is that
 of all kernels that it launched.
@@ -36,7 +36,7 @@ _BY_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
 _TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
                  "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
 """Type of the operands that an arithmetic has, where the types are not recorded."""
-_PRODUCTS: Final = ("matmul", "convolution", "attention")
+_GEMMS: Final = ("matmul", "convolution", "attention")
 
 
 class OperatorRoofline(msgspec.Struct, frozen=True):
@@ -52,11 +52,11 @@ class OperatorRoofline(msgspec.Struct, frozen=True):
         flop: operations of one call.
         moved_bytes: least bytes of one call.
         intensity: operations for each of these bytes.
-        flop_per_s: attained operations a second.
+        flop_per_s: achieved operations a second.
         bytes_per_s: least bytes over the time, a second.
         peak_flop_per_s: ceiling of that arithmetic; null for an unknown device.
         roof_flop_per_s: what the ceilings allow at this intensity; null for an unknown device.
-        attained: share of that roof; null for an unknown device.
+        achieved: share of that roof; null for an unknown device.
         bound: ``compute`` or ``memory``: the ceiling that is nearer; empty for an unknown device.
         kernel: its longest kernel.
         examine: the ncu command that examines it; null where it is near the roof or short.
@@ -75,7 +75,7 @@ class OperatorRoofline(msgspec.Struct, frozen=True):
     bytes_per_s: float
     peak_flop_per_s: float | None
     roof_flop_per_s: float | None
-    attained: float | None
+    achieved: float | None
     bound: str
     kernel: str
     examine: str | None
@@ -88,17 +88,17 @@ class OperatorRooflines(msgspec.Struct, frozen=True):
         schema: name and version of this contract.
         paths: the inputs as the user named them.
         device: product name.
-        source: where the ceilings are from: a data sheet, or when they were measured; empty for
+        source: where the ceilings are from: a datasheet, or when they were measured; empty for
             an unknown device.
         bandwidth_bytes_per_s: ceiling of device memory; null where unknown.
         step_ns: mean steady step.
         flop_per_step: known operations a step and device.
         flop_per_s: the same over the whole step.
         mfu: model FLOP utilisation: these over the dense 16-bit tensor peak; null where unknown.
-        known_share: share of the time of matrix products, convolutions and attention whose work
+        known_share: share of the time of GEMMs, convolutions and attention whose work
             is known.
         operators: one entry an operator and shapes, the longest time first.
-        remarks: what was assumed, and what is missing.
+        warnings: what was assumed, and what is missing.
     """
 
     schema: str
@@ -112,7 +112,7 @@ class OperatorRooflines(msgspec.Struct, frozen=True):
     mfu: float | None
     known_share: float
     operators: list[OperatorRoofline]
-    remarks: list[str]
+    warnings: list[str]
 
 
 @dataclass
@@ -136,7 +136,7 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
     flop = sum(entry.flop * entry.calls_per_step for entry in operators)
     peaks = first.kernels.peaks
     rate = flop / step_ns * 1e9
-    # by definition over the data sheet's peak; a measured one would flatter every program
+    # by definition over the datasheet's peak; a measured one would flatter every program
     sheet = peaks_of(first.kernels.device[0]) or peaks
     return OperatorRooflines(
         schema=SCHEMA,
@@ -150,7 +150,7 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
         mfu=rate / sheet.half if sheet and sheet.half else None,
         known_share=known_share,
         operators=operators,
-        remarks=_remarks(first, bool(operators), any(o.examine for o in operators)),
+        warnings=_warnings(first, bool(operators), any(o.examine for o in operators)),
     )
 
 
@@ -168,13 +168,13 @@ def _step_ns(view: JobView) -> float:
 def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     """(operators with the full name of their longest kernel, share of products that is known)."""
     merged: dict[tuple[str, str, str], tuple[list[_Group], Kernels]] = {}
-    product_ns = known_ns = 0
+    gemm_ns = known_ns = 0
     for device in view.devices:
         kernels = device.explanation.kernels
-        products = kernels.in_family(*_PRODUCTS) & kernels.steady
-        product_ns += int(kernels.duration_ns[products].sum())
+        gemms = kernels.in_category(*_GEMMS) & kernels.steady
+        gemm_ns += int(kernels.duration_ns[gemms].sum())
         groups, covered = _groups(kernels, device.read)
-        known_ns += int(kernels.duration_ns[products & covered].sum())
+        known_ns += int(kernels.duration_ns[gemms & covered].sum())
         for key, group in groups.items():
             merged.setdefault(key, ([], kernels))[0].append(group)
     steps = sum(device.explanation.n_steady for device in view.devices)
@@ -182,19 +182,19 @@ def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     found = [
         (
             _entry(key, groups, kernels, steps, step_ns),
-            kernels.lane.ops.texts["name"][groups[0].kernel],
+            kernels.gpu.ops.texts["name"][groups[0].kernel],
         )
         for key, (groups, kernels) in merged.items()
     ]
     return (
         sorted(found, key=lambda item: -item[0].time_ns_per_step),
-        known_ns / product_ns if product_ns else 0.0,
+        known_ns / gemm_ns if gemm_ns else 0.0,
     )
 
 
 def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], _Group], AnyArray]:
     """Groups of one device by (operator, shapes, arithmetic), and which operations they cover."""
-    who, ops = kernels.attribution, kernels.lane.ops
+    who, ops = kernels.attribution, kernels.gpu.ops
     table = who.operators
     covered = np.zeros(len(ops), bool)
     if not len(table) or "input_shapes" not in table:
@@ -208,7 +208,7 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
         if not climb.any():
             break
         at[climb] = who.parents[at[climb]]
-    covered = (at >= 0) & kernels.lane.is_compute
+    covered = (at >= 0) & kernels.gpu.is_compute
     rows = np.flatnonzero(covered & kernels.steady)
     groups: dict[tuple[str, str, str], _Group] = {}
     if not len(rows):
@@ -217,12 +217,12 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
     order = np.argsort(kinds, kind="stable")
     rows, kinds = rows[order], kinds[order]
     duration, name = kernels.duration_ns, ops["name"]
-    product = kernels.in_family(*_PRODUCTS)
+    gemm = kernels.in_category(*_GEMMS)
     for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(kinds)) + 1):
         mine = rows[part]
         call = int(at[mine[0]])
         work = works[int(kinds[part[0]])]
-        math = _math(kernels, mine[product[mine]], work)
+        math = _math(kernels, mine[gemm[mine]], work)
         if not work.item:  # names of NVTX ranges hold shapes, but no types
             shapes = table.text("input_shapes", call)
             types = f'["{_TYPES.get(math, "")}"]'
@@ -316,9 +316,9 @@ def _entry(
     intensity = flop / moved if moved else 0.0
     roof = min(peak, intensity * bandwidth) if peak and bandwidth and intensity else 0.0
     rate = flop * calls / max(time, 1) * 1e9
-    attained = rate / roof if roof else None
+    achieved = rate / roof if roof else None
     share = time / steps / step_ns
-    slow = attained is not None and attained < FAR_BELOW and share >= WORTH_EXAMINING
+    slow = achieved is not None and achieved < FAR_BELOW and share >= WORTH_EXAMINING
     long_ = time >= LONG_ENOUGH_NS * calls
     label = kernels.classes[groups[0].kernel].label
     return OperatorRoofline(
@@ -335,7 +335,7 @@ def _entry(
         bytes_per_s=moved * calls / max(time, 1) * 1e9,
         peak_flop_per_s=peak or None,
         roof_flop_per_s=roof or None,
-        attained=attained,
+        achieved=achieved,
         bound="" if not roof else "compute" if roof == peak else "memory",
         kernel=label,
         examine=ncu_command(kernels, groups[0].rows, groups[0].kernel) if slow and long_ else None,
@@ -353,11 +353,11 @@ def ncu_command(kernels: Kernels, rows: IntArray, name: int) -> str:
         rows: the launches.
         name: code of the kernel's name.
     """
-    ops = kernels.lane.ops
+    ops = kernels.gpu.ops
     plain = function_name(ops.texts["name"][name])
     same = [code for code, text in enumerate(ops.texts["name"]) if function_name(text) == plain]
     order = kernels.order
-    alike = order[among(ops["name"][order], same) & kernels.lane.is_kernel[order]]
+    alike = order[among(ops["name"][order], same) & kernels.gpu.is_kernel[order]]
     mine = among(alike, rows[ops["name"][rows] == name])
     skip = int(np.argmax(mine)) if mine.any() else 0
     return (
@@ -377,27 +377,27 @@ def function_name(kernel: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", ".", short) or ".*"
 
 
-def _remarks(first: Explanation, known: bool, examined: bool) -> list[str]:
-    said = []
+def _warnings(first: Explanation, known: bool, examined: bool) -> list[str]:
+    stated = []
     if not known:
-        said.append(
+        stated.append(
             "no operator with shapes: capture with torch.profiler.profile(activities=[CPU, CUDA], "
             "record_shapes=True), or nsys with torch.autograd.profiler.emit_nvtx("
             "record_shapes=True)"
         )
     if first.kernels.peaks is None:
         name = first.kernels.device[0] or "this device"
-        said.append(
-            f"no data sheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
+        stated.append(
+            f"no datasheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
             "FILE measures them on the GPU, and --ceilings FILE takes them"
         )
     if examined:
-        said.append(
+        stated.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "
             "it, or start ncu at the same place (--profile-from-start off). All of them at once: "
             "stepscope run --backend ncu --examine CAPTURE --steps 1 -- python train.py"
         )
-    return said
+    return stated
 
 
 MOST_LAUNCHES: Final = 40
@@ -434,12 +434,12 @@ def launches_of(kernels: Kernels, names: Sequence[str]) -> Launches | None:
         names: full kernel names, the heaviest first.
     """
     wanted = list(dict.fromkeys(function_name(name) for name in names))
-    ops = kernels.lane.ops
+    ops = kernels.gpu.ops
     place = {function: at for at, function in enumerate(wanted)}
     missing = len(wanted)
     texts = ops.texts["name"]
     codes = np.array([place.get(function_name(text), missing) for text in texts] + [missing])
-    order = kernels.order[kernels.lane.is_kernel[kernels.order]]
+    order = kernels.order[kernels.gpu.is_kernel[kernels.order]]
     functions = codes[ops["name"][order]]
     steady = kernels.step[order][kernels.steady[order]]
     if not len(steady):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.diagnosis.result import Diagnosis, Finding, LaneAccounting
+from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
 
 _SMALL = 0.01
 _NOTABLE = 0.10
@@ -21,16 +21,16 @@ class Part:
     idle: bool
 
 
-def parts(lane: LaneAccounting) -> list[Part]:
+def parts(gpu: DeviceAccounting) -> list[Part]:
     """Parts of a device's steady window, busy first; idle causes under 1 % are one part."""
     busy = [
-        Part("compute", lane.compute_ns, False),
-        Part("exposed communication", lane.exposed_communication_ns, False),
-        Part("exposed copy", lane.exposed_copy_ns, False),
-        Part("memset", lane.memset_ns, False),
+        Part("compute", gpu.compute_ns, False),
+        Part("exposed communication", gpu.exposed_communication_ns, False),
+        Part("exposed copy", gpu.exposed_copy_ns, False),
+        Part("memset", gpu.memset_ns, False),
     ]
-    causes = sorted(lane.idle_by_cause_ns.items(), key=lambda item: -item[1])
-    large = [Part(name, ns, True) for name, ns in causes if ns >= _SMALL * lane.wall_ns]
+    causes = sorted(gpu.idle_by_cause_ns.items(), key=lambda item: -item[1])
+    large = [Part(name, ns, True) for name, ns in causes if ns >= _SMALL * gpu.wall_ns]
     rest = sum(ns for _, ns in causes) - sum(part.ns for part in large)
     other = [Part("other idle", rest, True)] if rest else []
     return [part for part in [*busy, *large, *other] if part.ns]
@@ -85,30 +85,30 @@ def _without_findings(diagnosis: Diagnosis) -> str:
     """That all is well, or what is large without being a cause."""
     from stepscope.render.text import milliseconds, percent
 
-    lane = reference_lane(diagnosis)
-    wall = max(lane.wall_ns, 1)
+    gpu = reference_gpu(diagnosis)
+    wall = max(gpu.wall_ns, 1)
     step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.median)} {step_noun(diagnosis)}"
     large = [
         (
-            lane.exposed_communication_ns,
+            gpu.exposed_communication_ns,
             "No cause found outside communication, which nothing covers for {share} {step}: it may "
             "move data or wait for another rank.",
         ),
         (
-            lane.idle_ns,
+            gpu.idle_ns,
             "No cause found: what the GPU did or waited for is not recorded for {share} {step}."
-            if 2 * lane.idle_by_cause_ns.get("unexplained", 0) > lane.idle_ns
+            if 2 * gpu.idle_by_cause_ns.get("unexplained", 0) > gpu.idle_ns
             else "No single cause found, though the GPU is idle for {share} {step}.",
         ),
         (
-            lane.exposed_copy_ns,
+            gpu.exposed_copy_ns,
             "No single cause found, though copies that nothing covers take {share} {step}.",
         ),
     ]
     for ns, sentence in large:
         if ns > _NOTABLE * wall:
             return sentence.format(share=percent(ns / wall), step=step)
-    busy = f"he GPU is busy {percent((wall - lane.idle_ns) / wall)} {step}; no cause outside the "
+    busy = f"he GPU is busy {percent((wall - gpu.idle_ns) / wall)} {step}; no cause outside the "
     covered = min(diagnosis.trace.step.coverage_gpu, diagnosis.trace.step.coverage_time)
     if covered < _STANDS_FOR_ALL:
         return f"T{busy}kernels is worth fixing there."
@@ -141,32 +141,32 @@ def _counted(diagnosis: Diagnosis) -> str:
     return f"{count} {plural}" if count > 1 else f"one {noun}"
 
 
-def reference_lane(diagnosis: Diagnosis) -> LaneAccounting:
+def reference_gpu(diagnosis: Diagnosis) -> DeviceAccounting:
     """The device that the headline speaks of: the first finding's first rank, else the first."""
     if diagnosis.findings:
         rank = diagnosis.findings[0].ranks[0]
-        for lane in diagnosis.accounting:
-            if lane.rank == rank:
-                return lane
+        for gpu in diagnosis.accounting:
+            if gpu.rank == rank:
+                return gpu
     return diagnosis.accounting[0]
 
 
-def all_devices(diagnosis: Diagnosis) -> LaneAccounting:
+def all_devices(diagnosis: Diagnosis) -> DeviceAccounting:
     """The accounting of all devices of the job together, as if they were one."""
-    lanes = diagnosis.accounting
+    gpus = diagnosis.accounting
     idle: dict[str, int] = {}
-    for lane in lanes:
-        for cause, ns in lane.idle_by_cause_ns.items():
+    for gpu in gpus:
+        for cause, ns in gpu.idle_by_cause_ns.items():
             idle[cause] = idle.get(cause, 0) + ns
-    return LaneAccounting(
+    return DeviceAccounting(
         rank=-1,
         device=-1,
-        wall_ns=sum(lane.wall_ns for lane in lanes),
-        compute_ns=sum(lane.compute_ns for lane in lanes),
-        exposed_communication_ns=sum(lane.exposed_communication_ns for lane in lanes),
-        exposed_copy_ns=sum(lane.exposed_copy_ns for lane in lanes),
-        memset_ns=sum(lane.memset_ns for lane in lanes),
-        idle_ns=sum(lane.idle_ns for lane in lanes),
+        wall_ns=sum(gpu.wall_ns for gpu in gpus),
+        compute_ns=sum(gpu.compute_ns for gpu in gpus),
+        exposed_communication_ns=sum(gpu.exposed_communication_ns for gpu in gpus),
+        exposed_copy_ns=sum(gpu.exposed_copy_ns for gpu in gpus),
+        memset_ns=sum(gpu.memset_ns for gpu in gpus),
+        idle_ns=sum(gpu.idle_ns for gpu in gpus),
         idle_by_cause_ns=idle,
     )
 

@@ -68,8 +68,8 @@ def _title(found: Communication) -> str:
 
 
 def _notes(found: Communication) -> list[str]:
-    likely = [f"ranks {use.group}: likely {use.label} ({use.says})" for use in found.groups]
-    return [*likely, *found.remarks]
+    likely = [f"ranks {use.group}: likely {use.label} ({use.message})" for use in found.groups]
+    return [*likely, *found.warnings]
 
 
 def _operations(found: Communication) -> pa.Table:
@@ -113,8 +113,8 @@ def _parts(found: Communication, rows: Sequence[Any]) -> dict[str, list[str]]:
         name.removesuffix("_ns").replace("_", " "): [getattr(row, name) for row in rows]
         for name in names
     }
-    if any(row.absent_ns for row in found.arrivals):
-        parts["waiting for absent ranks"] = [row.absent_ns for row in rows]
+    if any(row.missing_ns for row in found.arrivals):
+        parts["waiting for absent ranks"] = [row.missing_ns for row in rows]
     return {title: _ms(values, found.steps) for title, values in parts.items()}
 
 

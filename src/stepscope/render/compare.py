@@ -32,12 +32,12 @@ _LEAST_NS = 1000  # shorter differences are not worth a line
 
 def compare_text(c: Comparison, width: int | None = None) -> str:
     """A comparison for the terminal; as wide as it takes without a width."""
-    lines = wrapped(clean(c.says, 600) + ".", width)
+    lines = wrapped(clean(c.message, 600) + ".", width)
     for line in facts(c):
         lines += wrapped(clean(line, 300), width)
     for title, head, rows in sections(c):
         lines += ["", *wrapped(title, width), *columns(head, rows, width)]
-    notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
+    notes = [*(p.message for p in c.predictions), *setup_lines(c), *c.warnings]
     return "\n".join([*lines, *_notes(notes, width)]) + "\n"
 
 
@@ -51,7 +51,7 @@ def _notes(notes: Sequence[str], width: int | None) -> list[str]:
 
 def compare_markdown(c: Comparison) -> str:
     """A comparison for a pull request."""
-    lines = [f"### {escape(c.says)}.", "", *(escape(line) + "  " for line in facts(c))]
+    lines = [f"### {escape(c.message)}.", "", *(escape(line) + "  " for line in facts(c))]
     for number, (title, head, rows) in enumerate(sections(c)):
         table = [
             "| " + " | ".join(head) + " |",
@@ -62,7 +62,7 @@ def compare_markdown(c: Comparison) -> str:
             lines += ["", f"<details><summary>{title}</summary>", "", *table, "", "</details>"]
         else:
             lines += ["", *table]
-    notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
+    notes = [*(p.message for p in c.predictions), *setup_lines(c), *c.warnings]
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -71,7 +71,7 @@ def compare_markdown(c: Comparison) -> str:
 def trend_text(t: Trend, width: int | None = None) -> str:
     """Several runs for the terminal."""
     head, rows = trend_rows(t)
-    return "\n".join([*columns(head, rows, width), *_notes(t.remarks, width)]) + "\n"
+    return "\n".join([*columns(head, rows, width), *_notes(t.warnings, width)]) + "\n"
 
 
 def trend_markdown(t: Trend) -> str:
@@ -79,7 +79,7 @@ def trend_markdown(t: Trend) -> str:
     head, rows = trend_rows(t)
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows]
-    lines += ["", *(f"- {escape(note)}" for note in t.remarks)]
+    lines += ["", *(f"- {escape(note)}" for note in t.warnings)]
     return "\n".join(lines) + "\n"
 
 
@@ -119,7 +119,7 @@ def setup_lines(c: Comparison) -> list[str]:
     """What differs beside the code."""
     return [
         f"{'differs and confounds' if s.weight == 'confounds' else 'differs'}: {s.name} "
-        f"({clean(s.before, 60)} / {clean(s.after, 60)}): {s.says}"
+        f"({clean(s.before, 60)} / {clean(s.after, 60)}): {s.message}"
         for s in c.setup
     ]
 

@@ -36,8 +36,8 @@ def compare_html(c: Comparison) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>",
         "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; "
         "style-src 'unsafe-inline'\">",
-        f"<title>{_text(c.says)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{_text(c.says)}.</h1>",
+        f"<title>{_text(c.message)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{_text(c.message)}.</h1>",
         *(f"<p>{_text(line)}</p>" for line in facts(c)),
     ]
     if len(c.runs) == 2:
@@ -48,7 +48,7 @@ def compare_html(c: Comparison) -> str:
             "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
         )
         parts.append(f"<h2>{_text(title)}</h2><table><tr>{cells}</tr>{body}</table>")
-    notes = [*(p.says for p in c.predictions), *setup_lines(c), *c.remarks]
+    notes = [*(p.message for p in c.predictions), *setup_lines(c), *c.warnings]
     parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes) + "</ul>")
     return "\n".join([*parts, "</body></html>\n"])
 

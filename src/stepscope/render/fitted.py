@@ -105,8 +105,8 @@ def fitted(columns: Sequence[Column], width: int | None, *, rule: bool = True) -
         for row in rows
     ]  # fmt: skip
     if left_out:
-        said = f"not shown at this width: {', '.join(left_out)}"
-        lines += ["", *wrapped(said, width)]
+        stated = f"not shown at this width: {', '.join(left_out)}"
+        lines += ["", *wrapped(stated, width)]
     return lines
 
 

@@ -24,7 +24,7 @@ _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def gate_text(g: GateResult) -> str:
     """The verdict for the terminal."""
     lines = [_headline(g) + "."]
-    lines += [f"  {_WORDS[c.status]:<12}{clean(c.says, _LONG)}" for c in g.checks]
+    lines += [f"  {_WORDS[c.status]:<12}{clean(c.message, _LONG)}" for c in g.checks]
     lines += [f"- {clean(note, _LONG)}" for note in _notes(g)]
     return "\n".join(lines) + "\n"
 
@@ -35,7 +35,7 @@ def gate_markdown(g: GateResult) -> str:
     if g.checks:
         lines += ["| check | verdict | |", "|---|---|---|"]
     lines += [
-        f"| {escape(c.name)} | {_WORDS[c.status]} | {escape(clean(c.says, _LONG))} |"
+        f"| {escape(c.name)} | {_WORDS[c.status]} | {escape(clean(c.message, _LONG))} |"
         for c in g.checks
     ]
     notes = _notes(g)
@@ -66,9 +66,9 @@ def github(g: GateResult) -> str:
         if c.status == "pass":
             continue
         level = "error" if c.status == "fail" else "warning"
-        said = "\n".join([clean(c.says, _LONG), *(clean(n, _LONG) for n in _notes(g)[:4])])
+        stated = "\n".join([clean(c.message, _LONG), *(clean(n, _LONG) for n in _notes(g)[:4])])
         title = _property(f"stepscope gate: {clean(c.name)}")
-        lines.append(f"::{level} {place}title={title}::{_data(said)}\n")
+        lines.append(f"::{level} {place}title={title}::{_data(stated)}\n")
     return "".join(lines)
 
 
@@ -81,7 +81,7 @@ def gitlab(g: GateResult) -> str:
         causes = "; ".join(_notes(g)[:1])
         entries.append(
             {
-                "description": clean(f"{c.says}. {causes}".strip(), _LONG),
+                "description": clean(f"{c.message}. {causes}".strip(), _LONG),
                 "check_name": f"stepscope.gate.{clean(c.name)}",
                 "fingerprint": hashlib.sha256(f"stepscope.gate {c.name}".encode()).hexdigest(),
                 "severity": "major" if c.status == "fail" else "minor",
@@ -98,8 +98,8 @@ def _headline(g: GateResult) -> str:
     bad = sum(c.status == "fail" for c in g.checks)
     unknown = sum(c.status == "cannot_tell" for c in g.checks)
     if g.passed:
-        said = f"Passed: {len(g.checks) - unknown} of {len(g.checks)} checks"
-        return f"{said}; the step takes {step}"
+        stated = f"Passed: {len(g.checks) - unknown} of {len(g.checks)} checks"
+        return f"{stated}; the step takes {step}"
     parts = [f"{bad} of {len(g.checks)} checks fail"] if bad else []
     parts += [f"{unknown} cannot be told"] if unknown else []
     return f"Failed: {', '.join(parts)}; the step takes {step}"
@@ -115,9 +115,9 @@ def _notes(g: GateResult) -> list[str]:
         else:
             most = ", ".join(f"{m.name} {milliseconds(m.difference_ns)}" for m in g.causes)
             notes.append(f"takes most of the step beside compute: {most}")
-    notes += [f"kernel: {said}" for said in g.kernels]
+    notes += [f"kernel: {stated}" for stated in g.kernels]
     saved = [_saved(g)] if g.saved and g.checks else []  # without checks it is the headline
-    return [*notes, *g.remarks, *saved]
+    return [*notes, *g.warnings, *saved]
 
 
 def _saved(g: GateResult) -> str:
@@ -131,15 +131,15 @@ def _saved(g: GateResult) -> str:
 
 def _case(g: GateResult, c: Check, unknown_fails: bool) -> str:
     name = quoteattr(_plain(clean(c.name)))
-    said = _plain(clean(c.says, _LONG))
-    body = xml("\n".join(_plain(clean(note, _LONG)) for note in [said, *_notes(g)]))
-    inside = f"<system-out>{xml(said)}</system-out>"
+    stated = _plain(clean(c.message, _LONG))
+    body = xml("\n".join(_plain(clean(note, _LONG)) for note in [stated, *_notes(g)]))
+    inside = f"<system-out>{xml(stated)}</system-out>"
     if c.status == "fail":
-        inside = f"<failure message={quoteattr(said)}>{body}</failure>"
+        inside = f"<failure message={quoteattr(stated)}>{body}</failure>"
     elif c.status == "cannot_tell" and unknown_fails:
-        inside = f"<error message={quoteattr(said)}>{body}</error>"
+        inside = f"<error message={quoteattr(stated)}>{body}</error>"
     elif c.status == "cannot_tell":
-        inside = f"<skipped message={quoteattr(said)}/>"
+        inside = f"<skipped message={quoteattr(stated)}/>"
     return f'<testcase classname="stepscope.gate" name={name}>{inside}</testcase>\n'
 
 

@@ -62,7 +62,7 @@ def plot_text(p: Plot, width: int | None = None) -> str:
     lines += wrapped(_last(p), width) if _last(p) else []
     for e, value in zip(p.entries, values, strict=True):
         if e.id in marks:
-            lines += wrapped(f"-- {mark_says(marks[e.id], p.figure)}", width, indent=2, hang=5)
+            lines += wrapped(f"-- {mark_message(marks[e.id], p.figure)}", width, indent=2, hang=5)
         bar = "#" * max(round(_BAR * value / top), 1)
         lines.append(
             f"  {e.id:>5} {clean(e.revision, _REVISION):<{_REVISION}} {value:>12.6g} {bar}"
@@ -94,7 +94,7 @@ def _last(p: Plot) -> str:
     )
 
 
-def mark_says(mark: Mark, figure: str) -> str:
+def mark_message(mark: Mark, figure: str) -> str:
     """A change of level in a sentence without end."""
     return (
         f"{figure} changed by {signed_percent(mark.ratio - 1)} after entry {mark.previous.id} "
@@ -126,8 +126,8 @@ def plot_html(p: Plot) -> str:
         "stroke-dasharray='4'/>"
         for m in p.marks
     )
-    said = [_changes(p), _last(p), *(mark_says(m, p.figure) for m in p.marks)]
-    says = "".join(f"<li>{html.escape(text)}</li>" for text in said if text)
+    stated = [_changes(p), _last(p), *(mark_message(m, p.figure) for m in p.marks)]
+    message = "".join(f"<li>{html.escape(text)}</li>" for text in stated if text)
     title = html.escape(f"{p.figure} of {clean(p.name)}")
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta "
@@ -135,7 +135,7 @@ def plot_html(p: Plot) -> str:
         f"'unsafe-inline'\"><title>{title}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{title}</h1><p>{low:.6g} to {high:.6g}</p><svg "
         f"viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'><polyline points='{line}' fill='none' "
-        f"stroke='#8888'/>{marks}{dots}</svg><ul>{says}</ul></body></html>\n"
+        f"stroke='#8888'/>{marks}{dots}</svg><ul>{message}</ul></body></html>\n"
     )
 
 

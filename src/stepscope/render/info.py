@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from stepscope.render.text import clean, milliseconds
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 _LONGEST_LINE = 1000
 
 
-def info_text(member: Member) -> str:
+def info_text(rank_trace: RankTrace) -> str:
     """One trace: origin, environment, tables, what is absent, problems."""
-    trace, meta = member.trace, member.trace.meta
+    trace, meta = rank_trace.trace, rank_trace.trace.meta
     window = milliseconds(meta.window_end_ns - meta.window_start_ns)
     version = f" {clean(meta.source_version)}" if meta.source_version else ""
     lines = [
         clean(str(trace.path), 400),
         f"  source    {meta.source}{version}, window {window}",
-        f"  rank      {member.rank} ({clean(member.rank_source)})"
+        f"  rank      {rank_trace.rank} ({clean(rank_trace.rank_source)})"
         + (f" of {meta.world_size}" if meta.world_size else ""),
     ]
     if meta.command:
@@ -25,13 +25,13 @@ def info_text(member: Member) -> str:
     lines += [f"  {clean(key, 40)}: {clean(value, 200)}" for key, value in sorted(pairs.items())]
     lines.append("  tables")
     lines += [f"    {table:16} {rows:>12,}" for table, rows in sorted(meta.rows.items())]
-    if meta.absent:
+    if meta.missing:
         lines.append("  absent")
-        lines += [f"    {a.table:16} {a.reason}; get it with {a.flag}" for a in meta.absent]
+        lines += [f"    {a.table:16} {a.reason}; get it with {a.flag}" for a in meta.missing]
     if meta.problems:
         lines.append("  problems")
         for problem in meta.problems:
             detail = f" [{clean(problem.detail)}]" if problem.detail else ""
-            says = f"{problem.count:,} x {problem.says}; {problem.do}{detail}"
-            lines.append(f"    {problem.severity:10} {says}")
+            message = f"{problem.count:,} x {problem.message}; {problem.remedy}{detail}"
+            lines.append(f"    {problem.severity:10} {message}")
     return "\n".join(clean(line, _LONGEST_LINE) for line in lines) + "\n"

@@ -37,12 +37,12 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         "|---|---|---|---:|---:|",
     ]
     steps = last - first + 1
-    for lane in diagnosis.accounting:
-        for part in budget.parts(lane):
+    for gpu in diagnosis.accounting:
+        for part in budget.parts(gpu):
             name = f"idle: {part.name}" if part.idle else part.name
             lines.append(
-                f"| {lane.rank} | {lane.device} | {escape(name)} | "
-                f"{percent(part.ns / max(lane.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
+                f"| {gpu.rank} | {gpu.device} | {escape(name)} | "
+                f"{percent(part.ns / max(gpu.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
             )
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]

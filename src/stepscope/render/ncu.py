@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.result import (
-    Against,
     Change,
     Explanation,
     HotLine,
     KernelRow,
     KernelTable,
+    ReportDiff,
     StallShare,
 )
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
@@ -71,7 +71,7 @@ def kernels_text(table: KernelTable) -> str:
     if table.device:
         lines += [clean(table.device), ""]
     lines += _aligned(head, body, left=(1, 3))
-    lines += _notes("Not in this report", table.missing) + _notes("Notes", table.remarks)
+    lines += _notes("Not in this report", table.missing) + _notes("Notes", table.warnings)
     lines += ["", "stepscope kernels REPORT --kernel ID explains one of them."]
     return "\n".join(lines) + "\n"
 
@@ -88,10 +88,10 @@ def explanation_text(found: Explanation, width: int = 60) -> str:
         if row.bound not in ("unknown",)
         else "What limits it is not known",
         f"  {found.meaning}",
-        *(f"  - {text}" for text in found.because),
+        *(f"  - {text}" for text in found.reasons),
         "",
         "What helps",
-        *(f"  - {text}" for text in found.do),
+        *(f"  - {text}" for text in found.recommendations),
     ]
     lines += _notes("Also", found.also)
     for section in found.sections:
@@ -99,7 +99,7 @@ def explanation_text(found: Explanation, width: int = 60) -> str:
         lines += _pairs([(figure.label, figure.text) for figure in section.figures])
     lines += _stall_lines(found.stalls)
     if found.occupancy_limits:
-        lines += ["", "Blocks that fit on a multiprocessor, by resource"]
+        lines += ["", "Blocks that fit on a SM, by resource"]
         lines += _pairs([(name, str(n)) for name, n in found.occupancy_limits.items()])
     lines += _opcode_lines(found.opcodes)
     if found.roofline is not None:
@@ -112,7 +112,7 @@ def explanation_text(found: Explanation, width: int = 60) -> str:
             gain = ""
             if rule.speedup:
                 gain = f" (gain {'of the unit' if rule.local else 'estimated'} {rule.speedup:.0%})"
-            lines.append(f"  - {rule.rule}{gain}: {clean(rule.says, 220)}")
+            lines.append(f"  - {rule.rule}{gain}: {clean(rule.message, 220)}")
     lines += _notes("Not in this report", found.missing)
     return "\n".join(lines) + "\n"
 
@@ -131,7 +131,7 @@ def explanation_rows(found: Explanation) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def against_text(found: Against) -> str:
+def report_diff_text(found: ReportDiff) -> str:
     """A comparison for a terminal: what changed by more than a twentieth."""
     lines: list[str] = []
     for pair in found.pairs:
@@ -154,11 +154,11 @@ def against_text(found: Against) -> str:
         lines.append("")
     lines += _notes("Only before", [clean(name) for name in found.only_before])
     lines += _notes("Only after", [clean(name) for name in found.only_after])
-    lines += _notes("Notes", found.remarks)
+    lines += _notes("Notes", found.warnings)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def against_rows(found: Against) -> pa.Table:
+def report_diff_rows(found: ReportDiff) -> pa.Table:
     """A comparison with one metric a row; for CSV and Markdown."""
     import pyarrow as pa
 
@@ -222,9 +222,9 @@ def _roofline_lines(found: Roofline) -> list[str]:
         text = f"  {LEVELS[roof.level]:<5}{shown(roof.bytes_per_s, 'byte/s')} of "
         text += shown(roof.peak_bytes_per_s, "byte/s")
         if roof.intensity:
-            text += f", {roof.intensity:,.3g} FLOP/byte, {roof.attained:.1%} of its roof"
+            text += f", {roof.intensity:,.3g} FLOP/byte, {roof.achieved:.1%} of its roof"
         else:
-            text += f", {roof.attained:.1%}"
+            text += f", {roof.achieved:.1%}"
         lines.append(text)
     if found.gap:
         name = LEVELS.get(found.nearest, "arithmetic")

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Final
 
 from stepscope.ncu.limiters import LIMITERS
-from stepscope.ncu.result import Against, Pair
+from stepscope.ncu.result import Pair, ReportDiff
 from stepscope.ncu.units import shown
 from stepscope.render.ncu import notable, ratio_text
 from stepscope.render.roofline_svg import Point, roofline_svg
@@ -21,7 +21,7 @@ _STYLE: Final = (
 )
 
 
-def against_page(found: Against) -> str:
+def report_diff_page(found: ReportDiff) -> str:
     """The comparison as one page that needs nothing else; metrics that changed by 5 % or more."""
     title = f"{PurePath(found.path).name} and {PurePath(found.other).name}"
     points = [
@@ -32,7 +32,7 @@ def against_page(found: Against) -> str:
     notes = [
         *(f"only before: {clean(name, 200)}" for name in found.only_before),
         *(f"only after: {clean(name, 200)}" for name in found.only_after),
-        *found.remarks,
+        *found.warnings,
     ]
     parts = [
         f"<h1>{_text(title)}</h1>",

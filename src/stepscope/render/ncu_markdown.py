@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.ncu.limiters import LIMITERS
-from stepscope.ncu.result import Against, Explanation, KernelTable
+from stepscope.ncu.result import Explanation, KernelTable, ReportDiff
 from stepscope.render.markdown import escape
-from stepscope.render.ncu import against_rows, explanation_rows, kernels_table
+from stepscope.render.ncu import explanation_rows, kernels_table, report_diff_rows
 from stepscope.render.tables import as_markdown
 from stepscope.render.text import clean
 
 
 def kernels_markdown(table: KernelTable) -> str:
     """Every figure of the table, what the report lacks, and notes."""
-    notes = [*(f"not in this report: {text}" for text in table.missing), *table.remarks]
+    notes = [*(f"not in this report: {text}" for text in table.missing), *table.warnings]
     return as_markdown(kernels_table(table)) + bullets(notes)
 
 
@@ -32,19 +32,19 @@ def explanation_markdown(found: Explanation) -> str:
         escape(f"Launch {found.kernel.id}: {limited if known else 'what limits it is not known'}."),
         escape(found.meaning),
     ]
-    rules = [f"{rule.rule}: {rule.says}" for rule in found.rules]
+    rules = [f"{rule.rule}: {rule.message}" for rule in found.rules]
     missing = [f"not in this report: {text}" for text in found.missing]
     return (
         "\n".join(lines)
         + "\n"
-        + bullets([*found.because, *(f"do: {text}" for text in found.do), *found.also])
+        + bullets([*found.reasons, *(f"do: {text}" for text in found.recommendations), *found.also])
         + "\n"
         + as_markdown(explanation_rows(found))
         + bullets([*rules, *missing])
     )
 
 
-def against_markdown(found: Against) -> str:
+def report_diff_markdown(found: ReportDiff) -> str:
     """Every metric of a comparison, what limits each kernel, and what makes it doubtful."""
     limits = []
     for pair in found.pairs:
@@ -58,9 +58,9 @@ def against_markdown(found: Against) -> str:
         *limits,
         *(f"only before: {clean(name, 200)}" for name in found.only_before),
         *(f"only after: {clean(name, 200)}" for name in found.only_after),
-        *found.remarks,
+        *found.warnings,
     ]
-    return as_markdown(against_rows(found)) + bullets(notes)
+    return as_markdown(report_diff_rows(found)) + bullets(notes)
 
 
 def bullets(notes: Sequence[str]) -> str:

@@ -34,8 +34,8 @@ def rooflines_markdown(found: OperatorRooflines) -> str:
     from stepscope.render.ncu_markdown import bullets
     from stepscope.render.tables import as_markdown
 
-    said = "".join(f"{escape(line)}  \n" for line in _facts(found))
-    return f"{said}\n{as_markdown(rooflines_table(found))}" + bullets(found.remarks)
+    stated = "".join(f"{escape(line)}  \n" for line in _facts(found))
+    return f"{stated}\n{as_markdown(rooflines_table(found))}" + bullets(found.warnings)
 
 
 def _facts(found: OperatorRooflines) -> list[str]:
@@ -43,11 +43,11 @@ def _facts(found: OperatorRooflines) -> list[str]:
     lines = [f"{clean(found.device) or 'unknown device'}, step {figure(found.step_ns, 'ns')}"]
     if not found.operators:
         return lines
-    said = f"{found.flop_per_step / 1e12:.3g} TFLOP a step, "
-    said += figure(found.flop_per_s, "flop_per_s")
+    stated = f"{found.flop_per_step / 1e12:.3g} TFLOP a step, "
+    stated += figure(found.flop_per_s, "flop_per_s")
     if found.mfu is not None:
-        said += f", MFU {found.mfu:.1%} of the dense 16-bit peak"
-    return [*lines, said, f"work known for {found.known_share:.0%} of the time of products"]
+        stated += f", MFU {found.mfu:.1%} of the dense 16-bit peak"
+    return [*lines, stated, f"work known for {found.known_share:.0%} of the time of products"]
 
 
 def rooflines_text(found: OperatorRooflines) -> str:
@@ -55,7 +55,7 @@ def rooflines_text(found: OperatorRooflines) -> str:
     lines = _facts(found)
     if found.operators:
         lines.append("")
-        head = ["operator", "shapes", "calls", "time", "step", "math", "FLOP/byte", "attained",
+        head = ["operator", "shapes", "calls", "time", "step", "math", "FLOP/byte", "achieved",
                 "memory", "of roof", "bound"]  # fmt: skip
         body = [
             [
@@ -68,7 +68,7 @@ def rooflines_text(found: OperatorRooflines) -> str:
                 f"{entry.intensity:,.3g}",
                 figure(entry.flop_per_s, "flop_per_s"),
                 figure(entry.bytes_per_s, "bytes_per_s"),
-                "" if entry.attained is None else f"{entry.attained:.1%}",
+                "" if entry.achieved is None else f"{entry.achieved:.1%}",
                 entry.bound,
             ]
             for entry in found.operators[:_MOST]
@@ -84,6 +84,6 @@ def rooflines_text(found: OperatorRooflines) -> str:
     if slow:
         lines += ["", "Far below their roof; examine them with"]
         lines += [f"  {clean(e.operator, 60)}: {clean(e.examine or '', 300)}" for e in slow]
-    for remark in found.remarks:
-        lines += ["", clean(remark, 300)]
+    for warning in found.warnings:
+        lines += ["", clean(warning, 300)]
     return "\n".join(lines) + "\n"

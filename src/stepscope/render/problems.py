@@ -17,7 +17,7 @@ def problem_notes(problems: Sequence[Problem]) -> list[str]:
     counted: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         if problem.severity != "info":
-            counted.setdefault((problem.id, problem.do), []).append(problem)
+            counted.setdefault((problem.id, problem.remedy), []).append(problem)
     return [_note(same) for same in counted.values()]
 
 
@@ -25,6 +25,4 @@ def _note(same: list[Problem]) -> str:
     count = sum(problem.count for problem in same)
     scope = dict.fromkeys(table for problem in same for table in problem.scope)
     where = f" in {len(same)} captures" if len(same) > 1 else ""
-    return (
-        f"{same[0].severity}: {count:,} x {same[0].says} ({', '.join(scope)}){where}: {same[0].do}"
-    )
+    return f"{same[0].severity}: {count:,} x {same[0].message} ({', '.join(scope)}){where}: {same[0].remedy}"

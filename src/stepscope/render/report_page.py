@@ -43,7 +43,7 @@ def text_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
         for table in section.tables:
             lines.append(render(table.slice(0, rows), format_).rstrip("\n"))
             lines += [f" {rest}" for rest in _rest(table, rows)]
-        lines += ["", *(f" · {clean(said, 400)}" for said in section.missing), ""]
+        lines += ["", *(f" · {clean(stated, 400)}" for stated in section.missing), ""]
     return "\n".join(lines)
 
 
@@ -103,7 +103,7 @@ def html_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
             body += [f"<p>{_safe(rest)}</p>" for rest in _rest(table, rows)]
         if section.missing:
             body += ["<h2>Not in this capture</h2>", "<ul>"]
-            body += [f"<li>{_safe(said)}</li>" for said in section.missing]
+            body += [f"<li>{_safe(stated)}</li>" for stated in section.missing]
             body.append("</ul>")
     title = _safe(", ".join(section.title for section in sections))
     return (

@@ -100,8 +100,8 @@ def _aligned(table: pa.Table, format_: Format) -> str:
     if about(table, "advice") and table.num_rows:
         lines = [*lines[:2], "", *_wrapped(about(table, "advice")), ""]
     if not table.num_rows:
-        said = about(table, "none_found") or "The capture holds the data, but no row results."
-        return "\n".join([*lines, *_wrapped(said)]) + "\n"
+        stated = about(table, "none_found") or "The capture holds the data, but no row results."
+        return "\n".join([*lines, *_wrapped(stated)]) + "\n"
     columns = [
         [_shown(text, numeric, format_) for text in column]
         for column, numeric in zip(found.columns, found.numeric, strict=True)

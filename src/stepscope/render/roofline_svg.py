@@ -176,12 +176,12 @@ def _marks(scale: _Scale, point: Point) -> list[str]:
 
 def _dot(x: float, y: float, colour: str, name: str, roof: Roof, *, hollow: bool = False) -> str:
     fill = "white" if hollow else colour
-    says = escape(
-        clean(f"{name}: {roof.intensity:.3g} FLOP/byte, {roof.attained:.1%} of its roof", 200)
+    message = escape(
+        clean(f"{name}: {roof.intensity:.3g} FLOP/byte, {roof.achieved:.1%} of its roof", 200)
     )
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="{colour}">'
-        f"<title>{says}</title></circle>"
+        f"<title>{message}</title></circle>"
     )
 
 

@@ -39,7 +39,7 @@ def whatif_text(result: WhatIf) -> str:
     ]
     rows.append(("step", result.measured_step_ns, result.predicted_step_ns))
     lines += [f"  {n:14}{milliseconds(now):>10}{milliseconds(then):>10}" for n, now, then in rows]
-    lines += ["", *(f"· {clean(remark, 400)}" for remark in result.remarks)]
+    lines += ["", *(f"· {clean(warning, 400)}" for warning in result.warnings)]
     return "\n".join(lines) + "\n"
 
 
@@ -61,7 +61,7 @@ def critical_path_text(result: CriticalPath) -> str:
     lines += _places("Kernels on it", result.kernels, steps)
     lines += _places("Ranges that enqueued it", result.ranges, steps)
     lines += _places("Operators that enqueued it", result.operators, steps)
-    lines += ["", *(f"· {clean(remark, 400)}" for remark in result.remarks)]
+    lines += ["", *(f"· {clean(warning, 400)}" for warning in result.warnings)]
     return "\n".join(lines) + "\n"
 
 

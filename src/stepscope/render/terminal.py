@@ -13,7 +13,7 @@ from stepscope.render.problems import problem_notes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
-    from stepscope.diagnosis.result import Diagnosis, Finding, LaneAccounting
+    from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
 
 _STYLES = {
     "compute": "green",
@@ -50,7 +50,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
-    notes = [clean(remark, 400) for remark in diagnosis.warnings]
+    notes = [clean(warning, 400) for warning in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
@@ -87,27 +87,27 @@ def _about(diagnosis: Diagnosis) -> str:
 
 def _bars(diagnosis: Diagnosis) -> list[Text]:
     """A bar for each device, and a line for each part of the mean step of all of them."""
-    lanes = diagnosis.accounting
-    lane = budget.all_devices(diagnosis)
-    shown = budget.parts(lane)
+    gpus = diagnosis.accounting
+    gpu = budget.all_devices(diagnosis)
+    shown = budget.parts(gpu)
     idle_styles = iter(_IDLE_STYLES)
     styles = {part.name: _STYLES.get(part.name) or next(idle_styles, "red") for part in shown}
-    if len(lanes) == 1:
-        bars = [_bar(lane, styles, _BAR_CELLS)]
+    if len(gpus) == 1:
+        bars = [_bar(gpu, styles, _BAR_CELLS)]
     else:
-        names = [f"rank {one.rank}" for one in lanes]
-        if len({one.rank for one in lanes}) < len(lanes):
-            names = [f"rank {one.rank} GPU {one.device}" for one in lanes]
+        names = [f"rank {one.rank}" for one in gpus]
+        if len({one.rank for one in gpus}) < len(gpus):
+            names = [f"rank {one.rank} GPU {one.device}" for one in gpus]
         room = max(map(len, names))
         bars = [
             Text(f"{name:<{room}} ").append_text(_bar(one, styles, _BAR_CELLS - room - 1))
-            for name, one in list(zip(names, lanes, strict=True))[:_MOST_BARS]
+            for name, one in list(zip(names, gpus, strict=True))[:_MOST_BARS]
         ]
-        if len(lanes) > _MOST_BARS:
-            bars.append(Text(f"... and {len(lanes) - _MOST_BARS} more", style="dim"))
-    wall = max(lane.wall_ns, 1)
+        if len(gpus) > _MOST_BARS:
+            bars.append(Text(f"... and {len(gpus) - _MOST_BARS} more", style="dim"))
+    wall = max(gpu.wall_ns, 1)
     first, last = diagnosis.trace.steady_steps
-    step = wall / len(lanes) / (last - first + 1)
+    step = wall / len(gpus) / (last - first + 1)
     width = max((len(_label(part)) for part in shown), default=0)
     legend = []
     for part in shown:
@@ -115,15 +115,15 @@ def _bars(diagnosis: Diagnosis) -> list[Text]:
         line = Text(f"{block} {_label(part):{width}}", style=styles[part.name])
         time = milliseconds(part.ns / wall * step)
         legend.append(line.append(f"  {100 * part.ns / wall:5.1f} %  {time:>9}", style="default"))
-    title = "Where a step goes" + (", on all ranks together" if len(lanes) > 1 else "")
+    title = "Where a step goes" + (", on all ranks together" if len(gpus) > 1 else "")
     return [Text(title), *bars, *legend]
 
 
-def _bar(lane: LaneAccounting, styles: dict[str, str], cells: int) -> Text:
+def _bar(gpu: DeviceAccounting, styles: dict[str, str], cells: int) -> Text:
     """One device's steady steps as a bar."""
     bar = Text()
-    wall, drawn, passed = max(lane.wall_ns, 1), 0, 0
-    for part in budget.parts(lane):
+    wall, drawn, passed = max(gpu.wall_ns, 1), 0, 0
+    for part in budget.parts(gpu):
         passed += part.ns
         length = round(cells * passed / wall) - drawn
         drawn += length
@@ -141,11 +141,11 @@ def _label(part: budget.Part) -> str:
     return f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
 
 
-def _without_times(says: str) -> str:
+def _without_times(message: str) -> str:
     """The sentence without its times, which stand in the headline and the next line."""
-    costs, colon, reason = says.partition(": ")
+    costs, colon, reason = message.partition(": ")
     cause, separator, _ = costs.partition(" costs ")
-    return f"{cause}: {reason}" if colon and separator else says
+    return f"{cause}: {reason}" if colon and separator else message
 
 
 def _finding(

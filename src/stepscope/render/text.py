@@ -31,7 +31,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def no_formula(text: str) -> str:
-    """Text for a cell of CSV that no spreadsheet reckons with: an apostrophe stands before it.
+    """Text for a cell of CSV that no spreadsheet computes with: an apostrophe stands before it.
 
     Numbers keep their sign, and words after dashes stay as Nsight Systems writes them.
     """

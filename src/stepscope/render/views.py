@@ -63,20 +63,20 @@ def operators_markdown(table: pa.Table, limit: int) -> str:
 
 
 def _text(
-    table: pa.Table, columns: Columns, limit: int, width: int | None, noun: str, said: str = ""
+    table: pa.Table, columns: Columns, limit: int, width: int | None, noun: str, stated: str = ""
 ) -> str:
     shown = table.slice(0, limit or None)
-    lines = [*(wrapped(said, width) if said else []), *([""] if said else [])]
+    lines = [*(wrapped(stated, width) if stated else []), *([""] if stated else [])]
     lines += fitted(columns(shown), width)
     more = more_rows(table.num_rows, limit, noun=noun)
     lines += ["", *wrapped(more, width)] if more else []
     return "\n".join(lines) + "\n"
 
 
-def _markdown(table: pa.Table, columns: Columns, limit: int, noun: str, said: str = "") -> str:
+def _markdown(table: pa.Table, columns: Columns, limit: int, noun: str, stated: str = "") -> str:
     found = columns(table.slice(0, limit or None))
     sides = "".join("---:|" if column.least is None else "---|" for column in found)
-    lines = [said, ""] if said else []
+    lines = [stated, ""] if stated else []
     lines += ["| " + " | ".join(escape(column.title) for column in found) + " |", "|" + sides]
     rows = zip(*(column.cells for column in found), strict=True)
     lines += ["| " + " | ".join(map(escape, row)) + " |" for row in rows]
@@ -140,7 +140,7 @@ def _kernels(table: pa.Table) -> list[Column]:
     return [
         *found,
         name_column("math", of("math"), least=6, weight=40),
-        name_column("family", of("family"), least=8, weight=45),
+        name_column("category", of("category"), least=8, weight=45),
         name_column("kernel", of("kernel"), least=28, weight=ALWAYS),
     ]
 

@@ -99,11 +99,11 @@ def _tree(view: str) -> Callable[[Ask, Trace], Columns]:
 
 def _steady_step(_: Ask, trace: Trace) -> Columns:
     rows = [
-        (place, lane.lane.process_id, lane.lane.device, start, end)
-        for place, lane in enumerate(explain(trace.frame, trace.meta))
+        (place, gpu.gpu.process_id, gpu.gpu.device, start, end)
+        for place, gpu in enumerate(explain(trace.frame, trace.meta))
         for start, end in zip(
-            lane.bounds_ns[lane.first : lane.last + 1].tolist(),
-            lane.bounds_ns[lane.first + 1 : lane.last + 2].tolist(),
+            gpu.bounds_ns[gpu.first : gpu.last + 1].tolist(),
+            gpu.bounds_ns[gpu.first + 1 : gpu.last + 2].tolist(),
             strict=True,
         )
     ]

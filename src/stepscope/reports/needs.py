@@ -30,7 +30,7 @@ def missing(needs: Sequence[Need], source: Source) -> str:
     trace = source.trace
     for need in needs:
         if not source.holds(need.held):
-            flags = {absent.table: absent.flag for absent in trace.meta.absent}
+            flags = {unavailable.table: unavailable.flag for unavailable in trace.meta.missing}
             flag = flags.get(need.table) if trace.meta.source == "nsys" else None
             if flag is None:
                 flag = need.flag
@@ -51,7 +51,7 @@ MEMORY_OPS = Need(
     "memory copies or fills", "gpu_op", _CUDA, "gpu_op WHERE kind IN ('memcpy', 'memset')"
 )
 COPIES = Need("memory copies", "gpu_op", _CUDA, "gpu_op WHERE kind = 'memcpy'")
-FILLS = Need("memory fills", "gpu_op", _CUDA, "gpu_op WHERE kind = 'memset'")
+MEMSETS = Need("memory fills", "gpu_op", _CUDA, "gpu_op WHERE kind = 'memset'")
 CUDA_CALLS = Need(
     "CUDA API calls", "api_call", _CUDA, "api_call WHERE api IN ('runtime', 'driver')"
 )

@@ -36,7 +36,7 @@ _BEFORE_CHECKING_S = 5.0
 """The first pictures come before the check of what is stored, which reads all of it."""
 _DAMAGED = (
     "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
-    "makes it anew"
+    "makes it again"
 )
 _AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes"}
 """Questions that wait for no explanation."""
@@ -207,9 +207,9 @@ def page_routes(questions: Questions) -> list[Route]:
     routes = [
         Route(
             f"/api/{name}",
-            _question(*told, DEADLINE_S if name in _AT_ONCE else EXPLAINED_DEADLINE_S),
+            _question(*facts, DEADLINE_S if name in _AT_ONCE else EXPLAINED_DEADLINE_S),
         )
-        for name, told in questions.items()
+        for name, facts in questions.items()
     ]
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]

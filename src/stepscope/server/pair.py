@@ -77,14 +77,14 @@ def compared(pair: Pair, *, names_only: bool = False) -> dict[str, Any]:
         comparison = msgspec.structs.replace(
             comparison, before=_names(comparison.before), after=_names(comparison.after)
         )
-    told = _short(msgspec.to_builtins(msgspec.structs.replace(comparison, runs=[])))
+    details = _short(msgspec.to_builtins(msgspec.structs.replace(comparison, runs=[])))
     return {
-        "comparison": told,
+        "comparison": details,
         "facts": facts(comparison),
         "notes": [
-            *(check.says for check in comparison.predictions),
+            *(check.message for check in comparison.predictions),
             *setup_lines(comparison),
-            *comparison.remarks,
+            *comparison.warnings,
         ],
         "devices": {side: pair.devices(side) for side in SIDES},
     }
@@ -124,10 +124,10 @@ def pair_page(pair: Pair) -> str:
     Raises:
         InputError: a run holds no GPU work.
     """
-    told = compared(pair, names_only=True)
+    details = compared(pair, names_only=True)
     steps: dict[str, bytes] = {}
     size = 0
-    order = {side: _around(told["devices"][side][0]) for side in SIDES}
+    order = {side: _around(details["devices"][side][0]) for side in SIDES}
     for turn in range(MOST_STEPS):
         for side in SIDES:
             if turn >= len(order[side]):
@@ -144,7 +144,7 @@ def pair_page(pair: Pair) -> str:
         msgspec.json.encode(
             {
                 "layout": layout,
-                "comparison": told,
+                "comparison": details,
                 "pair_steps": {key: msgspec.Raw(data) for key, data in steps.items()},
             }
         )

@@ -1,4 +1,4 @@
-"""Build the program of one rank from its lane."""
+"""Build the program of one rank from its GPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import RecordedCost
-from stepscope.gaps.untraced_cpu import explain_silences, input_time, without_noise
+from stepscope.gaps.profiler_overhead import RecordingOverhead
+from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
@@ -74,8 +74,8 @@ def run_of(e: Explanation, first: int, last: int) -> Run:
         end = int(begins[last + 1])
     elif e.steps.open_end:
         # nothing marks the end of the last step: the host's part ends with its last launch
-        mine = e.lane.enqueue_begin_ns >= begins[last]
-        end = int(e.lane.enqueue_end_ns[mine].max()) if mine.any() else e.steps.end_ns
+        mine = e.gpu.enqueue_begin_ns >= begins[last]
+        end = int(e.gpu.enqueue_end_ns[mine].max()) if mine.any() else e.steps.end_ns
     else:
         end = _returned(e, int(begins[last]), e.steps.end_ns)
     measured = int(e.bounds_ns[last + 1] - e.bounds_ns[first])
@@ -88,7 +88,7 @@ def _returned(e: Explanation, begin_ns: int, end_ns: int) -> int:
     A synchronisation that ends the step returns some microseconds after the last kernel has ended;
     cut off there it would wait for nothing, and hold the end of the step whatever is changed.
     """
-    host = e.lane.host
+    host = e.gpu.host
     if not len(host.api):
         return end_ns
     start = host.api["start_ns"]
@@ -174,7 +174,7 @@ def lay_out(
         called_ns: begin of the enqueueing call of each position; its later part where the call
             first waits, so that the wait is an item of its own.
     """
-    lane, api = e.lane, e.lane.host.api
+    gpu, api = e.gpu, e.gpu.host.api
     inside = np.flatnonzero((order.begin_ns >= run.begin_ns) & (order.begin_ns < run.end_ns))
     n_mark, n_op, n_wait = run.steps, len(inside), len(waits.call)
     none = np.empty(0, np.int64)
@@ -183,8 +183,8 @@ def lay_out(
     wait_until = api["end_ns"][waits.call] if n_wait else none
     own = order.ops[inside]
     at = np.concatenate((marks, called_ns[inside], wait_at))
-    until = np.concatenate((marks, lane.enqueue_end_ns[own], wait_until))
-    hosted = np.concatenate((np.ones(n_mark, bool), lane.call[own] >= 0, np.ones(n_wait, bool)))
+    until = np.concatenate((marks, gpu.enqueue_end_ns[own], wait_until))
+    hosted = np.concatenate((np.ones(n_mark, bool), gpu.call[own] >= 0, np.ones(n_wait, bool)))
     kind = np.repeat(np.array([MARK, LAUNCH, WAIT], np.int64), (n_mark, n_op, n_wait))
     # of what begins at once, steps come first, and waits before what waits
     first = np.repeat(np.array([0, 2, 1]), (n_mark, n_op, n_wait))
@@ -202,7 +202,7 @@ def lay_out(
     until = np.where(hosted, until, at)
     turn = np.maximum(np.minimum(until, np.append(at[1:], run.end_ns)), at)
     joint = np.zeros(len(at), bool)
-    joint[item_of[inside[among(lane.call[own], waits.call)]]] = True
+    joint[item_of[inside[among(gpu.call[own], waits.call)]]] = True
     cut = (kind == WAIT) & (turn < until) & ~np.append(joint[1:], False)
     return Layout(order, kind, at, turn, hosted, position, item_of, wait_item, cut)
 
@@ -224,26 +224,26 @@ def build(
         e: the explained device.
         read: gives its tables.
         run: the steps.
-        rows: rows of ``lane.ops`` that are matched collectives.
+        rows: rows of ``GPU.ops`` that are matched collectives.
         instances: ids of the collectives.
     """
-    lane = e.lane
-    order = enqueue_order(lane)
-    events = recorded_events(lane, read, order)
-    waiting, inferred = operation_waits(lane, order, events)
-    waits = host_waits(lane, order, events, run.begin_ns, run.end_ns)
-    usual = typical_call_ns(lane)
-    single = _own_call(lane, order)
-    full, depth = _queue(order, lane, usual, single)
+    gpu = e.gpu
+    order = enqueue_order(gpu)
+    events = recorded_events(gpu, read, order)
+    waiting, inferred = operation_waits(gpu, order, events)
+    waits = host_waits(gpu, order, events, run.begin_ns, run.end_ns)
+    usual = typical_call_ns(gpu)
+    single = _own_call(gpu, order)
+    full, depth = _queue(order, gpu, usual, single)
     # what had to wait for a place in the queue, for a graph, or for its code to be loaded, was
     # handed over at the call's end
     before = np.concatenate((waits.call[waits.call >= 0], e.loading.call))
-    held = full | among(lane.call[order.ops], before)
-    handed = np.maximum(order.begin_ns, lane.enqueue_end_ns[order.ops] - usual)
+    held = full | among(gpu.call[order.ops], before)
+    handed = np.maximum(order.begin_ns, gpu.enqueue_end_ns[order.ops] - usual)
     called = np.where(held, handed, order.begin_ns)
-    late = delays(lane, order, waiting, called)
+    late = delays(gpu, order, waiting, called)
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
-    work, recording, silent = _host_work(e, read, run, lay.at_ns, lay.until_ns)
+    work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
         work[:] = 0  # without its calls nothing says whether the host was ahead of the device
 
@@ -252,14 +252,14 @@ def build(
     blocking = (lay.of_ops(blocks) > 0) & (call > 0)
     wait_cause = np.where(blocking, C["blocking_copy"], -1)
     wait_cause[blocking & (lay.of_ops(reads) > 0)] = C["host_sync"]
-    own_end = lay.of_ops(lane.ops["end_ns"][order.ops])
+    own_end = lay.of_ops(gpu.ops["end_ns"][order.ops])
     returns = np.where(blocking, lay.until_ns - own_end, 0)
     waited = blocking | (lay.of_ops(full) > 0)
     call = np.where(waited, np.minimum(call, usual), call)
-    wait_of = _host_waits(lane, order, waits, lay, usual, (call, returns, wait_cause))
-    for cause, owned in e.events.items():  # a wait inside an event goes when the event goes
-        wait_cause[(wait_cause >= 0) & inside(owned, lay.at_ns)] = C[cause]
-    instance = np.full(len(lane.ops), -1, np.int64)
+    wait_of = _host_waits(gpu, order, waits, lay, usual, (call, returns, wait_cause))
+    for cause, attributed in e.events.items():  # a wait inside an event goes when the event goes
+        wait_cause[(wait_cause >= 0) & inside(attributed, lay.at_ns)] = C[cause]
+    instance = np.full(len(gpu.ops), -1, np.int64)
     if rows is not None and instances is not None:
         instance[rows] = instances
     return Program(
@@ -269,12 +269,12 @@ def build(
         work_ns=work,
         call_ns=call,
         recording_ns=recording,
-        recording_silent_ns=silent,
+        recording_untraced_ns=untraced,
         stream=lay.of_ops(order.stream, -1),
         latency_ns=lay.of_ops(late.latency_ns),
-        turnaround_ns=lay.of_ops(late.turnaround_ns),
+        kernel_gap_ns=lay.of_ops(late.kernel_gap_ns),
         delay_ns=lay.of_ops(late.delay_ns),
-        duration_ns=lay.of_ops((lane.ops["end_ns"] - lane.ops["start_ns"])[order.ops]),
+        duration_ns=lay.of_ops((gpu.ops["end_ns"] - gpu.ops["start_ns"])[order.ops]),
         hosted=lay.hosted,
         blocks=blocking,
         wait_cause=wait_cause,
@@ -284,12 +284,12 @@ def build(
         waits=wait_of,
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
-        communication=lay.of_ops(lane.is_communication[order.ops]) > 0,
+        communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
     )
 
 
 def _host_waits(
-    lane: Lane,
+    gpu: GpuTimeline,
     order: Order,
     waits: HostWaits,
     lay: Layout,
@@ -299,7 +299,7 @@ def _host_waits(
     """What the waiting items wait for; fills in the host time, return time and cause of each.
 
     Args:
-        lane: the device.
+        gpu: the device.
         order: its operations.
         waits: the waits.
         lay: the items.
@@ -307,9 +307,9 @@ def _host_waits(
         columns: ``call_ns``, ``return_ns`` and ``wait_cause`` of the items, to be filled in.
     """
     call, returns, wait_cause = columns
-    end = lane.ops["end_ns"][order.ops]
+    end = gpu.ops["end_ns"][order.ops]
     found: dict[int, tuple[int, ...]] = {}
-    causes = _wait_causes(lane, waits)
+    causes = _wait_causes(gpu, waits)
     for item, targets, cause in zip(lay.wait_item.tolist(), waits.targets, causes, strict=True):
         wait_cause[item] = cause
         if lay.cut[item]:
@@ -346,24 +346,26 @@ def _depends(
     return found
 
 
-def _own_call(lane: Lane, order: Order) -> BoolArray:
+def _own_call(gpu: GpuTimeline, order: Order) -> BoolArray:
     """Operations that are the only one of their call (not the nodes of a graph)."""
-    call = lane.call[order.ops]
-    if not len(lane.host.api):
+    call = gpu.call[order.ops]
+    if not len(gpu.host.api):
         return np.zeros(len(call), bool)
-    count = np.bincount(call[call >= 0], minlength=len(lane.host.api))
+    count = np.bincount(call[call >= 0], minlength=len(gpu.host.api))
     alone: BoolArray = (call >= 0) & (count[np.maximum(call, 0)] == 1)
     return alone
 
 
-def _queue(order: Order, lane: Lane, usual: int, single: BoolArray) -> tuple[BoolArray, list[int]]:
+def _queue(
+    order: Order, gpu: GpuTimeline, usual: int, single: BoolArray
+) -> tuple[BoolArray, list[int]]:
     """Launches that waited for a place in the queue of their stream, and its depth.
 
     A launch that takes long while about a thousand are outstanding waits for the device; the
     number that were outstanding when it went on is the depth.
     """
-    start = lane.ops["start_ns"][order.ops]
-    end = lane.enqueue_end_ns[order.ops]
+    start = gpu.ops["start_ns"][order.ops]
+    end = gpu.enqueue_end_ns[order.ops]
     full = np.zeros(len(order.ops), bool)
     depths = []
     for positions in order.of_stream:
@@ -393,31 +395,31 @@ def _behind(order: Order, lay: Layout, depth: list[int], single: BoolArray) -> I
 
 def _blocking_copies(e: Explanation, order: Order) -> tuple[BoolArray, BoolArray]:
     """Copies whose own call waits for them, and those of them that only read a small value."""
-    lane = e.lane
-    ops, api = lane.ops, lane.host.api
+    gpu = e.gpu
+    ops, api = gpu.ops, gpu.host.api
     none = np.zeros(len(order.ops), bool)
     if not len(api):
         return none, none
-    call = np.maximum(lane.call, 0)
+    call = np.maximum(gpu.call, 0)
     by_name = api.matches("name", words.COPY_CALL) & ~api.matches("name", words.ASYNC_COPY_CALL)
     pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
     small = ops["bytes"] <= h.SMALL_COPY_BYTES
     upload, read_back = ops.equals("copy_kind", "HtoD"), ops.equals("copy_kind", "DtoH")
-    waits = ops.equals("kind", "memcpy") & (lane.call >= 0) & (pageable | by_name[call])
+    waits = ops.equals("kind", "memcpy") & (gpu.call >= 0) & (pageable | by_name[call])
     waits &= ~(small & upload) & ~ops.equals("copy_kind", "DtoD")
     # what the call did, not what its name promises: it returned when most of the copy was done
-    waits &= lane.enqueue_end_ns >= (ops["start_ns"] + ops["end_ns"]) // 2
+    waits &= gpu.enqueue_end_ns >= (ops["start_ns"] + ops["end_ns"]) // 2
     return waits[order.ops], (waits & small & read_back)[order.ops]
 
 
-def _wait_causes(lane: Lane, waits: HostWaits) -> list[int]:
+def _wait_causes(gpu: GpuTimeline, waits: HostWaits) -> list[int]:
     """Column of the cause of each wait."""
-    api = lane.host.api
+    api = gpu.host.api
     if not len(waits.call):
         return []
-    blocking = blocking_calls(lane)
+    blocking = blocking_calls(gpu)
     cause = np.full(len(api), C["unexplained"], np.int64)
-    cause[lane.calls_of(lane.call >= 0)] = C["launch_bound"]
+    cause[gpu.calls_of(gpu.call >= 0)] = C["launch_bound"]
     cause[api.matches("name", words.MODULE_CALL)] = C["compilation_or_warmup"]
     cause[api.matches("name", words.ALLOCATION_CALL)] = C["allocator_churn"]
     cause[blocking.call] = np.where(blocking.is_copy, C["blocking_copy"], C["host_sync"])
@@ -429,27 +431,27 @@ def _host_work(
     e: Explanation, read: Reader, run: Run, at: IntArray, until: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Host time before each item by cause; and recording cost in it and in the item's call."""
-    lane = e.lane
+    gpu = e.gpu
     step = (run.end_ns - run.begin_ns) // run.steps
-    timeline = host_timeline(lane, run.begin_ns, run.end_ns, step, input_time(lane, read))
+    timeline = host_timeline(gpu, run.begin_ns, run.end_ns, step, input_time(gpu, read))
     begins = e.steps.begin_ns[run.first : run.last + 1]
-    timeline = without_noise(timeline, lane, begins, e.loop)
+    timeline = without_noise(timeline, gpu, begins, e.loop)
     cause = np.array([C[CAUSE_OF_LABEL[label]] for label in h.LABELS])[timeline.label]
-    silent = np.flatnonzero(timeline.label == h.LABELS.index(h.SILENCE))
-    if len(silent):
-        is_input, _ = explain_silences(lane, timeline.quiet, e.loop)
-        which = np.searchsorted(timeline.quiet[1], timeline.start_ns[silent], side="right")
+    untraced = np.flatnonzero(timeline.label == h.LABELS.index(h.UNTRACED_CPU))
+    if len(untraced):
+        is_input, _ = explain_untraced_cpu(gpu, timeline.quiet, e.loop)
+        which = np.searchsorted(timeline.quiet[1], timeline.start_ns[untraced], side="right")
         which = np.minimum(which, len(is_input) - 1)
-        cause[silent[is_input[which]]] = C["input_starvation"]
+        cause[untraced[is_input[which]]] = C["input_starvation"]
     # what comes before the first item is what the host does after the last one
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
     work = np.zeros((len(at), len(CAUSES)), np.int64)
-    owned = _together(e.events.values())
+    attributed = _together(e.events.values())
     for column in distinct_values(cause).tolist():
         rows = cause == column
         labelled = timeline.start_ns[rows], timeline.end_ns[rows]
-        work[:, column] = overlap_per_window(subtract(labelled, owned), begin, stop)
+        work[:, column] = overlap_per_window(subtract(labelled, attributed), begin, stop)
     for name, intervals in e.events.items():
         work[:, C[name]] += overlap_per_window(intervals, begin, stop)
     recording = e.recording
@@ -461,7 +463,7 @@ def _host_work(
     in_quiet = quiet_at >= 0
     in_quiet &= recording.at_ns < np.append(timeline.quiet[1], 0)[quiet_at]
     costs = np.diff(recording.total_ns, prepend=0)
-    quiet = RecordedCost(recording.at_ns[in_quiet], np.cumsum(costs[in_quiet]))
+    quiet = RecordingOverhead(recording.at_ns[in_quiet], np.cumsum(costs[in_quiet]))
     return work, total, quiet.between(begin, stop)
 
 

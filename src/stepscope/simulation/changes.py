@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
@@ -155,12 +155,12 @@ class Subject:
 
     Attributes:
         rank: its rank.
-        lane: the device it was built from.
+        gpu: the device it was built from.
         program: the items.
     """
 
     rank: int
-    lane: Lane
+    gpu: GpuTimeline
     program: Program
 
     def becomes(self, **columns: object) -> Subject:
@@ -173,7 +173,7 @@ class Subject:
         return np.equal(self.program.kind, LAUNCH)
 
     def of_ops(self, mask: BoolArray) -> BoolArray:
-        """Items whose operation a mask over ``lane.ops`` selects."""
+        """Items whose operation a mask over ``GPU.ops`` selects."""
         return self.is_op & mask[np.maximum(self.program.op, 0)]
 
 
@@ -184,7 +184,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "host_sync": _no_synchronisation,
         "blocking_copy": _copies_overlap,
         "profiler_overhead": _no_recording,
-        "small_kernels": _no_turnaround,
+        "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
     }
@@ -201,8 +201,8 @@ def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
     if cause == "host_compute":
         # what was recorded during a silence is the profiler's doing and would stay
         factor = RECORDING_FACTOR["high" if bound == "low" else "low" if bound == "high" else bound]
-        silent = (program.recording_silent_ns * factor).astype(np.int64)
-        kept = np.minimum(silent, work[:, C[cause]])
+        untraced = (program.recording_untraced_ns * factor).astype(np.int64)
+        kept = np.minimum(untraced, work[:, C[cause]])
     work[:, C[cause]] = kept
     if cause == "host_compute" and bound != "high":
         subject = _without_trailing_waits(subject)
@@ -252,11 +252,11 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     program = subject.program
     work = program.work_ns.copy()
     work[:, C["launch_bound"]] = 0
-    quick = np.minimum(program.turnaround_ns, GRAPH_NS)
+    quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(subject.is_op, 0, program.call_ns),
-        turnaround_ns=program.turnaround_ns if bound == "high" else quick,
+        kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
     )
 
 
@@ -266,12 +266,12 @@ def _no_recording(subject: Subject, bound: Bound) -> Subject:
     factor = RECORDING_FACTOR[bound]
     work = program.work_ns.copy()
     work[:, C["profiler_overhead"]] = 0
-    silent = (program.recording_silent_ns * factor).astype(np.int64)
-    rest = (program.recording_ns * factor).astype(np.int64) - silent
+    untraced = (program.recording_untraced_ns * factor).astype(np.int64)
+    rest = (program.recording_ns * factor).astype(np.int64) - untraced
     for cause in ("host_compute", "input_starvation"):
-        taken = np.minimum(silent, work[:, C[cause]])
+        taken = np.minimum(untraced, work[:, C[cause]])
         work[:, C[cause]] -= taken
-        silent -= taken
+        untraced -= taken
     call = program.call_ns.copy()
     taken = np.minimum(rest, work[:, C["launch_bound"]])
     work[:, C["launch_bound"]] -= taken
@@ -279,8 +279,8 @@ def _no_recording(subject: Subject, bound: Bound) -> Subject:
     return subject.becomes(work_ns=work, call_ns=call - np.minimum(rest, call))
 
 
-def _no_turnaround(subject: Subject, bound: Bound) -> Subject:
-    return subject.becomes(turnaround_ns=np.minimum(subject.program.turnaround_ns, 0))
+def _no_kernel_gap(subject: Subject, bound: Bound) -> Subject:
+    return subject.becomes(kernel_gap_ns=np.minimum(subject.program.kernel_gap_ns, 0))
 
 
 def _no_delays(subject: Subject, bound: Bound) -> Subject:
@@ -305,7 +305,7 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
 def _reads(subject: Subject) -> BoolArray:
     """Copies that bring a small value to the host, which then waits for it."""
     program = subject.program
-    ops = subject.lane.ops
+    ops = subject.gpu.ops
     small = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     small &= ops["bytes"] <= h.SMALL_COPY_BYTES
     reads = subject.of_ops(small)
@@ -356,9 +356,9 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
         work_ns=work,
         call_ns=np.where(gone, 0, program.call_ns),
         recording_ns=np.where(gone, 0, program.recording_ns),
-        recording_silent_ns=np.where(gone, 0, program.recording_silent_ns),
+        recording_untraced_ns=np.where(gone, 0, program.recording_untraced_ns),
         duration_ns=np.where(gone, 0, program.duration_ns),
-        turnaround_ns=np.where(gone, 0, program.turnaround_ns),
+        kernel_gap_ns=np.where(gone, 0, program.kernel_gap_ns),
         delay_ns=np.where(gone, 0, program.delay_ns),
         latency_ns=np.where(gone, 0, program.latency_ns),
         blocks=program.blocks & ~gone,
@@ -368,8 +368,8 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
 
 def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     """Blocking copies become pinned and asynchronous, on a stream of their own."""
-    program, lane = subject.program, subject.lane
-    ops = lane.ops
+    program, gpu = subject.program, subject.gpu
+    ops = gpu.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
     duration = _pinned_ns(subject, copies)
@@ -399,9 +399,9 @@ def _saved_beside(subject: Subject, bound: Bound) -> Subject:
 
 def _pinned_ns(subject: Subject, copies: BoolArray) -> IntArray:
     """Durations if some copies of pageable memory were pinned."""
-    program, ops = subject.program, subject.lane.ops
+    program, ops = subject.program, subject.gpu.ops
     row = np.maximum(program.op, 0)
-    speed, _ = pinned_bandwidth(subject.lane)
+    speed, _ = pinned_bandwidth(subject.gpu)
     pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
     pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
     faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)
@@ -423,7 +423,7 @@ def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) ->
     if after:
         previous = previous_items(program)
         for item in np.flatnonzero(moved).tolist():
-            pair = (int(previous[item]), int(program.turnaround_ns[item]))
+            pair = (int(previous[item]), int(program.kernel_gap_ns[item]))
             depends[item] = (*depends.get(item, ()), pair)
     new = int(program.stream.max()) + 1
     return subject.becomes(stream=np.where(moved, new, program.stream), depends=depends)
@@ -468,7 +468,7 @@ def overlap_communication(subject: Subject, bound: Bound) -> Subject:
 
 def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:
     """Kernels of some names take another time; how many there are."""
-    mask = subject.lane.is_kernel & subject.lane.ops.found("name", regex(change.regex))
+    mask = subject.gpu.is_kernel & subject.gpu.ops.found("name", regex(change.regex))
     return _scaled(subject, subject.of_ops(mask), change.factor)
 
 
@@ -482,7 +482,7 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     """Certain operations are scaled, removed or fused; how many there are."""
     if change.rank is not None and change.rank != subject.rank:
         return subject, 0
-    items = subject.of_ops(among(subject.lane.ops["id"], np.array(change.ops, np.int64)))
+    items = subject.of_ops(among(subject.gpu.ops["id"], np.array(change.ops, np.int64)))
     count = int(items.sum())
     if isinstance(change, ScaleOps):
         return _scaled(subject, items, change.factor)

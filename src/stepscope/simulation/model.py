@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
-from stepscope.activity.host import LONG_SILENCE_STEP_SHARE
+from stepscope.activity.device import GpuTimeline, Reader
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import changes as edit
@@ -63,14 +63,14 @@ class Prediction:
         low_ns: the same where every stated uncertainty makes it short.
         high_ns: the same where every one makes it long.
         replay_error: how far the unchanged replay is from the measured step, relative.
-        says: what was assumed, in sentences.
+        message: what was assumed, in sentences.
     """
 
     step_ns: int
     low_ns: int
     high_ns: int
     replay_error: float
-    says: str
+    message: str
 
 
 class Simulation:
@@ -127,7 +127,7 @@ class Simulation:
         items = 0
         for (_, e), s in zip(self.devices, shifts, strict=True):
             begins = e.steps.begin_ns
-            enqueued = e.lane.enqueue_begin_ns
+            enqueued = e.gpu.enqueue_begin_ns
             end = begins[last + s + 1] if last + s + 1 < len(begins) else e.steps.end_ns
             items += int(((enqueued >= begins[first + s]) & (enqueued < end)).sum())
         keep = max(FEWEST_STEPS, int(LARGEST_RUN * steps / max(items, 1)))
@@ -155,15 +155,15 @@ class Simulation:
                 shifts[number] = int(np.median(common))
         return shifts
 
-    def _rows(self, rank: int, lane: Lane) -> tuple[IntArray, IntArray] | None:
-        return self._collectives.get((rank, lane.process_id, lane.device))
+    def _rows(self, rank: int, gpu: GpuTimeline) -> tuple[IntArray, IntArray] | None:
+        return self._collectives.get((rank, gpu.process_id, gpu.device))
 
     def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
-        found = self._rows(rank, e.lane)
+        found = self._rows(rank, e.gpu)
         if found is None:
             return {}
         rows, instances = found
-        step = np.searchsorted(e.steps.begin_ns, e.lane.enqueue_begin_ns[rows], side="right") - 1
+        step = np.searchsorted(e.steps.begin_ns, e.gpu.enqueue_begin_ns[rows], side="right") - 1
         return dict(zip(instances.tolist(), step.tolist(), strict=True))
 
     @cached_property
@@ -171,9 +171,9 @@ class Simulation:
         """The unchanged programs, one a device."""
         found = []
         for (rank, e), run in zip(self.devices, self.runs, strict=True):
-            rows, instances = self._rows(rank, e.lane) or (None, None)
+            rows, instances = self._rows(rank, e.gpu) or (None, None)
             program = build(e, self._read_of(rank), run, rows, instances)
-            found.append(Subject(rank, e.lane, program))
+            found.append(Subject(rank, e.gpu, program))
         return self._with_transfers(found)
 
     def _with_transfers(self, subjects: list[Subject]) -> list[Subject]:
@@ -276,7 +276,7 @@ class Simulation:
             # what gains something at the measured pace does not lose at another
             high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
             replay_error=self.replay_error,
-            says=self.says(),
+            message=self.message(),
         )
 
     def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
@@ -289,7 +289,7 @@ class Simulation:
             int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
             for s, run in zip(subjects, self.runs, strict=True)
         )
-        return waited >= LONG_SILENCE_STEP_SHARE * self._run_step_ns
+        return waited >= LONG_UNTRACED_STEP_SHARE * self._run_step_ns
 
     def replay(
         self, changes: Sequence[Change], bound: Bound = "expected", *, paced: bool = False
@@ -321,24 +321,24 @@ class Simulation:
             for _, e in self.devices
         ]
 
-    def says(self) -> str:
+    def message(self) -> str:
         """Which steps were replayed and how well that gives the measured step."""
         run = self.runs[0]
         which = f"steps {run.first} to {run.last}" if run.steps > 1 else f"step {run.first}"
-        said = (
+        stated = (
             f"{which} were replayed; without changes the replay is "
             f"{signed_percent(self.replay_error)} off the measured step"
         )
-        used = self.lead_used_ns()
+        used = self.run_ahead_used_ns()
         if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:
-            said += (
+            stated += (
                 f": during them a host used up {used / 1e6:.2g} ms a step of the lead that it had "
                 "over its device, which it cannot do for ever, and the replay goes on as if the "
                 "lead were gone"
             )
-        return said
+        return stated
 
-    def lead_used_ns(self) -> float:
+    def run_ahead_used_ns(self) -> float:
         """By how much the lead of a host over its device shrinks from step to step, the most, ns.
 
         A device that has work enqueued when the run begins is faster than its host until that is

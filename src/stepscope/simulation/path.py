@@ -24,7 +24,7 @@ KINDS: Final = {
     "host_work": "the host works between two calls; by cause",
     "launch_call": "the host is inside a call that enqueues",
     "launch_latency": "from the call to the start of the operation on an idle device",
-    "turnaround": "from one operation to the next on a stream",
+    "kernel_gap": "from one operation to the next on a stream",
     "dependency": "from the end of an operation to the start of one of another stream",
     "synchronisation": "the host returns from a wait for the device",
     "unexplained": "an operation starts late, and nothing in the capture says why",
@@ -61,14 +61,14 @@ class Walker:
 
     def __init__(self, subjects: list[Subject], replays: list[Replay]) -> None:
         self._tracks = [_Track(s, r) for s, r in zip(subjects, replays, strict=True)]
-        self._members: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._rank_traces: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for device, track in enumerate(self._tracks):
             m = len(track.program)
             rows = np.flatnonzero(track.program.instance >= 0).tolist()
             for pass_ in range(len(track.replay.host_ns) // max(m, 1)):
                 for i in rows:
                     key = (pass_, track.instance[i])
-                    self._members.setdefault(key, []).append((device, pass_ * m + i))
+                    self._rank_traces.setdefault(key, []).append((device, pass_ * m + i))
 
     def step(self, device: int, step: int) -> list[Part]:
         """The path of one step of the last pass, latest part first.
@@ -80,7 +80,7 @@ class Walker:
         bounds = self._tracks[device].replay.bounds_ns
         steps = self._tracks[device].replay.steps
         at = len(bounds) - 1 - steps + step
-        walk = _Walk(self._tracks, self._members, bounds[at], bounds[at + 1])
+        walk = _Walk(self._tracks, self._rank_traces, bounds[at], bounds[at + 1])
         walk.from_bound(device, at + 1)
         return walk.parts
 
@@ -95,7 +95,7 @@ class _Track:
         self.work: list[int] = program.work_ns.sum(axis=1).tolist()
         self.call: list[int] = program.call_ns.tolist()
         self.latency: list[int] = program.latency_ns.tolist()
-        self.turnaround: list[int] = program.turnaround_ns.tolist()
+        self.kernel_gap: list[int] = program.kernel_gap_ns.tolist()
         self.delay: list[int] = program.delay_ns.tolist()
         self.duration: list[int] = program.duration_ns.tolist()
         self.behind: list[int] = program.behind.tolist()
@@ -103,7 +103,7 @@ class _Track:
         self.blocks: list[bool] = program.blocks.tolist()
         self.instance: list[int] = program.instance.tolist()
         self.previous: list[int] = previous_items(program).tolist()
-        ops, row = subject.lane.ops, np.maximum(program.op, 0)
+        ops, row = subject.gpu.ops, np.maximum(program.op, 0)
         names = np.full(len(program), 0)
         names[program.communication] = 1
         names[ops.equals("kind", "memcpy")[row]] = 2
@@ -129,11 +129,11 @@ class _Walk:
     def __init__(
         self,
         tracks: list[_Track],
-        members: dict[tuple[int, int], list[tuple[int, int]]],
+        rank_traces: dict[tuple[int, int], list[tuple[int, int]]],
         begin_ns: int,
         end_ns: int,
     ) -> None:
-        self.tracks, self.members = tracks, members
+        self.tracks, self.rank_traces = tracks, rank_traces
         self.begin, self.cursor = begin_ns, end_ns
         self.parts: list[Part] = []
 
@@ -170,7 +170,7 @@ class _Walk:
         last = (device, j)
         since = track.replay.start_ns[j]
         if track.instance[i] >= 0:
-            arrived = self.members[(j // m, track.instance[i])]
+            arrived = self.rank_traces[(j // m, track.instance[i])]
             latest = max(arrived, key=lambda at: self.tracks[at[0]].replay.start_ns[at[1]])
             start = self.tracks[latest[0]].replay.start_ns[latest[1]]
             if start <= track.replay.end_ns[j]:
@@ -186,8 +186,8 @@ class _Walk:
         at = track.replay.start_ns[j] - track.delay[i]
         self.emit("unexplained", device, j, at)
         previous = base + track.previous[i]
-        if previous >= 0 and track.replay.end_ns[previous] + track.turnaround[i] == at:
-            self.emit("turnaround", device, j, track.replay.end_ns[previous])
+        if previous >= 0 and track.replay.end_ns[previous] + track.kernel_gap[i] == at:
+            self.emit("kernel_gap", device, j, track.replay.end_ns[previous])
             return ("end", device, previous)
         for k, between in track.program.depends.get(i, ()):
             if base + k >= 0 and track.replay.end_ns[base + k] + between == at:

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane
-from stepscope.gaps.idle import BETWEEN_NS, CAUSES, LATENCY_NS, TURNAROUND_NS
+from stepscope.activity.device import GpuTimeline
+from stepscope.gaps.idle import BETWEEN_NS, CAUSES, KERNEL_GAP_NS, LATENCY_NS
 from stepscope.simulation.waits import Order, previous_on_stream
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -43,16 +43,16 @@ class Program:
 
     Attributes:
         kind: ``LAUNCH``, ``WAIT`` or ``MARK``.
-        op: row of ``lane.ops``; -1 for other items.
+        op: row of ``GPU.ops``; -1 for other items.
         at_ns: measured begin of the item's call.
         work_ns: host time before the item by cause, one column a cause of ``gaps.CAUSES``; that of
             the first item is the host time after the last one.
         call_ns: host time inside the item's call, without waiting.
         recording_ns: part of both that is the estimated cost of recording.
-        recording_silent_ns: of that, what was recorded during long silences.
+        recording_untraced_ns: of that, what was recorded during long silences.
         stream: number of the operation's stream.
         latency_ns: from the begin of the call to the earliest start of the operation.
-        turnaround_ns: from the end of the predecessor on the stream to the earliest start.
+        kernel_gap_ns: from the end of the predecessor on the stream to the earliest start.
         delay_ns: further delay of the start that nothing explains.
         duration_ns: of the operation; of a matched collective the transfer.
         hosted: whether the enqueueing call is known.
@@ -76,10 +76,10 @@ class Program:
     work_ns: IntArray
     call_ns: IntArray
     recording_ns: IntArray
-    recording_silent_ns: IntArray
+    recording_untraced_ns: IntArray
     stream: IntArray
     latency_ns: IntArray
-    turnaround_ns: IntArray
+    kernel_gap_ns: IntArray
     delay_ns: IntArray
     duration_ns: IntArray
     hosted: BoolArray
@@ -114,37 +114,39 @@ class Delays:
 
     Attributes:
         latency_ns: from the begin of the call to the earliest start.
-        turnaround_ns: from the end of the stream's predecessor.
+        kernel_gap_ns: from the end of the stream's predecessor.
         dependency_ns: from the end of what it waits for on other streams.
         delay_ns: what none of these explains.
         typical_latency_ns: median of the operations that waited for their launch.
-        typical_turnaround_ns: median of those that waited for their predecessor.
+        typical_kernel_gap_ns: median of those that waited for their predecessor.
     """
 
     latency_ns: IntArray
-    turnaround_ns: IntArray
+    kernel_gap_ns: IntArray
     dependency_ns: IntArray
     delay_ns: IntArray
     typical_latency_ns: int
-    typical_turnaround_ns: int
+    typical_kernel_gap_ns: int
 
 
-def delays(lane: Lane, order: Order, waiting: dict[int, set[int]], called_ns: IntArray) -> Delays:
+def delays(
+    gpu: GpuTimeline, order: Order, waiting: dict[int, set[int]], called_ns: IntArray
+) -> Delays:
     """Split what passed before each operation's start over what it waited for.
 
     The latest of the things it waits for decided its start; what the others would have allowed
     is taken as typical.
 
     Args:
-        lane: the device.
+        gpu: the device.
         order: its operations in enqueue order.
         waiting: operations that wait for others of other streams.
         called_ns: when each was really handed to the device: begin of the call, later where the
             call had to wait for a place in the queue.
     """
     n = len(order.ops)
-    start, end = (lane.ops[c][order.ops] for c in ("start_ns", "end_ns"))
-    known = lane.call[order.ops] >= 0
+    start, end = (gpu.ops[c][order.ops] for c in ("start_ns", "end_ns"))
+    known = gpu.call[order.ops] >= 0
     never = np.iinfo(np.int64).min // 4
     previous = previous_on_stream(order)
     before = np.where(previous >= 0, end[np.maximum(previous, 0)], never)
@@ -153,13 +155,13 @@ def delays(lane: Lane, order: Order, waiting: dict[int, set[int]], called_ns: In
         other[target] = max(int(end[s]) for s in sources)
     called = np.where(known, called_ns, never)
     # the first operation of a stream may have waited for what the capture did not see
-    alone = known & (called > np.maximum(before, other) + TURNAROUND_NS) & (previous >= 0)
+    alone = known & (called > np.maximum(before, other) + KERNEL_GAP_NS) & (previous >= 0)
     typical_latency = _median(start[alone] - called[alone], LATENCY_NS)
     queued = (before > called + typical_latency) & (before > other) & (start - before >= 0)
-    queued &= start - before <= TURNAROUND_NS
+    queued &= start - before <= KERNEL_GAP_NS
     between = _median(start[queued] - before[queued], BETWEEN_NS)
     crossing = (other > called + typical_latency) & (other > before)
-    crossing &= (start - other >= 0) & (start - other <= TURNAROUND_NS)
+    crossing &= (start - other >= 0) & (start - other <= KERNEL_GAP_NS)
     across = _median(start[crossing] - other[crossing], 2 * between)
 
     by_launch = called + typical_latency
@@ -167,7 +169,7 @@ def delays(lane: Lane, order: Order, waiting: dict[int, set[int]], called_ns: In
     by_other = other + across
     latest = np.maximum(np.maximum(by_launch, by_stream), by_other)
     late = start - latest
-    delay = np.where(late > TURNAROUND_NS, late, 0)
+    delay = np.where(late > KERNEL_GAP_NS, late, 0)
     due = start - delay
     free = latest == never + max(typical_latency, between, across)
 
@@ -180,11 +182,11 @@ def delays(lane: Lane, order: Order, waiting: dict[int, set[int]], called_ns: In
     other_decides = ~launch_decides & ~stream_decides
     return Delays(
         latency_ns=np.where(known, wait(called, typical_latency, launch_decides), 0),
-        turnaround_ns=np.where(previous >= 0, wait(before, between, stream_decides), between),
+        kernel_gap_ns=np.where(previous >= 0, wait(before, between, stream_decides), between),
         dependency_ns=np.where(other > never, wait(other, across, other_decides), across),
         delay_ns=np.where(free, 0, delay),
         typical_latency_ns=typical_latency,
-        typical_turnaround_ns=between,
+        typical_kernel_gap_ns=between,
     )
 
 
@@ -192,9 +194,9 @@ def _median(values: IntArray, otherwise: int) -> int:
     return int(np.median(values)) if len(values) else otherwise
 
 
-def pinned_bandwidth(lane: Lane) -> tuple[float, bool]:
+def pinned_bandwidth(gpu: GpuTimeline) -> tuple[float, bool]:
     """Bytes a ns of a pinned copy between host and device, and whether the capture shows it."""
-    ops = lane.ops
+    ops = gpu.ops
     pinned = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD", "DtoH")
     pinned &= ops.equals("src_memory", "pinned") | ops.equals("dst_memory", "pinned")
     pinned &= ops["bytes"] >= LARGE_COPY_BYTES
@@ -204,15 +206,15 @@ def pinned_bandwidth(lane: Lane) -> tuple[float, bool]:
     return float(np.median(ops["bytes"][pinned] / np.maximum(length, 1))), True
 
 
-def typical_call_ns(lane: Lane) -> int:
+def typical_call_ns(gpu: GpuTimeline) -> int:
     """What a call that enqueues something and waits for nothing costs the host, ns.
 
     The lower decile: where the launch queue is full, most of the launches wait.
     """
-    enqueued = (lane.call >= 0) & lane.is_kernel  # copies may wait, kernels rarely do
+    enqueued = (gpu.call >= 0) & gpu.is_kernel  # copies may wait, kernels rarely do
     if not enqueued.any():
         return LATENCY_NS
-    calls = (lane.enqueue_end_ns - lane.enqueue_begin_ns)[enqueued]
+    calls = (gpu.enqueue_end_ns - gpu.enqueue_begin_ns)[enqueued]
     return int(np.percentile(calls, 10))
 
 
@@ -256,20 +258,20 @@ def replay(programs: list[Program], passes: int = PASSES) -> list[Replay]:
     """
     results = []
     running: list[_Arrival] = []
-    members: dict[int, int] = {}
+    rank_traces: dict[int, int] = {}
     for program in programs:
         size = len(program) * passes
         times = ([0] * size, [0] * size, [0] * size)
         bounds: list[int] = []
         results.append(Replay(*times, bounds, int((program.kind == MARK).sum())))
         for instance in program.instance[program.instance >= 0].tolist():
-            members[instance] = members.get(instance, 0) + 1
+            rank_traces[instance] = rank_traces.get(instance, 0) + 1
         running.append(_run(program, *times, bounds, passes))
-    _coordinate(running, members)
+    _coordinate(running, rank_traces)
     return results
 
 
-def _coordinate(running: list[_Arrival], members: dict[int, int]) -> None:
+def _coordinate(running: list[_Arrival], rank_traces: dict[int, int]) -> None:
     """Run every rank up to its next collective; let a collective go when all have arrived."""
     arrived: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     ready: list[tuple[int, int | None]] = [(number, None) for number in range(len(running))]
@@ -287,7 +289,7 @@ def _coordinate(running: list[_Arrival], members: dict[int, int]) -> None:
             continue
         waiting = arrived.setdefault((pass_, instance), [])
         waiting.append((number, arrival, transfer))
-        if len(waiting) == members[instance]:
+        if len(waiting) == rank_traces[instance]:
             ready += _go(arrived.pop((pass_, instance)))
 
 
@@ -321,12 +323,12 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     m = len(program)
     work: list[int] = program.work_ns.sum(axis=1).tolist()
     # lists of the columns once: numpy scalars would make the loop several times slower
-    call, latency, turnaround, delay, duration, returns, behind = (
+    call, latency, kernel_gap, delay, duration, returns, behind = (
         column.tolist()
         for column in (
             program.call_ns,
             program.latency_ns,
-            program.turnaround_ns,
+            program.kernel_gap_ns,
             program.delay_ns,
             program.duration_ns,
             program.return_ns,
@@ -350,7 +352,7 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
         base = pass_ * m
         j = base
         for w, c, s, lat, turn, wait, d, back, odd in zip(
-            work, call, stream, latency, turnaround, delay, duration, behind, special, strict=True
+            work, call, stream, latency, kernel_gap, delay, duration, behind, special, strict=True
         ):
             h += w
             if not odd:

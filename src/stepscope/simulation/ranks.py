@@ -32,7 +32,7 @@ class RankCollectives(Protocol):
 
     @property
     def op(self) -> IntArray:
-        """Rows of ``lane.ops``."""
+        """Rows of ``GPU.ops``."""
 
     @property
     def instance(self) -> IntArray:
@@ -138,13 +138,13 @@ def device_like(subjects: list[Subject], rank: int) -> list[Subject]:
     factor = dict(zip(common, (1 / np.maximum(slower, 1.0)).tolist(), strict=True))
     changed = []
     for subject in subjects:
-        program, names = subject.program, subject.lane.ops.texts["name"]
+        program, names = subject.program, subject.gpu.ops.texts["name"]
         shared = program.communication & (program.instance >= 0)
         scale = np.where(shared & alike, 1 / max(typical, 1.0), 1.0)
         if subject.rank == rank:
             of_name = np.array([factor.get(name, 1 / max(typical, 1.0)) for name in names] + [1.0])
-            kernel = subject.of_ops(subject.lane.is_compute)
-            code = subject.lane.ops["name"][np.maximum(program.op, 0)]
+            kernel = subject.of_ops(subject.gpu.is_compute)
+            code = subject.gpu.ops["name"][np.maximum(program.op, 0)]
             scale = np.where(kernel, of_name[code], scale)
         duration = np.round(program.duration_ns * scale).astype(np.int64)
         changed.append(subject.becomes(duration_ns=duration))
@@ -168,8 +168,8 @@ def _kernel_times(subject: Subject) -> dict[str, tuple[float, float]]:
     Means, because a device that two processes share in turns leaves most kernels alone and makes
     some far longer.
     """
-    program, ops = subject.program, subject.lane.ops
-    rows = np.flatnonzero(subject.of_ops(subject.lane.is_compute))
+    program, ops = subject.program, subject.gpu.ops
+    rows = np.flatnonzero(subject.of_ops(subject.gpu.is_compute))
     code, duration = ops["name"][program.op[rows]], program.duration_ns[rows]
     known = len(ops.texts["name"])
     total = np.bincount(code, weights=duration, minlength=known)

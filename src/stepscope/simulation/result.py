@@ -48,7 +48,7 @@ class WhatIf(msgspec.Struct, frozen=True):
         device: CUDA device ordinal of it.
         budget_before: its step without changes.
         budget_after: its step with the changes.
-        remarks: what was assumed.
+        warnings: what was assumed.
     """
 
     schema: str
@@ -65,7 +65,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     device: int
     budget_before: StepBudget
     budget_after: StepBudget
-    remarks: list[str]
+    warnings: list[str]
 
     def _repr_html_(self) -> str:
         """The prediction, for a notebook."""
@@ -154,7 +154,7 @@ class CriticalPath(msgspec.Struct, frozen=True):
         ranges: innermost annotations that enqueued what is on the path, at most 20.
         operators: outermost framework operators that did, at most 20.
         steps: the followed steps one by one.
-        remarks: what was assumed.
+        warnings: what was assumed.
     """
 
     schema: str
@@ -171,4 +171,4 @@ class CriticalPath(msgspec.Struct, frozen=True):
     ranges: list[PathPlace]
     operators: list[PathPlace]
     steps: list[PathStep]
-    remarks: list[str]
+    warnings: list[str]

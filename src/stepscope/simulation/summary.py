@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.names import marking_steps
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
@@ -75,12 +75,12 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         prediction_low_ns=predicted.low_ns,
         prediction_high_ns=predicted.high_ns,
         rank=rank,
-        device=e.lane.device,
+        device=e.gpu.device,
         budget_before=_budget(
             simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns
         ),
         budget_after=_budget(changed[slow], replays[slow], predicted.step_ns),
-        remarks=remarks(simulation),
+        warnings=warnings(simulation),
     )
 
 
@@ -88,26 +88,26 @@ def describe(change: Change) -> str:
     """A change in words."""
     match change:
         case Free(cause, ranks):
-            said = f"without {cause}"
-            said += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
+            stated = f"without {cause}"
+            stated += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
         case LaunchesFree():
-            said = "launches cost nothing, as with CUDA graphs"
+            stated = "launches cost nothing, as with CUDA graphs"
         case ScaleKernels(regex, factor):
-            said = f"kernels matching {regex!r} take {factor:g} times as long"
+            stated = f"kernels matching {regex!r} take {factor:g} times as long"
         case ScaleOps(ops, factor):
-            said = f"{len(ops):,} GPU operations take {factor:g} times as long"
+            stated = f"{len(ops):,} GPU operations take {factor:g} times as long"
         case RemoveOps(ops):
-            said = f"without {len(ops):,} GPU operations"
+            stated = f"without {len(ops):,} GPU operations"
         case FuseOps(ops, duration):
-            said = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
+            stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
         case OverlapCommunication():
-            said = "communication overlaps with compute as far as dependencies allow"
+            stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
-            said = f"rank {rank} is as fast as {like}"
+            stated = f"rank {rank} is as fast as {like}"
         case DeviceLike(rank):
-            said = f"the kernels of rank {rank} take what they take on the other ranks"
-    return said
+            stated = f"the kernels of rank {rank} take what they take on the other ranks"
+    return stated
 
 
 def _nothing(change: Change) -> str:
@@ -127,9 +127,9 @@ def _nothing(change: Change) -> str:
             return "none of the named GPU operations lies in the replayed steps"
 
 
-def remarks(simulation: Simulation) -> list[str]:
+def warnings(simulation: Simulation) -> list[str]:
     """What was assumed, in sentences."""
-    found = [simulation.says()]
+    found = [simulation.message()]
     subjects = simulation.subjects
     matched = any((s.program.instance >= 0).any() for s in subjects)
     if any(s.program.communication.any() for s in subjects) and not matched:
@@ -148,7 +148,7 @@ def remarks(simulation: Simulation) -> list[str]:
 def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
     """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
     begin, end = replay.bounds_ns[-1 - replay.steps], replay.bounds_ns[-1]
-    lane, program = subject.lane, subject.program
+    gpu, program = subject.gpu, subject.program
     passes = len(replay.host_ns) // max(len(program), 1)
     op = np.tile(program.op, passes)
     start, stop = np.array(replay.start_ns), np.array(replay.end_ns)
@@ -157,8 +157,8 @@ def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
         rows = (op >= 0) & mask[np.maximum(op, 0)]
         return clip(union(start[rows], stop[rows]), begin, end)
 
-    everything = np.ones(len(lane.ops), bool)
-    compute, kernels = total(covered(lane.is_compute)), total(covered(lane.is_kernel))
+    everything = np.ones(len(gpu.ops), bool)
+    compute, kernels = total(covered(gpu.is_compute)), total(covered(gpu.is_kernel))
     busy = total(covered(everything))
     scale = step_ns / max(end - begin, 1)
     compute_ns, kernel_ns = int(compute * scale), int(kernels * scale)
@@ -203,7 +203,7 @@ def critical_path(
         schema=CRITICAL_PATH_SCHEMA,
         paths=list(paths),
         rank=rank,
-        device=e.lane.device,
+        device=e.gpu.device,
         measured_step_ns=simulation.measured_step_ns,
         replayed_step_ns=simulation.replayed_step_ns,
         replay_error=round(simulation.replay_error, 6),
@@ -222,7 +222,7 @@ def critical_path(
             )
             for number, parts in zip(numbers, followed, strict=True)
         ],
-        remarks=remarks(simulation),
+        warnings=warnings(simulation),
     )
 
 
@@ -260,7 +260,7 @@ class _Places:
         sums: Counter[str] = Counter()
         for subject, ns in zip(self._simulation.subjects, self._kernel_ns, strict=True):
             rows = np.flatnonzero(ns)
-            names = subject.lane.ops
+            names = subject.gpu.ops
             code = names["name"][subject.program.op[rows]]
             _add_named(sums, names.texts["name"], code, ns[rows])
         return _top(sums, whole)
@@ -269,12 +269,12 @@ class _Places:
         """Innermost annotations, those that mark steps left out."""
         sums: Counter[str] = Counter()
         for (_, e), at, ns in self._enqueued():
-            main = e.lane.host.ranges["thread_id"] == e.lane.host.main_thread
-            texts = e.lane.host.ranges.texts.get("name", [])
+            main = e.gpu.host.ranges["thread_id"] == e.gpu.host.main_thread
+            texts = e.gpu.host.ranges.texts.get("name", [])
             telling = ~np.append(marking_steps(texts, e.steps.label), True)
-            if len(e.lane.host.ranges):
-                rows = main & telling[e.lane.host.ranges["name"]]
-                _add_stabbed(sums, e.lane.host.ranges.take(rows), at, ns)
+            if len(e.gpu.host.ranges):
+                rows = main & telling[e.gpu.host.ranges["name"]]
+                _add_stabbed(sums, e.gpu.host.ranges.take(rows), at, ns)
         return _top(sums, whole)
 
     def operators(self, whole: int) -> list[PathPlace]:
@@ -283,7 +283,7 @@ class _Places:
         for number, ((_, e), at, ns) in enumerate(self._enqueued()):
             read = self._readers[number]
             frame = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
-            _add_stabbed(sums, _outermost(frame, e.lane), at, ns)
+            _add_stabbed(sums, _outermost(frame, e.gpu), at, ns)
         return _top(sums, whole)
 
     def _enqueued(self) -> list[tuple[tuple[int, Explanation], IntArray, IntArray]]:
@@ -297,13 +297,13 @@ class _Places:
         return found
 
 
-def _outermost(frame: Frame, lane: Lane) -> Frame:
+def _outermost(frame: Frame, gpu: GpuTimeline) -> Frame:
     """Operators of the launching threads that lie in no other operator of their thread."""
     if not len(frame):
         return frame
-    mine = frame["process_id"] == lane.process_id
+    mine = frame["process_id"] == gpu.process_id
     keep = np.zeros(len(frame), bool)
-    for thread in lane.host.launch_threads:
+    for thread in gpu.host.launch_threads:
         rows = np.flatnonzero(mine & (frame["thread_id"] == thread))
         if len(rows):
             before = np.maximum.accumulate(np.append(-1, frame["end_ns"][rows][:-1]))

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -43,7 +43,7 @@ class Order:
     """Operations in the order in which the host enqueued them.
 
     Attributes:
-        ops: rows of ``lane.ops``.
+        ops: rows of ``GPU.ops``.
         begin_ns: begin of the enqueueing call of each.
         streams: CUDA stream ids.
         stream: stream number of each.
@@ -87,12 +87,12 @@ class Order:
         return begin + np.flatnonzero(self.successor[begin:end] >= end)
 
 
-def enqueue_order(lane: Lane) -> Order:
-    """The lane's operations in enqueue order; those of unknown call where they started."""
-    begin = lane.enqueue_begin_ns
-    order = np.lexsort((lane.ops["start_ns"], begin)).astype(np.int64)
+def enqueue_order(gpu: GpuTimeline) -> Order:
+    """The GPU's operations in enqueue order; those of unknown call where they started."""
+    begin = gpu.enqueue_begin_ns
+    order = np.lexsort((gpu.ops["start_ns"], begin)).astype(np.int64)
     begin = begin[order]
-    streams, stream = with_inverse(lane.ops["stream"][order])
+    streams, stream = with_inverse(gpu.ops["stream"][order])
     by_stream = np.argsort(stream, kind="stable").astype(np.int64)
     bounds = np.searchsorted(stream[by_stream], np.arange(len(streams) + 1))
     of_stream = [by_stream[a:b] for a, b in pairwise(bounds.tolist())]
@@ -125,13 +125,13 @@ class Events:
     known: bool
 
 
-def recorded_events(lane: Lane, read: Reader, order: Order) -> Events:
+def recorded_events(gpu: GpuTimeline, read: Reader, order: Order) -> Events:
     """Resolve the recorded events."""
     sync = read("sync", "process_id", "stream", "correlation_id", "start_ns", "kind", "event_id")
     record = read("event_record", "process_id", "stream", "correlation_id", "event_id")
-    sync = sync.take(sync["process_id"] == lane.process_id)
-    record = record.take(record["process_id"] == lane.process_id)
-    api = lane.host.api
+    sync = sync.take(sync["process_id"] == gpu.process_id)
+    record = record.take(record["process_id"] == gpu.process_id)
+    api = gpu.host.api
     call_of_sync = _api_rows(api, sync["correlation_id"])
     call_of_record = _api_rows(api, record["correlation_id"])
     of_event = (call_of_sync >= 0) & (sync["event_id"] >= 0)
@@ -203,13 +203,13 @@ def _resolved(
                 sources[call] = tuple(sorted(meaning[event].values()))
             continue
         held = pending.get(stream, (-1, nothing))
-        told = held[1] if held[0] == before else nothing
+        facts = held[1] if held[0] == before else nothing
         if code == _RECORD_CODE:
             own = {int(of_position[before]): before} if before >= 0 else nothing
-            meaning[event] = {**told, **own}
+            meaning[event] = {**facts, **own}
             continue
         meant = meaning.get(event, nothing)
-        pending[stream] = (before, _latest(told, meant))
+        pending[stream] = (before, _latest(facts, meant))
         if next_ >= 0:
             number = int(of_position[next_])
             waiting[next_] |= {p for s, p in meant.items() if s != number}
@@ -255,24 +255,26 @@ class HostWaits:
     by_name: list[bool]
 
 
-def host_waits(lane: Lane, order: Order, events: Events, begin_ns: int, end_ns: int) -> HostWaits:
+def host_waits(
+    gpu: GpuTimeline, order: Order, events: Events, begin_ns: int, end_ns: int
+) -> HostWaits:
     """The host's waits that begin in ``[begin_ns, end_ns)`` on threads that launch."""
-    api = lane.host.api
+    api = gpu.host.api
     if not len(api):
         return HostWaits(np.empty(0, np.int64), [], [])
     start, end = api["start_ns"], api["end_ns"]
     inside = (start >= begin_ns) & (start < end_ns)
-    inside &= among(api["thread_id"], lane.host.launch_threads)
+    inside &= among(api["thread_id"], gpu.host.launch_threads)
     by_name = inside & api.matches("name", words.SYNC_CALL)
-    enqueues = lane.calls_of(lane.call >= 0)
+    enqueues = gpu.calls_of(gpu.call >= 0)
     graphs = api.matches("name", _GRAPH_LAUNCH)
     long = inside & (end - start >= LONG_CALL_NS) & ~by_name & (~enqueues | graphs)
     is_event, is_stream = api.matches("name", _EVENT_WAIT), api.matches("name", _STREAM_WAIT)
     rows = np.flatnonzero(by_name | long)
     began, ended = start[rows], end[rows]
     enqueued = np.searchsorted(order.begin_ns, began, side="left")
-    device = _Queued(order, lane.ops["end_ns"][order.ops])
-    in_graphs = _InGraphs(lane, order, graphs) if (graphs[rows] & ~by_name[rows]).any() else None
+    device = _Queued(order, gpu.ops["end_ns"][order.ops])
+    in_graphs = _InGraphs(gpu, order, graphs) if (graphs[rows] & ~by_name[rows]).any() else None
     calls: list[int] = []
     targets: list[tuple[int, ...]] = []
     named: list[bool] = []
@@ -383,14 +385,14 @@ class _InGraphs:
     """Operations of CUDA graphs: a launch of one waits until an earlier one has got far enough.
 
     Args:
-        lane: the device.
+        gpu: the device.
         order: its operations.
         graphs: API calls that launch graphs.
     """
 
-    def __init__(self, lane: Lane, order: Order, graphs: BoolArray) -> None:
-        ops = lane.ops
-        self._rows = np.flatnonzero((lane.call >= 0) & graphs[np.maximum(lane.call, 0)])
+    def __init__(self, gpu: GpuTimeline, order: Order, graphs: BoolArray) -> None:
+        ops = gpu.ops
+        self._rows = np.flatnonzero((gpu.call >= 0) & graphs[np.maximum(gpu.call, 0)])
         place = np.empty(len(ops), np.int64)
         place[order.ops] = np.arange(len(ops))
         self._position = place[self._rows]
@@ -414,7 +416,7 @@ class _InGraphs:
 
 
 def operation_waits(
-    lane: Lane, order: Order, events: Events
+    gpu: GpuTimeline, order: Order, events: Events
 ) -> tuple[dict[int, set[int]], frozenset[int]]:
     """Operations (positions) that wait for operations of other streams.
 
@@ -425,25 +427,27 @@ def operation_waits(
     if len(order.streams) < 2:
         return waiting, frozenset()
     inferred: set[int] = set()
-    start, end = (lane.ops[c][order.ops] for c in ("start_ns", "end_ns"))
+    start, end = (gpu.ops[c][order.ops] for c in ("start_ns", "end_ns"))
     if not events.known:
-        for target, sources in _of_wait_calls(lane, order, start, end).items():
+        for target, sources in _of_wait_calls(gpu, order, start, end).items():
             waiting.setdefault(target, set()).update(sources)
             inferred.add(target)
-    for target, source in _of_times(lane, order, start, end):
+    for target, source in _of_times(gpu, order, start, end):
         if target not in waiting:
             waiting[target] = {source}
             inferred.add(target)
     return waiting, frozenset(inferred)
 
 
-def _of_wait_calls(lane: Lane, order: Order, start: IntArray, end: IntArray) -> dict[int, set[int]]:
+def _of_wait_calls(
+    gpu: GpuTimeline, order: Order, start: IntArray, end: IntArray
+) -> dict[int, set[int]]:
     """A stream was told to wait, but the capture does not say which, nor for what.
 
     The operation enqueued next waits for what the other streams had been given before, as far as
     that had ended when it started. Of many streams, those that were given something lately count.
     """
-    api = lane.host.api
+    api = gpu.host.api
     if not len(api):
         return {}
     times = api["start_ns"][api.matches("name", _STREAM_WAITS_EVENT)]
@@ -471,12 +475,14 @@ _LATELY: Final = 256
 """Operations ahead among which those of other streams are looked for where streams are many."""
 
 
-def _of_times(lane: Lane, order: Order, start: IntArray, end: IntArray) -> list[tuple[int, int]]:
+def _of_times(
+    gpu: GpuTimeline, order: Order, start: IntArray, end: IntArray
+) -> list[tuple[int, int]]:
     """Operations enqueued well before that started right when one of another stream ended."""
     previous = previous_on_stream(order)
     before = np.where(previous >= 0, end[np.maximum(previous, 0)], np.iinfo(np.int64).min // 2)
     ready = np.maximum(order.begin_ns, before)
-    known = lane.call[order.ops] >= 0
+    known = gpu.call[order.ops] >= 0
     late = np.flatnonzero(known & (start - ready > DEPENDENCY_NS))
     by_end = np.argsort(end, kind="stable")
     at = np.searchsorted(end[by_end], start[late], side="right") - 1

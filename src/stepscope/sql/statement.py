@@ -97,15 +97,15 @@ def _parsed(text: str, parser: duckdb.DuckDBPyConnection) -> list[Any]:
     # all of it: a result that is not fetched to its end keeps the connection busy
     ((found,),) = parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
     try:
-        told = msgspec.json.decode(found)
+        facts = msgspec.json.decode(found)
     except (RecursionError, msgspec.DecodeError) as error:
         raise UsageError("the statement is nested too deeply; make it simpler") from error
-    if told["error"]:
-        if told.get("error_type") == "not implemented" and "SELECT" in told["error_message"]:
+    if facts["error"]:
+        if facts.get("error_type") == "not implemented" and "SELECT" in facts["error_message"]:
             raise _no_select()
-        reason = " ".join(str(told["error_message"]).split())
+        reason = " ".join(str(facts["error_message"]).split())
         raise UsageError(f"SQL: {reason[:400]}")
-    statements: list[Any] = told["statements"]
+    statements: list[Any] = facts["statements"]
     return statements
 
 

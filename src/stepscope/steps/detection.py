@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.intervals.distinct import with_counts, with_inverse
 from stepscope.steps.kinds import Workload, inner_of, kind_of
 from stepscope.steps.model import (
@@ -82,7 +82,7 @@ class Candidate:
         return words.is_step_range(self.first)
 
 
-def from_marks(lane: Lane, optimizer_runs: int) -> Steps | None:
+def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
     """Steps that annotations hold; None where none does.
 
     In this order: ``ProfilerStep#`` annotations, also a single one; ranges that repeat and hold
@@ -90,11 +90,11 @@ def from_marks(lane: Lane, optimizer_runs: int) -> Steps | None:
     phases that repeat together.
 
     Args:
-        lane: the device whose operations the steps must hold.
+        gpu: the device whose operations the steps must hold.
         optimizer_runs: how often the optimizer ran, as far as is known; 0 where it is not seen.
     """
-    enqueued = np.sort(lane.enqueue_begin_ns)
-    candidates = find_candidates(lane.host.ranges, enqueued)
+    enqueued = np.sort(gpu.enqueue_begin_ns)
+    candidates = find_candidates(gpu.host.ranges, enqueued)
     profiler = [c for c in candidates if c.label == "ProfilerStep" and c.coverage > 0]
     if profiler:
         best = max(profiler, key=lambda c: (len(c.begin), c.coverage))
@@ -241,7 +241,7 @@ _NAMED = 6
 
 
 def find_steps(
-    lane: Lane,
+    gpu: GpuTimeline,
     does: Workload,
     window_start_ns: int,
     choice: StepChoice = AUTOMATIC,
@@ -254,7 +254,7 @@ def find_steps(
     program's start; else the whole capture as one step.
 
     Args:
-        lane: the device whose operations the steps must hold.
+        gpu: the device whose operations the steps must hold.
         does: whether the program trains.
         window_start_ns: begin of the capture, ns.
         choice: what the user says a step is.
@@ -265,13 +265,13 @@ def find_steps(
     Raises:
         UsageError: the user's choice finds nothing, or is no regular expression.
     """
-    enqueued = launches(lane)
+    enqueued = launches(gpu)
     if choice:
-        steps = _chosen(lane, enqueued, choice)
+        steps = _chosen(gpu, enqueued, choice)
     else:
-        steps = _found(lane, enqueued, does, window_start_ns) or _whole(lane)
-    steps = replace(steps, kind=kind_of(steps, lane, does))
-    bounds = step_windows(lane, steps)
+        steps = _found(gpu, enqueued, does, window_start_ns) or _whole(gpu)
+    steps = replace(steps, kind=kind_of(steps, gpu, does))
+    bounds = step_windows(gpu, steps)
     inner = inner_of(steps, enqueued, bounds, does)
     if inner:
         holds = "it holds" if len(steps) == 1 else "each holds"
@@ -283,9 +283,11 @@ def find_steps(
     return steps, bounds
 
 
-def _found(lane: Lane, enqueued: Launches, does: Workload, window_start_ns: int) -> Steps | None:
-    runs = optimizer_runs(lane, enqueued)
-    marked = from_marks(lane, runs)
+def _found(
+    gpu: GpuTimeline, enqueued: Launches, does: Workload, window_start_ns: int
+) -> Steps | None:
+    runs = optimizer_runs(gpu, enqueued)
+    marked = from_marks(gpu, runs)
     if marked is not None:
         return marked
     repeated = find_repetition(enqueued)
@@ -293,37 +295,37 @@ def _found(lane: Lane, enqueued: Launches, does: Workload, window_start_ns: int)
         repeated = outer_repetition(enqueued, repeated) or repeated
     if repeated is not None and is_iteration(enqueued, repeated, runs, does.passes):
         return from_kernels(enqueued, repeated, window_start_ns)
-    found = from_optimizer_ranges(lane, window_start_ns) or from_graphs(enqueued, window_start_ns)
+    found = from_optimizer_ranges(gpu, window_start_ns) or from_graphs(enqueued, window_start_ns)
     if found is not None:
         return found
     late = late_repetition(enqueued, runs)
     return None if late is None else from_kernels(enqueued, late, window_start_ns)
 
 
-def _whole(lane: Lane, why: str = "") -> Steps:
+def _whole(gpu: GpuTimeline, why: str = "") -> Steps:
     """The whole capture as one step."""
-    begin = int(min(lane.enqueue_begin_ns.min(), lane.ops["start_ns"].min()))
+    begin = int(min(gpu.enqueue_begin_ns.min(), gpu.ops["start_ns"].min()))
     return Steps(
         np.array([begin], np.int64),
-        int(lane.ops["end_ns"].max()),
+        int(gpu.ops["end_ns"].max()),
         "whole_capture",
         why or "no repeating step was found, so the whole capture counts as one",
     )
 
 
-def _chosen(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
+def _chosen(gpu: GpuTimeline, enqueued: Launches, choice: StepChoice) -> Steps:
     if choice.mark and choice.kernel:
         raise UsageError("--step and --step-kernel both say what a step is; give one of them")
     if choice.mark.lower() == "none":
-        return _whole(lane, "the whole capture counts as one step (--step none)")
+        return _whole(gpu, "the whole capture counts as one step (--step none)")
     if choice.kernel:
-        return _chosen_kernel(lane, enqueued, choice)
-    return _chosen_range(lane, choice)
+        return _chosen_kernel(gpu, enqueued, choice)
+    return _chosen_range(gpu, choice)
 
 
-def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
+def _chosen_range(gpu: GpuTimeline, choice: StepChoice) -> Steps:
     """Steps that begin at each of the ranges that the user names, the outermost of nested ones."""
-    ranges = lane.host.ranges
+    ranges = gpu.host.ranges
     names = ranges.texts.get("name", [])
     wanted = {name for name in names if name == choice.mark}
     if not wanted:
@@ -331,7 +333,7 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
         wanted = {names[code] for code in np.flatnonzero(found)}
     if not wanted:
         raise UsageError(
-            f"--step {choice.mark!r} names no range of process {lane.process_id}; "
+            f"--step {choice.mark!r} names no range of process {gpu.process_id}; "
             + _offered("ranges", _step_like(names))
         )
     rows = np.flatnonzero(ranges.that("name", wanted.__contains__))
@@ -344,24 +346,24 @@ def _chosen_range(lane: Lane, choice: StepChoice) -> Steps:
     return Steps(begin, int(end.max()), "user", message, label)
 
 
-def _chosen_kernel(lane: Lane, enqueued: Launches, choice: StepChoice) -> Steps:
+def _chosen_kernel(gpu: GpuTimeline, enqueued: Launches, choice: StepChoice) -> Steps:
     """Steps that begin where a kernel is enqueued; of several in a row, at the first."""
     pattern = regex(choice.kernel, "--step-kernel")
-    hit = (lane.ops.found("name", pattern) & lane.is_kernel)[enqueued.op]
+    hit = (gpu.ops.found("name", pattern) & gpu.is_kernel)[enqueued.op]
     first = hit & ~np.concatenate(([False], hit[:-1]))
     if not first.any():
-        names = lane.ops.texts["name"]
-        codes, counts = with_counts(lane.ops["name"][lane.is_kernel])
+        names = gpu.ops.texts["name"]
+        codes, counts = with_counts(gpu.ops["name"][gpu.is_kernel])
         often = [names[int(code)] for code in codes[np.argsort(counts)]]
         raise UsageError(
-            f"--step-kernel {choice.kernel!r} finds no kernel of device {lane.device}; "
+            f"--step-kernel {choice.kernel!r} finds no kernel of device {gpu.device}; "
             + _offered("kernels", often)
         )
-    begin = lane.enqueue_begin_ns[enqueued.op[first]]
+    begin = gpu.enqueue_begin_ns[enqueued.op[first]]
     message = (
         f"each of {len(begin)} steps begins at a kernel that --step-kernel {choice.kernel!r} finds"
     )
-    return Steps(begin, int(lane.enqueue_begin_ns.max()), "user", message)
+    return Steps(begin, int(gpu.enqueue_begin_ns.max()), "user", message)
 
 
 def _step_like(names: Sequence[str]) -> list[str]:

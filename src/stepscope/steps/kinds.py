@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import Lane, Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.intervals.distinct import distinct_values
 from stepscope.steps.model import Inner, InnerKind, Kind, Steps
@@ -77,19 +77,19 @@ class Workload:
         return self.kind == "inference"
 
 
-def workload(lane: Lane, read: Reader) -> Workload:
+def workload(gpu: GpuTimeline, read: Reader) -> Workload:
     """What the program on one device does.
 
     Args:
-        lane: the device.
+        gpu: the device.
         read: gives tables as frames.
     """
-    ranges = lane.host.ranges
-    operators = _of(read("operator", "process_id", "name", "sequence_number"), lane)
-    functions = _of(read("python_function", "process_id", "name"), lane)
+    ranges = gpu.host.ranges
+    operators = _of(read("operator", "process_id", "name", "sequence_number"), gpu)
+    functions = _of(read("python_function", "process_id", "name"), gpu)
     clues: tuple[tuple[Purpose, str, Callable[[], bool]], ...] = (
-        ("training", "kernels update parameters", lambda: _kernel(lane, words.OPTIMIZER_NAME)),
-        ("training", "kernels belong to a backward pass", lambda: _kernel(lane, BACKWARD_KERNEL)),
+        ("training", "kernels update parameters", lambda: _kernel(gpu, words.OPTIMIZER_NAME)),
+        ("training", "kernels belong to a backward pass", lambda: _kernel(gpu, BACKWARD_KERNEL)),
         ("training", "a range says so", lambda: _any(ranges, _TRAINING_RANGE)),
         (
             "training",
@@ -99,7 +99,7 @@ def workload(lane: Lane, read: Reader) -> Workload:
         (
             "inference",
             "kernels use a cache of keys and values",
-            lambda: _kernel(lane, _SERVING_KERNEL),
+            lambda: _kernel(gpu, _SERVING_KERNEL),
         ),
         ("inference", "a range says so", lambda: _any(ranges, _SERVING)),
         ("inference", "a Python function says so", lambda: _any(functions, _SERVING)),
@@ -130,8 +130,8 @@ def _passes(operators: Frame) -> int:
     return int(counts.max())
 
 
-def _of(frame: Frame, lane: Lane) -> Frame:
-    return frame.take(frame["process_id"] == lane.process_id) if len(frame) else frame
+def _of(frame: Frame, gpu: GpuTimeline) -> Frame:
+    return frame.take(frame["process_id"] == gpu.process_id) if len(frame) else frame
 
 
 def _numbered(operators: Frame) -> int:
@@ -142,8 +142,8 @@ def _numbered(operators: Frame) -> int:
     return int((numbers >= 0).sum())
 
 
-def _kernel(lane: Lane, pattern: re.Pattern[str]) -> bool:
-    return bool((lane.is_kernel & lane.ops.matches("name", pattern)).any())
+def _kernel(gpu: GpuTimeline, pattern: re.Pattern[str]) -> bool:
+    return bool((gpu.is_kernel & gpu.ops.matches("name", pattern)).any())
 
 
 def _any(frame: Frame, pattern: re.Pattern[str]) -> bool:
@@ -164,15 +164,15 @@ _LEAST: Final = 0.5
 """What repeats inside a step is worth naming if it makes up this share of its device time."""
 
 
-def kind_of(steps: Steps, lane: Lane, does: Workload) -> Kind:
+def kind_of(steps: Steps, gpu: GpuTimeline, does: Workload) -> Kind:
     """What one step is: by the name of its mark, else by whether the program trains.
 
     Args:
         steps: the steps.
-        lane: the device.
+        gpu: the device.
         does: whether the program trains.
     """
-    first = _first_mark(steps, lane)
+    first = _first_mark(steps, gpu)
     known: list[tuple[Kind, Callable[[], bool]]] = [
         ("whole_capture", lambda: steps.source == "whole_capture"),
         ("decode_step", lambda: words.is_decode(first)),
@@ -185,9 +185,9 @@ def kind_of(steps: Steps, lane: Lane, does: Workload) -> Kind:
     return next((kind for kind, holds in known if holds()), "step")
 
 
-def _first_mark(steps: Steps, lane: Lane) -> str:
+def _first_mark(steps: Steps, gpu: GpuTimeline) -> str:
     """Name of the first range that marks a step; empty where none does."""
-    ranges = lane.host.ranges
+    ranges = gpu.host.ranges
     if not steps.label or not len(ranges):
         return ""
     at = np.flatnonzero(ranges["start_ns"] == steps.begin_ns[0])
@@ -209,13 +209,13 @@ def inner_of(
     length = np.diff(bounds_ns)
     usual = int(np.argsort(length, kind="stable")[len(length) // 2])
     ends = np.append(steps.begin_ns[1:], max(steps.end_ns, int(steps.begin_ns[-1])))
-    enqueued = found.lane.enqueue_begin_ns[found.op]
+    enqueued = found.gpu.enqueue_begin_ns[found.op]
     rows = np.flatnonzero((enqueued >= steps.begin_ns[usual]) & (enqueued <= ends[usual]))
     inside = found.take(rows)
     repeated = find_repetition(inside)
     if repeated is None or len(repeated) < 3:
         return ()
-    start_ns = found.lane.ops["start_ns"][inside.op]
+    start_ns = found.gpu.ops["start_ns"][inside.op]
     every = int(np.median(np.diff(np.sort(start_ns[repeated.anchors]))))
     if every * len(repeated) < _LEAST * int(np.ptp(start_ns)):
         return ()
@@ -224,19 +224,19 @@ def inner_of(
 
 def _inner_kind(inside: Launches, anchors: IntArray, does: Workload) -> InnerKind:
     """What a repetition inside a step is, as far as its content tells."""
-    lane, n = inside.lane, len(anchors)
+    gpu, n = inside.gpu, len(anchors)
 
     def in_most(mask: BoolArray) -> bool:
         held = distinct_values(np.searchsorted(anchors, np.flatnonzero(mask), side="right"))
         return len(held) >= 0.8 * n
 
     def kernels(pattern: re.Pattern[str]) -> BoolArray:
-        return lane.ops.matches("name", pattern)[inside.op]
+        return gpu.ops.matches("name", pattern)[inside.op]
 
     def named(pattern: re.Pattern[str]) -> bool:
-        return any(pattern.search(name) for name in lane.host.ranges.texts.get("name", []))
+        return any(pattern.search(name) for name in gpu.host.ranges.texts.get("name", []))
 
-    large = lane.ops["bytes"][inside.op] > SMALL_COPY_BYTES
+    large = gpu.ops["bytes"][inside.op] > SMALL_COPY_BYTES
     known: list[tuple[InnerKind, Callable[[], bool]]] = [
         ("training_step", lambda: in_most(inside.optimizer)),
         ("denoising_step", lambda: named(_DIFFUSION)),

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from stepscope.activity.device import Lane
+from stepscope.activity.device import GpuTimeline
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals, Ints
 from stepscope.trace.frame import BoolArray, IntArray
@@ -144,7 +144,7 @@ _ONLY_LAUNCHES = 1.5
 """A mark whose work takes this many times as long on the device holds its launches only."""
 
 
-def step_windows(lane: Lane, steps: Steps) -> IntArray:
+def step_windows(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     """Boundaries of the steps on the device's timeline, ns; one more than there are steps.
 
     Step i begins when the host has begun it *and* the device has finished what earlier steps
@@ -153,14 +153,14 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
     neighbour is known, see :func:`_single_window`.
     """
     if len(steps) == 1 and steps.marked:
-        return _single_window(lane, steps)
-    enqueued = lane.enqueue_begin_ns
+        return _single_window(gpu_timeline, steps)
+    enqueued = gpu_timeline.enqueue_begin_ns
     step_of = np.searchsorted(steps.begin_ns, enqueued, side="right") - 1
     n = len(steps)
     last_end = np.full(n + 1, np.iinfo(np.int64).min)
     counted = enqueued <= steps.end_ns  # work enqueued after the last step belongs to none
     # slot i holds what step i-1 enqueued
-    np.maximum.at(last_end, step_of[counted] + 1, lane.ops["end_ns"][counted])
+    np.maximum.at(last_end, step_of[counted] + 1, gpu_timeline.ops["end_ns"][counted])
     finished = np.maximum.accumulate(last_end)
     begin = np.maximum(steps.begin_ns, finished[:n])
     end = max(steps.end_ns, int(finished[n]))
@@ -168,7 +168,7 @@ def step_windows(lane: Lane, steps: Steps) -> IntArray:
     return bounds.astype(np.int64)
 
 
-def _single_window(lane: Lane, steps: Steps) -> IntArray:
+def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     """Begin and end of a single marked step, ns.
 
     In a loop the mark lasts as long as the step: the device sets the host's pace, too, once its
@@ -176,12 +176,12 @@ def _single_window(lane: Lane, steps: Steps) -> IntArray:
     says nothing about the step: then the device's work from first to last operation is what lasts.
     """
     begin, end = int(steps.begin_ns[0]), steps.end_ns
-    enqueued = lane.enqueue_begin_ns
+    enqueued = gpu_timeline.enqueue_begin_ns
     # only of these it is known that they were enqueued in it
-    own = (enqueued >= begin) & (enqueued <= end) & (lane.call >= 0)
+    own = (enqueued >= begin) & (enqueued <= end) & (gpu_timeline.call >= 0)
     if own.any():
-        first = int(lane.ops["start_ns"][own].min())
-        last = int(lane.ops["end_ns"][own].max())
+        first = int(gpu_timeline.ops["start_ns"][own].min())
+        last = int(gpu_timeline.ops["end_ns"][own].max())
         if last - first > _ONLY_LAUNCHES * (end - begin):
             begin, end = first, last
     return np.array([begin, end], np.int64)
@@ -192,7 +192,7 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
     compilation, autotuning, profiler start). A last step under half the median was cut by the end
-    of the capture; last steps of no length at all were only enqueued in it. Odd steps in the middle
+    of the capture; last steps of no length at all were only enqueued in it. Outlier steps in the middle
     stay: they are jitter, which is a finding of its own.
 
     Args:
@@ -205,10 +205,10 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
         return 0, n - 1, "" if n > 1 else "a single step is one sample: how steps vary is unknown"
     unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
     if unseen:
-        first, last, said = steady_steps(duration_ns[: n - unseen], open_end=open_end)
+        first, last, stated = steady_steps(duration_ns[: n - unseen], open_end=open_end)
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
         unseen_said = f"{which} set aside, because the capture ends before the GPU gets to them"
-        return first, last, f"{said} and {unseen_said}" if said else unseen_said
+        return first, last, f"{stated} and {unseen_said}" if stated else unseen_said
     typical = float(np.median(duration_ns[n // 2 :]))
     first, last = 0, n - 1
     while first < n // 2 and duration_ns[first] > 1.3 * typical:
@@ -257,15 +257,15 @@ LOW_COVERAGE = 0.5
 the capture: what is said about them is not yet said about the program."""
 
 
-def coverage(lane: Lane, bounds_ns: IntArray) -> Coverage:
+def coverage(gpu_timeline: GpuTimeline, bounds_ns: IntArray) -> Coverage:
     """How much of what the device did lies between the first and the last boundary.
 
     Args:
-        lane: the device.
+        gpu: the device.
         bounds_ns: step boundaries on the device's timeline, ns.
     """
     begin, end = int(bounds_ns[0]), int(bounds_ns[-1])
-    start_ns, end_ns = lane.ops["start_ns"], lane.ops["end_ns"]
+    start_ns, end_ns = gpu_timeline.ops["start_ns"], gpu_timeline.ops["end_ns"]
     inside = np.clip(np.minimum(end_ns, end) - np.maximum(start_ns, begin), 0, None).sum()
     total = int((end_ns - start_ns).sum())
     first, last = int(start_ns.min()), int(end_ns.max())
@@ -300,32 +300,32 @@ class Accounting:
     exposed_host_copy_ns: IntArray
 
 
-def host_device_copies(lane: Lane) -> BoolArray:
+def host_device_copies(gpu_timeline: GpuTimeline) -> BoolArray:
     """Copies that cross between host and device."""
-    ops = lane.ops
+    ops = gpu_timeline.ops
     return ops.equals("kind", "memcpy") & ~ops.equals("copy_kind", "DtoD", "PtoP")
 
 
-def account(lane: Lane, begin: Ints, end: Ints) -> Accounting:
+def account(gpu_timeline: GpuTimeline, begin: Ints, end: Ints) -> Accounting:
     """Account for the device's time in each window ``[begin[i], end[i])``.
 
     Args:
-        lane: the device.
+        gpu: the device.
         begin: window begins, ns.
         end: window ends, ns.
     """
-    ops = lane.ops
-    compute = lane.union_of(lane.is_compute)
-    communication = lane.union_of(lane.is_communication)
-    copy = lane.union_of(ops.equals("kind", "memcpy"))
-    kernels = lane.union_of(lane.is_kernel)
+    ops = gpu_timeline.ops
+    compute = gpu_timeline.union_of(gpu_timeline.is_compute)
+    communication = gpu_timeline.union_of(gpu_timeline.is_communication)
+    copy = gpu_timeline.union_of(ops.equals("kind", "memcpy"))
+    kernels = gpu_timeline.union_of(gpu_timeline.is_kernel)
     kernels_and_copies = union(ops["start_ns"][~ops.equals("kind", "memset")],
                                ops["end_ns"][~ops.equals("kind", "memset")])  # fmt: skip
 
     def inside(intervals: Intervals) -> IntArray:
         return overlap_per_window(intervals, begin, end)
 
-    busy, kernel_ns = inside(lane.busy), inside(kernels)
+    busy, kernel_ns = inside(gpu_timeline.busy), inside(kernels)
     compute_ns, no_memset_ns = inside(compute), inside(kernels_and_copies)
     return Accounting(
         wall_ns=end - begin,
@@ -336,5 +336,7 @@ def account(lane: Lane, begin: Ints, end: Ints) -> Accounting:
         idle_ns=(end - begin) - busy,
         communication_ns=inside(communication),
         copy_ns=inside(copy),
-        exposed_host_copy_ns=inside(subtract(lane.union_of(host_device_copies(lane)), kernels)),
+        exposed_host_copy_ns=inside(
+            subtract(gpu_timeline.union_of(host_device_copies(gpu_timeline)), kernels)
+        ),
     )

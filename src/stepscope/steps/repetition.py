@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.activity.device import HostSide, Lane
+from stepscope.activity.device import GpuTimeline, HostSide
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.activity.names import hits
 from stepscope.intervals.distinct import (
@@ -57,13 +57,13 @@ class Launches:
     """What the host enqueued, in order: each operation, or all of one launching call as one.
 
     Attributes:
-        lane: the device.
-        op: row of ``lane.ops``: the first of each launch.
+        gpu: the device.
+        op: row of ``GPU.ops``: the first of each launch.
         token: what it looks like from outside: name, for copies also the size.
         several: whether the launch started several operations, or a whole graph.
     """
 
-    lane: Lane
+    gpu: GpuTimeline
     op: IntArray
     token: IntArray
     several: BoolArray
@@ -74,7 +74,7 @@ class Launches:
     @cached_property
     def optimizer(self) -> BoolArray:
         """Which launches update parameters."""
-        kernels = self.lane.ops.matches("name", words.OPTIMIZER_KERNEL) & self.lane.is_kernel
+        kernels = self.gpu.ops.matches("name", words.OPTIMIZER_KERNEL) & self.gpu.is_kernel
         return kernels[self.op]
 
     @cached_property
@@ -88,23 +88,23 @@ class Launches:
         return self._copies("DtoH")
 
     def _copies(self, kind: str) -> BoolArray:
-        ops = self.lane.ops
+        ops = self.gpu.ops
         return (ops.equals("kind", "memcpy") & ops.equals("copy_kind", kind))[self.op]
 
     def take(self, rows: IntArray) -> Launches:
         """Some of the launches, in the same order."""
-        return Launches(self.lane, self.op[rows], self.token[rows], self.several[rows])
+        return Launches(self.gpu, self.op[rows], self.token[rows], self.several[rows])
 
 
-def launches(lane: Lane) -> Launches:
+def launches(gpu: GpuTimeline) -> Launches:
     """All launches of a device in the order in which they were enqueued.
 
     The nodes of a graph share the call that launched it, so that they are one launch: what
     repeats inside a graph is no iteration of the host's loop.
     """
-    enqueued = lane.enqueue_begin_ns
+    enqueued = gpu.enqueue_begin_ns
     order = np.lexsort((np.arange(len(enqueued)), enqueued))
-    ops, call = lane.ops, lane.call[order]
+    ops, call = gpu.ops, gpu.call[order]
     again = np.zeros(len(order), bool)
     again[1:] = (call[1:] == call[:-1]) & (call[1:] >= 0)
     first = np.flatnonzero(~again)
@@ -115,12 +115,12 @@ def launches(lane: Lane) -> Launches:
     several = (size > 1) | ops.equals("kind", "graph")[order[first]]
     graph_id = np.where(several, ops["graph_id"][order[first]] + 2, 0)
     merged = token[order[first]] + (graph_id << 40)
-    return Launches(lane, order[first], merged, several)
+    return Launches(gpu, order[first], merged, several)
 
 
-def optimizer_runs(lane: Lane, found: Launches) -> int:
+def optimizer_runs(gpu: GpuTimeline, found: Launches) -> int:
     """How often the optimizer ran, as far as ranges or kernels tell; 0 where they do not."""
-    ranges = lane.host.ranges
+    ranges = gpu.host.ranges
     named = int(ranges.matches("name", _OPTIMIZER_STEP).sum()) if len(ranges) else 0
     return named or len(bursts(found.optimizer))
 
@@ -152,7 +152,7 @@ def find_repetition(found: Launches) -> Repetition | None:
         return None
     # What was enqueued before the capture began has no time of its own; where nothing repeats in
     # what came later, its order still tells.
-    known = found.lane.call[found.op[steady]] >= 0
+    known = found.gpu.call[found.op[steady]] >= 0
     later = steady[int(np.argmax(known)) :]
     for rows in (later, steady) if len(later) < len(steady) else (steady,):
         kept = found.take(rows)
@@ -209,8 +209,8 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
             tells.
     """
     anchors, n = repeated.anchors, len(repeated)
-    begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
-    host = found.lane.host
+    begin_ns = found.gpu.enqueue_begin_ns[found.op[anchors]]
+    host = found.gpu.host
     small = np.flatnonzero(found.upload | found.readback)
 
     def sees(calls: re.Pattern[str]) -> bool:
@@ -233,11 +233,11 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
 
 def takes_batch(found: Launches, anchors: IntArray) -> bool:
     """Whether most repetitions upload more than a scalar, launch a graph, or ask a loader."""
-    large = found.lane.ops["bytes"][found.op] > SMALL_COPY_BYTES
+    large = found.gpu.ops["bytes"][found.op] > SMALL_COPY_BYTES
     if _in_most(anchors, np.flatnonzero((found.upload & large) | found.several)):
         return True
-    begin_ns = found.lane.enqueue_begin_ns[found.op[anchors]]
-    return _in_most(begin_ns, _load_times(found.lane.host))
+    begin_ns = found.gpu.enqueue_begin_ns[found.op[anchors]]
+    return _in_most(begin_ns, _load_times(found.gpu.host))
 
 
 def _in_most(anchors: IntArray, at: IntArray) -> bool:
@@ -327,13 +327,13 @@ def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) ->
         repeated: the repetitions.
         window_start_ns: begin of the capture, ns.
     """
-    lane = found.lane
+    gpu = found.gpu
     begin = _begins(found, repeated, window_start_ns)
     message = (
         f"no annotations hold the steps; they were found as {len(begin)} repetitions of the "
         "sequence of GPU operations"
     )
-    return Steps(begin, _last_end(lane), "kernel_sequence", message)
+    return Steps(begin, _last_end(gpu), "kernel_sequence", message)
 
 
 def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
@@ -342,13 +342,13 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
     Of a graph that is launched often that is the time from its first launch on: what a program
     does before it goes into its loop, such as uploading weights, may take longer than the loop.
     """
-    lane = found.lane
+    gpu = found.gpu
     graphs = np.flatnonzero(found.several)
     if len(graphs) < MIN_STEPS:
         return None
     # the time of a launch's operations: those of a graph's nodes follow the first
     cost = np.add.reduceat(
-        (lane.ops["end_ns"] - lane.ops["start_ns"])[_in_order(lane)], _first_of(found)
+        (gpu.ops["end_ns"] - gpu.ops["start_ns"])[_in_order(gpu)], _first_of(found)
     )
     _, which = with_inverse(found.token[graphs])
     total = np.bincount(which, weights=cost[graphs])
@@ -363,15 +363,15 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
         f"no annotations hold the steps; each of the {len(begin)} launches of the CUDA graph that "
         "takes most of the GPU's time counts as one"
     )
-    return Steps(begin, _last_end(lane), "graph_replay", message, kind="graph_replay")
+    return Steps(begin, _last_end(gpu), "graph_replay", message, kind="graph_replay")
 
 
-def from_optimizer_ranges(lane: Lane, window_start_ns: int) -> Steps | None:
+def from_optimizer_ranges(gpu: GpuTimeline, window_start_ns: int) -> Steps | None:
     """Steps that end where PyTorch's optimizer has stepped, which its profiler always records.
 
     What follows the last of them is a step that the capture cuts short, and belongs to none.
     """
-    ranges = lane.host.ranges
+    ranges = gpu.host.ranges
     if not len(ranges):
         return None
     rows = np.flatnonzero(ranges.matches("name", _OPTIMIZER_STEP))
@@ -381,8 +381,8 @@ def from_optimizer_ranges(lane: Lane, window_start_ns: int) -> Steps | None:
     # one of several optimizers: the one that runs least often ends the iteration
     chosen = int(codes[np.argmin(counts)])
     ends = np.sort(ranges["end_ns"][rows[ranges["name"][rows] == chosen]])
-    enqueued = np.sort(lane.enqueue_begin_ns)
-    begin = min(_capture_begin(lane.host, window_start_ns), int(enqueued[0]))
+    enqueued = np.sort(gpu.enqueue_begin_ns)
+    begin = min(_capture_begin(gpu.host, window_start_ns), int(enqueued[0]))
     held = np.diff(np.searchsorted(enqueued, np.append(begin, ends)))
     if len(ends) < MIN_STEPS or (held == 0).any():
         return None
@@ -397,29 +397,29 @@ def _begins(found: Launches, repeated: Repetition, window_start_ns: int) -> IntA
     A step begins when the one before has enqueued its last work: what the host does before its
     own first call, getting a batch, belongs to it.
     """
-    lane, anchors = found.lane, repeated.anchors
-    end_ns = lane.enqueue_end_ns[found.op]
-    start = int(lane.enqueue_begin_ns[found.op[repeated.floor]])
-    first = min(_capture_begin(lane.host, window_start_ns), start)
+    gpu, anchors = found.gpu, repeated.anchors
+    end_ns = gpu.enqueue_end_ns[found.op]
+    start = int(gpu.enqueue_begin_ns[found.op[repeated.floor]])
+    first = min(_capture_begin(gpu.host, window_start_ns), start)
     begin = np.where(anchors > repeated.floor, end_ns[np.maximum(anchors - 1, 0)], first)
     ascending: IntArray = np.maximum.accumulate(begin)  # calls of several threads may overlap
     return ascending
 
 
-def _in_order(lane: Lane) -> IntArray:
-    enqueued = lane.enqueue_begin_ns
+def _in_order(gpu: GpuTimeline) -> IntArray:
+    enqueued = gpu.enqueue_begin_ns
     return np.lexsort((np.arange(len(enqueued)), enqueued))
 
 
 def _first_of(found: Launches) -> IntArray:
     """Place of each launch's first operation in the order of enqueueing."""
-    place = np.empty(len(found.lane.ops), np.int64)
-    place[_in_order(found.lane)] = np.arange(len(found.lane.ops))
+    place = np.empty(len(found.gpu.ops), np.int64)
+    place[_in_order(found.gpu)] = np.arange(len(found.gpu.ops))
     return place[found.op]
 
 
-def _last_end(lane: Lane) -> int:
-    return int(max(lane.enqueue_begin_ns.max(), lane.ops["end_ns"].max()))
+def _last_end(gpu: GpuTimeline) -> int:
+    return int(max(gpu.enqueue_begin_ns.max(), gpu.ops["end_ns"].max()))
 
 
 def _capture_begin(host: HostSide, window_start_ns: int) -> int:

@@ -25,7 +25,7 @@ MOST_HITS = 500
 MOST_NAMES = 100
 _RANKS = 64
 """Of so many ranks, names are put together."""
-MOST_ARROWS = 50
+MOST_FLOWS = 50
 LONGEST_SEARCHED = 2000
 """A name of this many characters is searched no further."""
 SEARCH_TIMEOUT_S = 20.0
@@ -212,7 +212,7 @@ class Asker:
             return self._gap_facts(track, id_)
         if track.table not in TABLES:
             return []
-        row = self.timeline.members[track.member].trace.row(track.table, id_)
+        row = self.timeline.rank_traces[track.rank_trace].trace.row(track.table, id_)
         left_out = {"start_ns", "end_ns"}
         return [
             (column.name, row[column.name])
@@ -229,7 +229,7 @@ class Asker:
             facts.append(("evidence", EVIDENCE[gap.evidence]))
         if gap.inferred:
             facts.append(("inferred", "the cause acted earlier, or this is an estimate"))
-        read = self.timeline.members[track.member].trace.row
+        read = self.timeline.rank_traces[track.rank_trace].trace.row
         if gap.op >= 0:
             facts.append(("ended_by", read("gpu_op", gap.op)["name"]))
         if gap.call >= 0:
@@ -239,30 +239,30 @@ class Asker:
 
     # --- arrows ----------------------------------------------------------------------------------
 
-    def _links(self, member: int) -> tuple[Frame, Frame, IntArray]:
+    def _links(self, rank_trace: int) -> tuple[Frame, Frame, IntArray]:
         """GPU operations, CUDA calls, and which call enqueued each operation."""
-        if member not in self._calls:
-            read = self.timeline.sources[member].read
+        if rank_trace not in self._calls:
+            read = self.timeline.sources[rank_trace].read
             gpu = read("gpu_op", *_LINK)
             api = read("api_call", "api", *_LINK)
             api = api.take(api.equals("api", "runtime", "driver"))
-            self._calls[member] = gpu, api, launching_calls(gpu, api)
-        return self._calls[member]
+            self._calls[rank_trace] = gpu, api, launching_calls(gpu, api)
+        return self._calls[rank_trace]
 
-    def _call_of(self, member: int, op: int) -> int:
+    def _call_of(self, rank_trace: int, op: int) -> int:
         """``api_call.id`` of what launched an operation; -1 where unknown."""
-        stored = self.timeline.stored[member]
+        stored = self.timeline.stored[rank_trace]
         if stored is not None:
             return stored.call_of(op)
-        _, api, call = self._links(member)
+        _, api, call = self._links(rank_trace)
         return int(api["id"][call[op]]) if call[op] >= 0 else -1
 
-    def _ops_of(self, member: int, id_: int) -> IntArray:
+    def _ops_of(self, rank_trace: int, id_: int) -> IntArray:
         """``gpu_op.id`` of what a call launched."""
-        stored = self.timeline.stored[member]
+        stored = self.timeline.stored[rank_trace]
         if stored is not None:
             return stored.ops_of(id_)
-        _, api, call = self._links(member)
+        _, api, call = self._links(rank_trace)
         at = np.flatnonzero(api["id"] == id_)
         return np.flatnonzero(call == at[0]) if len(at) else np.empty(0, np.int64)
 
@@ -271,16 +271,18 @@ class Asker:
         ends: list[dict[str, Any]] = []
         more = 0
         if track.table == "gpu_op" and track.stream >= 0:
-            ends = self._located(track.member, "api_call", [self._call_of(track.member, id_)])
+            ends = self._located(
+                track.rank_trace, "api_call", [self._call_of(track.rank_trace, id_)]
+            )
         elif track.table == "api_call":
-            launched = self._ops_of(track.member, id_)
-            more = max(0, len(launched) - MOST_ARROWS)
-            ends = self._located(track.member, "gpu_op", launched[:MOST_ARROWS].tolist())
+            launched = self._ops_of(track.rank_trace, id_)
+            more = max(0, len(launched) - MOST_FLOWS)
+            ends = self._located(track.rank_trace, "gpu_op", launched[:MOST_FLOWS].tolist())
         elif track.table == "idle_gap":
-            ends = self._located(track.member, "gpu_op", [self.timeline.gap(track, id_).op])
-        says = {"api_call": "Launched", "idle_gap": "Ended by"}.get(track.table, "Launched by")
+            ends = self._located(track.rank_trace, "gpu_op", [self.timeline.gap(track, id_).op])
+        message = {"api_call": "Launched", "idle_gap": "Ended by"}.get(track.table, "Launched by")
         return {
-            "says": says,
+            "message": message,
             "forward": track.table in ("api_call", "idle_gap"),
             "ends": ends,
             "more": more,
@@ -291,16 +293,16 @@ class Asker:
         if track.table != "idle_gap":
             return self._operators.ends(track, id_)
         call = self.timeline.gap(track, id_).call
-        ends = self._located(track.member, "api_call", [call])
-        says = "Launch of what ended it"
-        return [{"says": says, "forward": False, "ends": ends, "more": 0}] if ends else []
+        ends = self._located(track.rank_trace, "api_call", [call])
+        message = "Launch of what ended it"
+        return [{"message": message, "forward": False, "ends": ends, "more": 0}] if ends else []
 
-    def _located(self, member: int, table: str, ids: Sequence[int]) -> list[dict[str, Any]]:
+    def _located(self, rank_trace: int, table: str, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Where rows of a table are drawn."""
         found = []
         wanted = [id_ for id_ in ids if id_ >= 0]
         for track in self.timeline.tracks:
-            if not wanted or track.member != member or track.table != table:
+            if not wanted or track.rank_trace != rank_trace or track.table != table:
                 continue
             if table == "gpu_op" and track.stream < 0:
                 continue

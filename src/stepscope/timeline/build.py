@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.activity.device import API_COLUMNS, GPU_COLUMNS, rows_by
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import Intervals
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.timeline import classes
 from stepscope.timeline.source import Source
 from stepscope.timeline.threads import state_tracks
@@ -39,7 +39,7 @@ def device_tracks(source: Source) -> Iterator[Track]:
     memory = source.read("memory_event", "process_id", "time_ns", "device", "total_allocated_bytes")
     for (process_id, device), mine in _rows_by_both(gpu, "process_id", "device").items():
         place: dict[str, Any] = {
-            "member": source.member,
+            "rank_trace": source.rank_trace,
             "rank": source.rank,
             "process_id": process_id,
             "device": device,
@@ -89,7 +89,7 @@ def counter_tracks(source: Source) -> Iterator[Track]:
             name if device >= 0 else f"{name} (CPU)",
             "metric_sample",
             f"{source.rank}/counter{device}/{name}",
-            source.member,
+            source.rank_trace,
             source.rank,
             build=partial(_samples, source, mine),
             kind="counter",
@@ -134,7 +134,7 @@ def thread_tracks(source: Source) -> Iterator[Track]:
                 title,
                 table,
                 f"{source.rank}/{process_id}/{thread_id}/{title}",
-                source.member,
+                source.rank_trace,
                 source.rank,
                 build=build,
                 process_id=process_id,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepscope.activity import names as words
 from stepscope.gaps.idle import CAUSES
-from stepscope.kernels.families import FAMILIES, classify
+from stepscope.kernels.categories import CATEGORIES, classify
 from stepscope.trace.frame import Frame, IntArray
 
 Codes = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ _COPIES: Final = {
 }
 
 CLASSES: Final[dict[str, str]] = {
-    **{f"kernel_{family}": says for family, says in FAMILIES.items()},
+    **{f"kernel_{category}": message for category, message in CATEGORIES.items()},
     "copy_htod": "copy from host to device",
     "copy_dtoh": "copy from device to host",
     "copy_dtod": "copy inside a device",
@@ -71,13 +71,13 @@ _LAUNCH = re.compile(r"Launch|GraphLaunch", re.IGNORECASE)
 
 
 def gpu_codes(ops: Frame) -> Codes:
-    """Class of each GPU operation: the kernel's family, or the direction of a copy."""
-    family = np.array(
-        [CODE[f"kernel_{classify(name).family}"] for name in ops.texts["name"]]
+    """Class of each GPU operation: the kernel's category, or the direction of a copy."""
+    category = np.array(
+        [CODE[f"kernel_{classify(name).category}"] for name in ops.texts["name"]]
         + [CODE["kernel_other"]],
         np.uint8,
     )
-    code = family[ops["name"]]
+    code = category[ops["name"]]
     code[ops.equals("kind", "graph")] = CODE["kernel_graph"]
     direction = np.array(
         [CODE[_COPIES.get(kind, "copy_other")] for kind in ops.texts["copy_kind"]]

@@ -22,16 +22,16 @@ class Colour:
 
     Attributes:
         css: the colour, ``#rrggbb``.
-        says: what it means, in words.
+        message: what it means, in words.
         section: heading under which the legend lists it.
     """
 
     css: str
-    says: str
+    message: str
     section: str
 
 
-WORK, KERNELS, COPIES = "What the GPU does", "Kernels by family", "Copies by direction"
+WORK, KERNELS, COPIES = "What the GPU does", "Kernels by category", "Copies by direction"
 WAITING, STEPS, HOST = "What it waits for, and calls that cause it", "Steps and phases", "Threads"
 MARKS = "Marks"
 
@@ -40,7 +40,7 @@ COLOURS: Final[dict[str, Colour]] = {
     "communication": Colour("#cc79a7", "communication between GPUs", WORK),
     "copy": Colour("#117733", "copies", WORK),
     "memset": Colour("#0e49ae", "memory sets", WORK),
-    "matmul": Colour("#008afc", "matrix products", KERNELS),
+    "matmul": Colour("#008afc", "GEMMs", KERNELS),
     "attention": Colour("#cecfff", "fused attention", KERNELS),
     "convolution": Colour("#00486c", "convolutions", KERNELS),
     "elementwise": Colour("#00f09c", "element by element", KERNELS),
@@ -92,7 +92,7 @@ COLOURS: Final[dict[str, Colour]] = {
     "sleeping": Colour("#c3c8cf", "sleeps", HOST),
     "disk": Colour("#ff9700", "sleeps uninterruptibly, mostly for a disk", HOST),
     "stopped": Colour("#4b4f55", "is stopped", HOST),
-    "mark": Colour("#e8112d", "what a finding points at; odd steps", MARKS),
+    "mark": Colour("#e8112d", "what a finding points at; outlier steps", MARKS),
     "range": Colour("#5b6b80", "the chosen range", MARKS),
     "found": Colour("#ffe100", "what was searched, or chosen in a table", MARKS),
     "note": Colour("#e6009e", "notes", MARKS),
@@ -177,15 +177,15 @@ IDLE: Final = {
 def drawn_classes() -> list[dict[str, str]]:
     """Classes as the page wants them: key, words, meaning and colour; the position is the code."""
     return [
-        {"key": key, "says": says, "meaning": meaning(key), "colour": colour_of(key)}
-        for key, says in CLASSES.items()
+        {"key": key, "message": message, "meaning": meaning(key), "colour": colour_of(key)}
+        for key, message in CLASSES.items()
     ]
 
 
 def legend() -> list[dict[str, str]]:
     """All meanings in the order of the legend, and the causes that share one."""
     return [
-        {"key": key, "colour": c.css, "says": c.says, "section": c.section}
+        {"key": key, "colour": c.css, "message": c.message, "section": c.section}
         for key, c in COLOURS.items()
     ]
 

@@ -76,17 +76,17 @@ def idle_of(e: Explanation, offset: int, names: Names) -> Slices:
 
 def gap_facts(e: Explanation) -> dict[str, IntArray]:
     """Columns of :class:`Gap`, one row a piece of idle time."""
-    gap, lane = e.gaps.segments, e.lane
+    gap, gpu = e.gaps.segments, e.gpu
     op = gap["op"]
     none = np.full(len(op), -1, np.int64)
     ids, call, late = none, none, np.zeros(len(op), np.int64)
-    if len(lane.ops):
-        ids = np.where(op >= 0, lane.ops["id"][np.maximum(op, 0)], -1)
-    if len(lane.ops) and len(lane.host.api):
-        row = np.where(op >= 0, lane.call[np.maximum(op, 0)], -1)
+    if len(gpu.ops):
+        ids = np.where(op >= 0, gpu.ops["id"][np.maximum(op, 0)], -1)
+    if len(gpu.ops) and len(gpu.host.api):
+        row = np.where(op >= 0, gpu.call[np.maximum(op, 0)], -1)
         known = np.maximum(row, 0)
-        call = np.where(row >= 0, lane.host.api["id"][known], -1)
-        late = np.where(row >= 0, lane.host.api["start_ns"][known] - gap["start_ns"], 0)
+        call = np.where(row >= 0, gpu.host.api["id"][known], -1)
+        late = np.where(row >= 0, gpu.host.api["start_ns"][known] - gap["start_ns"], 0)
     return {
         "evidence": gap["evidence"],
         "inferred": gap["inferred"].astype(np.int64),
@@ -112,16 +112,16 @@ def store_explained(
     """
     names = Names()
     with ArrayWriter(path) as writer:
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         for track, e in tracks:
             content = (steps_of if track.table == "step" else idle_of)(e, 0, names)
-            told[track.path] = write_slices(writer, track.path, content)
+            facts[track.path] = write_slices(writer, track.path, content)
             if track.table == "idle_gap":
                 for name, values in gap_facts(e).items():
                     writer.add(f"{track.path}.{name}", np.asarray(values), "<i8")
         write_texts(writer, "names", names.texts)
         writer.add("answer", np.frombuffer(answer, np.uint8), "|u1")
-        writer.close({"identity": identity, "tracks": told})
+        writer.close({"identity": identity, "tracks": facts})
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Explained:
         def number(stored: Ints) -> IntArray:
             return numbers[stored]
 
-        return StoredSlices(self.file, path, self.file.says["tracks"][path], offset, number)
+        return StoredSlices(self.file, path, self.file.header["tracks"][path], offset, number)
 
     def gap(self, track: Track, row: int) -> Gap:
         """What is known of a piece of idle time."""

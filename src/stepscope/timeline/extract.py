@@ -15,7 +15,7 @@ from stepscope.timeline.track import Samples, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray
 from stepscope.trace.scope import Scope, time_scope
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 from stepscope.trace.units import milliseconds
 
 MOST_ROWS = 300_000
@@ -109,23 +109,23 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
 
 
 def refuse_too_large(
-    members: Sequence[Member], scope: Scope | None, offsets_ns: Sequence[int] | None
+    rank_traces: Sequence[RankTrace], scope: Scope | None, offsets_ns: Sequence[int] | None
 ) -> None:
     """Refuse what holds too many rows: all of it by the metadata, a window by the rows' times.
 
     Args:
-        members: the traces.
+        rank_traces: the traces.
         scope: the window, on the job's clock; None for all.
         offsets_ns: what is added to the times of each trace to be on that clock, ns.
 
     Raises:
         UsageError: it does.
     """
-    rows = sum(m.trace.meta.rows.get(table, 0) for m in members for table in _SHOWN_WHOLE)
+    rows = sum(m.trace.meta.rows.get(table, 0) for m in rank_traces for table in _SHOWN_WHOLE)
     if rows > MOST_ROWS and scope is not None and offsets_ns is not None:
         rows = sum(
-            _rows_inside(member, scope, offset)
-            for member, offset in zip(members, offsets_ns, strict=True)
+            _rows_inside(rank_trace, scope, offset)
+            for rank_trace, offset in zip(rank_traces, offsets_ns, strict=True)
         )
     if rows > MOST_ROWS:
         raise _too_large(f"{'the window' if scope else 'the capture'} holds {rows:,} rows or more")
@@ -135,11 +135,11 @@ _SHOWN_WHOLE = ("gpu_op", "operator", "python_function", "gil")
 """Tables of which every row is shown; others have rows that no track shows."""
 
 
-def _rows_inside(member: Member, scope: Scope, offset_ns: int) -> int:
+def _rows_inside(rank_trace: RankTrace, scope: Scope, offset_ns: int) -> int:
     count = 0
     for table in _SHOWN_WHOLE:
-        if member.trace.meta.rows.get(table):
-            frame = member.trace.frame(table, "start_ns", "end_ns")
+        if rank_trace.trace.meta.rows.get(table):
+            frame = rank_trace.trace.frame(table, "start_ns", "end_ns")
             inside = np.ones(len(frame), bool)
             if scope.start_ns is not None:
                 inside &= frame["end_ns"] > scope.start_ns - offset_ns
@@ -166,7 +166,7 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
     wanted = _FACTS.get(track.table, ())
     if not wanted or (track.table == "gpu_op" and track.stream < 0):
         return {}
-    frame = timeline.sources[track.member].read(track.table, *wanted)
+    frame = timeline.sources[track.rank_trace].read(track.table, *wanted)
     rows = track.slices.id[inside]
     found: dict[str, Any] = {}
     for column in wanted:

@@ -43,7 +43,7 @@ def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
             np.add.at(kinds, slices.code[part], inside)
             calls += int(np.count_nonzero(start >= begin))
         if kinds.any():
-            told = classes.by_class(kinds)
-            found.append({"title": timeline.group_of(track), "calls": calls, "kinds": told})
+            facts = classes.by_class(kinds)
+            found.append({"title": timeline.group_of(track), "calls": calls, "kinds": facts})
     found.sort(key=lambda thread: -sum(thread["kinds"].values()))
     return found[:MOST_THREADS]

@@ -111,19 +111,17 @@ class _Finder:
     def instance(self, spans: Spans, row: int) -> dict[str, Any]:
         """One instance: where it is, what is responsible, and what waits for it."""
         device = self.view.devices[spans.device]
-        member = self._member(device.trace_rank)
-        offset = self.timeline.offsets_ns[member]
-        lane = device.explanation.lane
+        rank_trace = self._rank_trace(device.trace_rank)
+        offset = self.timeline.offsets_ns[rank_trace]
+        gpu = device.explanation.gpu
         begin, end = int(spans.begin[row]) + offset, int(spans.end[row]) + offset
         thread = int(spans.thread[row])
         own = [
             t
             for t in self.timeline.tracks
-            if t.member == member and t.process_id in (lane.process_id, -1)
+            if t.rank_trace == rank_trace and t.process_id in (gpu.process_id, -1)
         ]
-        on_device = [
-            t for t in own if t.device == lane.device and t.table in ("idle_gap", "gpu_op")
-        ]
+        on_device = [t for t in own if t.device == gpu.device and t.table in ("idle_gap", "gpu_op")]
         threads = [t for t in own if 0 <= t.thread_id == thread]
         telling = [t for t in threads if t.table not in _STATES]
         waiting: list[dict[str, Any]] = []
@@ -156,8 +154,8 @@ class _Finder:
 
         return TABLE.build(self.view)
 
-    def _member(self, trace_rank: int) -> int:
-        return next(i for i, m in enumerate(self.timeline.members) if m.rank == trace_rank)
+    def _rank_trace(self, trace_rank: int) -> int:
+        return next(i for i, m in enumerate(self.timeline.rank_traces) if m.rank == trace_rank)
 
     def _operation(self, tracks: Sequence[Track], op: int) -> list[dict[str, Any]]:
         """Where one operation of a device is drawn."""
@@ -205,16 +203,16 @@ class _Finder:
             rank, device = int(_column(table, "rank")[row]), int(_column(table, "device")[row])
             process = int(_column(table, "process_id")[row])
             for number, other in enumerate(self.view.devices):
-                lane = other.explanation.lane
-                if number == late or (other.rank, lane.process_id, lane.device) != (
+                gpu = other.explanation.gpu
+                if number == late or (other.rank, gpu.process_id, gpu.device) != (
                     rank, process, device,
                 ):  # fmt: skip
                     continue
-                member = self._member(other.trace_rank)
+                rank_trace = self._rank_trace(other.trace_rank)
                 tracks = [
                     t
                     for t in self.timeline.tracks
-                    if (t.member, t.process_id, t.device) == (member, process, device)
+                    if (t.rank_trace, t.process_id, t.device) == (rank_trace, process, device)
                 ]
                 op = int(_column(table, "gpu_op_id")[row])
                 found += [
@@ -237,11 +235,11 @@ def _spans(view: JobView, number: int, cause: str) -> list[Spans]:
         return [gaps]
     if cause in e.events and len(e.events[cause][0]):
         start, end = e.events[cause]
-        thread = np.full(len(start), e.lane.host.main_thread)
+        thread = np.full(len(start), e.gpu.host.main_thread)
         return [Spans(number, start, end, end - start, thread, "host event")]
     repair = e.inside_kernels.repairs.get(cause) if cause not in _COMMUNICATION else None
     if repair is not None and len(repair.rows):
-        ops, rows = e.lane.ops, repair.rows
+        ops, rows = e.gpu.ops, repair.rows
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         none = np.full(len(rows), -1)
         ids = np.asarray(ops["id"][rows], np.int64)
@@ -269,10 +267,10 @@ def _collectives(view: JobView, number: int, cause: str) -> Spans:
     def column(name: str) -> IntArray:
         return _column(rows, name)
 
-    own = (column("rank") == view.devices[number].rank) & (column("device") == e.lane.device)
+    own = (column("rank") == view.devices[number].rank) & (column("device") == e.gpu.device)
     own &= column("step") >= 0
     start, end = column("start_ns"), column("end_ns")
-    main = e.lane.host.main_thread
+    main = e.gpu.host.main_thread
     if cause == "exposed_communication":
         cost = (column("exposed_waiting_ns") + column("exposed_transfer_ns"))[own]
         none = np.full(len(cost), -1)
@@ -304,11 +302,11 @@ def _gaps(e: Explanation, number: int, cause: str) -> Spans | None:
         return None
     gap = e.gaps.segments
     start, end = gap["start_ns"][rows], gap["end_ns"][rows]
-    thread = np.full(len(rows), e.lane.host.main_thread, np.int64)
+    thread = np.full(len(rows), e.gpu.host.main_thread, np.int64)
     op = gap["op"][rows]
-    api = e.lane.host.api
-    if len(api) and len(e.lane.call):
-        call = np.where(op >= 0, e.lane.call[np.maximum(op, 0)], -1)
+    api = e.gpu.host.api
+    if len(api) and len(e.gpu.call):
+        call = np.where(op >= 0, e.gpu.call[np.maximum(op, 0)], -1)
         thread = np.where(call >= 0, api["thread_id"][np.maximum(call, 0)], thread)
     return Spans(number, start, end, end - start, thread, "idle gap")
 

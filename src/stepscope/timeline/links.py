@@ -48,17 +48,17 @@ class OperatorLinks:
         """Forward operator of a backward one, and the backward operators of a forward one."""
         if track.table != "operator":
             return []
-        if track.member not in self._forward:
-            frame = self._timeline.sources[track.member].read("operator", *COLUMNS)
-            self._forward[track.member] = frame["id"], forward_of(frame)
-        ids, forward = self._forward[track.member]
+        if track.rank_trace not in self._forward:
+            frame = self._timeline.sources[track.rank_trace].read("operator", *COLUMNS)
+            self._forward[track.rank_trace] = frame["id"], forward_of(frame)
+        ids, forward = self._forward[track.rank_trace]
         row = int(np.searchsorted(ids, id_))
         found: list[dict[str, Any]] = []
 
-        def add(says: str, linked: IntArray, *, later: bool) -> None:
-            ends = self._located(track.member, "operator", linked[:MOST_ENDS].tolist())
+        def add(message: str, linked: IntArray, *, later: bool) -> None:
+            ends = self._located(track.rank_trace, "operator", linked[:MOST_ENDS].tolist())
             more = max(0, len(linked) - MOST_ENDS)
-            found.append({"says": says, "forward": later, "ends": ends, "more": more})
+            found.append({"message": message, "forward": later, "ends": ends, "more": more})
 
         if forward[row] >= 0:
             add("Forward operator", ids[forward[row : row + 1]], later=False)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepscope.derived.kernel_family import family_table
+from stepscope.derived.kernel_category import category_table
 from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.timeline import links
@@ -28,7 +28,7 @@ _COLUMNS: Final = [
     *("gpu_op_id", "start_ns", "end_ns", "steady", "outer_operator"),
     *dict.fromkeys(name for names in GROUPINGS.values() for name in names),
 ]
-"""What the tables need of ``kernel_family``."""
+"""What the tables need of ``kernel_category``."""
 
 
 class Panels:
@@ -135,26 +135,26 @@ class Panels:
                 bounds_ns=device.explanation.bounds_ns,
                 first=device.explanation.first,
                 last=device.explanation.last,
-                operations=len(device.explanation.lane.ops),
+                operations=len(device.explanation.gpu.ops),
             )
             for device in self._view().devices
         ]
 
     @cached_property
-    def _members(self) -> list[int]:
+    def _rank_traces(self) -> list[int]:
         """Of each device, the number of its trace."""
-        member = {m.rank: i for i, m in enumerate(self._timeline.members)}
-        return [member[device.rank] for device in self._devices]
+        rank_trace = {m.rank: i for i, m in enumerate(self._timeline.rank_traces)}
+        return [rank_trace[device.rank] for device in self._devices]
 
     @cached_property
     def _bounds_ns(self) -> list[IntArray]:
         """Of each device, the boundaries of its steps on the job's clock, ns."""
-        devices = zip(self._devices, self._members, strict=True)
+        devices = zip(self._devices, self._rank_traces, strict=True)
         return [device.bounds_ns + self._timeline.offsets_ns[m] for device, m in devices]
 
     @cached_property
     def _work(self) -> Work:
-        offsets = np.array([self._timeline.offsets_ns[m] for m in self._members], np.int64)
+        offsets = np.array([self._timeline.offsets_ns[m] for m in self._rank_traces], np.int64)
         late = np.repeat(offsets, [device.operations for device in self._devices])
         steady = [
             (int(b[d.first]), int(b[d.last + 1]))
@@ -169,7 +169,7 @@ class Panels:
         )
         if self._stored is not None:
             return self._stored.work(late, window)
-        frame = from_arrow(family_table(self._view()).select(_COLUMNS))
+        frame = from_arrow(category_table(self._view()).select(_COLUMNS))
         return Work(frame, frame["start_ns"] + late, replace(window, chosen=frame["steady"]))
 
     def store(self, path: Path, identity: str) -> None:
@@ -204,17 +204,17 @@ class Panels:
     @cached_property
     def _places(self) -> tuple[IntArray, IntArray]:
         """Track and row of each operation of ``_work``."""
-        ids, of = self._work.ids, self._members
+        ids, of = self._work.ids, self._rank_traces
         sizes = [device.operations for device in self._devices]
-        member = np.repeat(np.array(of, np.int64), sizes)
+        rank_trace = np.repeat(np.array(of, np.int64), sizes)
         track = np.full(len(ids), -1, np.int64)
         row = track.copy()
         for number in sorted(set(of)):
-            mine = np.flatnonzero(member == number)
+            mine = np.flatnonzero(rank_trace == number)
             most = int(ids[mine].max(initial=-1)) + 1
             track_of, row_of = np.full(most, -1, np.int64), np.full(most, -1, np.int64)
             for candidate in self._timeline.tracks:
-                if candidate.member == number and candidate.stream >= 0:
+                if candidate.rank_trace == number and candidate.stream >= 0:
                     drawn = self._timeline.track(candidate.id).slices.id
                     known = drawn < most
                     track_of[drawn[known]] = candidate.id
@@ -250,13 +250,13 @@ class Panels:
     def _links(self, begin: int, end: int) -> IntArray:
         """Track and row of a backward operator, track and row of its forward one, and so on."""
         found = []
-        for member, source in enumerate(self._timeline.sources):
+        for rank_trace, source in enumerate(self._timeline.sources):
             frame = source.read("operator", *links.COLUMNS)
             if not len(frame):
                 continue
             track, row = np.full(len(frame), -1, np.int64), np.full(len(frame), -1, np.int64)
             for drawn in self._timeline.tracks:
-                if drawn.member != member or drawn.table != "operator":
+                if drawn.rank_trace != rank_trace or drawn.table != "operator":
                     continue
                 slices = self._timeline.track(drawn.id).slices
                 inside = np.flatnonzero(in_page(slices, begin, end))
@@ -280,9 +280,9 @@ class Panels:
             slices = self._timeline.track(number).slices
             mine = track[rows] == number
             depth[mine] = slices.depth[kept[mine]]
-            # rows of the page are those of its window, numbered anew
+            # rows of the page are those of its window, numbered again
             kept[mine] = np.cumsum(in_page(slices, begin, end))[kept[mine]] - 1
-        kernel, texts = work.families["kernel"][rows], work.families.texts["kernel"]
+        kernel, texts = work.categories["kernel"][rows], work.categories.texts["kernel"]
         groups = {}
         for by in GROUPINGS:
             grouping = work.grouping(by)

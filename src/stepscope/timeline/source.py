@@ -18,14 +18,14 @@ class Source:
     """One trace of a job, as its tracks see it.
 
     Attributes:
-        member: number of the trace.
+        rank_trace: number of the trace.
         rank: its rank.
         read: gives its tables.
         offset_ns: what is added to its times to be on the job's clock, ns.
         names: numbers of all texts.
     """
 
-    member: int
+    rank_trace: int
     rank: int
     read: Reader
     offset_ns: int

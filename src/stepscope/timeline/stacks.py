@@ -14,7 +14,7 @@ from stepscope.activity.names import marks_steps
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import with_inverse
 from stepscope.kernels.attribution import Stack, plain_range_name
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.timeline import flame
 from stepscope.timeline.build import HOST, RANGE
 from stepscope.timeline.flame import Tree
@@ -80,7 +80,7 @@ class Stacks:
     @cached_property
     def kinds(self) -> list[str]:
         """Keys of ``KINDS`` for which the job holds anything."""
-        traces = [member.trace for member in self._timeline.members]
+        traces = [rank_trace.trace for rank_trace in self._timeline.rank_traces]
 
         def rows(table: str) -> int:
             return sum(trace.rows(table) for trace in traces) if table in TABLES else 0
@@ -125,11 +125,11 @@ class Stacks:
         if kind not in self.kinds:
             raise UsageError(_MISSING.get(kind, "the capture holds nothing that could be stacked"))
         trees, owns, counts = [], [], []
-        for member in range(len(self._timeline.members)):
+        for rank_trace in range(len(self._timeline.rank_traces)):
             if kind == "samples":
-                tree, own, count = self._sampled(member, begin, end)
+                tree, own, count = self._sampled(rank_trace, begin, end)
             else:
-                tree, own, count = _weighed(self._forest(kind)[member], weight, begin, end)
+                tree, own, count = _weighed(self._forest(kind)[rank_trace], weight, begin, end)
             trees.append(tree)
             owns.append(own)
             counts.append(count)
@@ -165,12 +165,14 @@ class Stacks:
 
     def _forest(self, kind: str) -> list[Forest]:
         if kind not in self._forests:
-            members = range(len(self._timeline.members))
-            self._forests[kind] = [self._grown(member, KINDS[kind]) for member in members]
+            rank_traces = range(len(self._timeline.rank_traces))
+            self._forests[kind] = [
+                self._grown(rank_trace, KINDS[kind]) for rank_trace in rank_traces
+            ]
         return self._forests[kind]
 
-    def _grown(self, member: int, tables: tuple[str, ...]) -> Forest:
-        source = self._timeline.sources[member]
+    def _grown(self, rank_trace: int, tables: tuple[str, ...]) -> Forest:
+        source = self._timeline.sources[rank_trace]
         start, end, thread, process, name = [], [], [], [], []
         for table in tables:
             frame = source.read(table, *(RANGE if table == "range" else HOST))
@@ -196,7 +198,7 @@ class Stacks:
             (int(processes[pair // len(ids)]), int(ids[pair % len(ids)])) for pair in pairs.tolist()
         ]
         parent, _ = nest(begins, ends, group)
-        titles = [self._title(member, *thread) for thread in threads]
+        titles = [self._title(rank_trace, *thread) for thread in threads]
         roots = np.array([source.names.number(title) for title in titles], np.int64)
         # threads are rows of their own, in front
         n = len(roots)
@@ -205,7 +207,7 @@ class Stacks:
             np.concatenate((np.full(n, -1, np.int64), above)), np.concatenate((roots, names))
         )
         gpu = source.read("gpu_op", *_LINK, "end_ns", "name")
-        row = self._launched_in(member, begins, ends, parent, group, threads)
+        row = self._launched_in(rank_trace, begins, ends, parent, group, threads)
         label = source.names.numbers([classify(t).label or t for t in gpu.texts["name"]])
         tree, kernel_node = _leaves(
             tree, node[n:], row, label[gpu["name"]], source.names.number(_UNKNOWN)
@@ -224,7 +226,7 @@ class Stacks:
 
     def _launched_in(
         self,
-        member: int,
+        rank_trace: int,
         start: IntArray,
         end: IntArray,
         parent: IntArray,
@@ -232,7 +234,7 @@ class Stacks:
         threads: list[tuple[int, int]],
     ) -> IntArray:
         """Row of the innermost interval open at the launch of each GPU operation; -1 for none."""
-        source = self._timeline.sources[member]
+        source = self._timeline.sources[rank_trace]
         gpu = source.read("gpu_op", *_LINK, "end_ns", "name")
         api = source.read("api_call", *_CALL)
         api = api.take(api.equals("api", "runtime", "driver"))
@@ -261,16 +263,20 @@ class Stacks:
             found[linked[mine[hit]]] = order[inner[hit]]
         return found
 
-    def _title(self, member: int, process_id: int, thread_id: int) -> str:
+    def _title(self, rank_trace: int, process_id: int, thread_id: int) -> str:
         for track in self._timeline.tracks:
-            if (track.member, track.process_id, track.thread_id) == (member, process_id, thread_id):
+            if (track.rank_trace, track.process_id, track.thread_id) == (
+                rank_trace,
+                process_id,
+                thread_id,
+            ):
                 return self._timeline.group_of(track)
         return f"Thread {thread_id}"
 
     # --- samples ---------------------------------------------------------------------------------
 
-    def _sampled(self, member: int, begin: int, end: int) -> tuple[Tree, AnyArray, AnyArray]:
-        source = self._timeline.sources[member]
+    def _sampled(self, rank_trace: int, begin: int, end: int) -> tuple[Tree, AnyArray, AnyArray]:
+        source = self._timeline.sources[rank_trace]
         frames = source.read("stack_frame", "stack_id", "depth", "function")
         samples = source.read("cpu_sample", "time_ns", "process_id", "thread_id", "stack_id")
         at = samples["time_ns"] + source.offset_ns

@@ -40,11 +40,11 @@ Ints = npt.NDArray[np.integer]
 
 def identity(trace: Trace) -> str:
     """What the stored tracks of a trace depend on: its tables, and what makes tracks of them."""
-    told = [stepscope.__version__, str(REVISION), *classes.CLASSES]
+    facts = [stepscope.__version__, str(REVISION), *classes.CLASSES]
     for file in sorted(trace.folder.glob("*.parquet")):
         stat = file.stat()
-        told.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
-    digest = hashlib.blake2b("\n".join(told).encode(), digest_size=16)
+        facts.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
+    digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
     digest.update((trace.folder / "meta.json").read_bytes())
     return digest.hexdigest()
 
@@ -55,7 +55,7 @@ class StoredSlices(Slices):
     Args:
         file: the file.
         key: begin of the names of its arrays.
-        told: what the writer said.
+        facts: what the writer said.
         offset: what is added to stored times, ns.
         number: gives the numbers of names from those in the file.
     """
@@ -66,7 +66,7 @@ class StoredSlices(Slices):
         self,
         file: ArrayFile,
         key: str,
-        told: dict[str, Any],
+        facts: dict[str, Any],
         offset: int,
         number: Callable[[Ints], IntArray],
     ) -> None:
@@ -83,7 +83,7 @@ class StoredSlices(Slices):
             for name in ("table", "index", "covered", "dominant", "count", "long")
         }
         parts["table"] = parts["table"].reshape(-1, 6)
-        object.__setattr__(self, "_told", (file, key, told, offset))
+        object.__setattr__(self, "_told", (file, key, facts, offset))
         object.__setattr__(self, "_levels", Levels(**parts))
         object.__setattr__(self, "_number", number)
 
@@ -114,10 +114,10 @@ class StoredSlices(Slices):
 
     def at_depth(self, depth: int) -> IntArray:
         """Rows of one depth, ascending."""
-        file, key, told, _ = self._parts
+        file, key, facts, _ = self._parts
         if f"{key}.rows" not in file:
             return np.arange(len(self))
-        return file[f"{key}.rows"][told["depths"][depth] : told["depths"][depth + 1]]
+        return file[f"{key}.rows"][facts["depths"][depth] : facts["depths"][depth + 1]]
 
     def window(self, begin: int, bucket: int, columns: int) -> Iterator[tuple[IntArray, Columns]]:
         """Of each depth: rows of its slices that take a column or more, and the columns."""
@@ -196,11 +196,11 @@ class StoredSlices(Slices):
 
     def _rows_between(self, depth: int, begin: int, end: int) -> IntArray:
         """Rows of one depth that overlap a window or begin in it."""
-        file, key, told, _ = self._parts
+        file, key, facts, _ = self._parts
         if f"{key}.rows" not in file:
             high = int(np.searchsorted(self.start, end, side="left"))
-            low = int(np.searchsorted(self.end, begin, side="left")) if told["tidy"] else 0
-            if not told["tidy"]:
+            low = int(np.searchsorted(self.end, begin, side="left")) if facts["tidy"] else 0
+            if not facts["tidy"]:
                 rows = np.arange(low, max(low, high))
                 return rows[(self.end[rows] > begin) | (self.start[rows] >= begin)]
             while low < high and self.end[low] == begin and self.start[low] < begin:
@@ -251,8 +251,8 @@ class StoredSlices(Slices):
 
     def row_of(self, id_: int) -> int:
         """The row with an ``id``; -1 where there is none."""
-        file, key, told, _ = self._parts
-        if told["ascending"]:
+        file, key, facts, _ = self._parts
+        if facts["ascending"]:
             at = bisect_left(range(len(self)), id_, key=lambda i: self.id[i])
             return at if at < len(self) and self.id[at] == id_ else -1
         order = file[f"{key}.id.order"]
@@ -279,43 +279,43 @@ class Stored:
     @property
     def long(self) -> dict[int, list[str]]:
         """Full names by the number of the text that is drawn."""
-        return {int(number): texts for number, texts in self.file.says["long"].items()}
+        return {int(number): texts for number, texts in self.file.header["long"].items()}
 
-    def tracks(self, member: int, rank: int, offset: int, base: int) -> Iterator[Track]:
+    def tracks(self, rank_trace: int, rank: int, offset: int, base: int) -> Iterator[Track]:
         """The tracks; ids are given later.
 
         Args:
-            member: number of the trace.
+            rank_trace: number of the trace.
             rank: its rank.
             offset: what is added to times, ns.
             base: number of the first name of the file.
         """
-        for number, told in enumerate(self.file.says["tracks"]):
+        for number, facts in enumerate(self.file.header["tracks"]):
             yield Track(
                 0,
-                told["title"],
-                told["table"],
-                f"{rank}/{told['path']}",
-                member,
+                facts["title"],
+                facts["table"],
+                f"{rank}/{facts['path']}",
+                rank_trace,
                 rank,
-                build=partial(self._content, number, told, offset, base),
-                kind=told["kind"],
-                process_id=told["process_id"],
-                device=told["device"],
-                stream=told["stream"],
-                thread_id=told["thread_id"],
-                unit=told["unit"],
+                build=partial(self._content, number, facts, offset, base),
+                kind=facts["kind"],
+                process_id=facts["process_id"],
+                device=facts["device"],
+                stream=facts["stream"],
+                thread_id=facts["thread_id"],
+                unit=facts["unit"],
             )
 
     def _content(
-        self, number: int, told: dict[str, Any], offset: int, base: int
+        self, number: int, facts: dict[str, Any], offset: int, base: int
     ) -> Slices | Samples:
-        if told["kind"] == "counter":
+        if facts["kind"] == "counter":
             time = self.file[f"{number}.time"]
-            low, high = (float("nan") if v is None else float(v) for v in told["limits"])
+            low, high = (float("nan") if v is None else float(v) for v in facts["limits"])
             times = time + offset if offset else time
             return Samples(times, self.file[f"{number}.value"], (low, high))
-        return StoredSlices(self.file, str(number), told, offset, partial(_moved, base))
+        return StoredSlices(self.file, str(number), facts, offset, partial(_moved, base))
 
     def call_of(self, op: int) -> int:
         """``api_call.id`` of what launched a ``gpu_op``; -1 where unknown."""
@@ -332,12 +332,12 @@ class Stored:
     @property
     def threads(self) -> dict[tuple[int, int], str]:
         """Names of threads by process and thread."""
-        return {(process, thread): name for process, thread, name in self.file.says["threads"]}
+        return {(process, thread): name for process, thread, name in self.file.header["threads"]}
 
     @property
     def devices(self) -> dict[int, str]:
         """Names of devices."""
-        return dict(self.file.says["devices"])
+        return dict(self.file.header["devices"])
 
 
 def _positions(base: int, ascending: Ints, first: int, stop: int) -> slice:

@@ -64,7 +64,7 @@ def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work
     with ArrayWriter(path) as writer:
         for number, device in enumerate(devices):
             writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
-        end = work.families["end_ns"]
+        end = work.categories["end_ns"]
         writer.add("start", end - work.ns, "<i8")
         writer.add("ns", work.ns, _unsigned(work.ns))
         writer.add("steady", work.steady.chosen.view(np.uint8), "|u1")
@@ -75,11 +75,11 @@ def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work
             writer.add(f"{by}.order", grouping.order, _unsigned(grouping.order))
             lines = b"\n".join(msgspec.json.encode(names) for names in grouping.names)
             writer.add(f"{by}.names", np.frombuffer(lines, np.uint8), "|u1")
-        told = [
+        facts = [
             {"rank": d.rank, "first": d.first, "last": d.last, "operations": d.operations}
             for d in devices
         ]
-        writer.close({"identity": identity, "revision": REVISION, "devices": told})
+        writer.close({"identity": identity, "revision": REVISION, "devices": facts})
 
 
 class StoredTables:
@@ -100,8 +100,8 @@ class StoredTables:
     def devices(self) -> list[DeviceSteps]:
         """The explained devices."""
         return [
-            DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **told)
-            for number, told in enumerate(self.file.says["devices"])
+            DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **facts)
+            for number, facts in enumerate(self.file.header["devices"])
         ]
 
     def work(self, late: IntArray, steady: Window) -> Work:

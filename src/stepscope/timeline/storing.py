@@ -47,31 +47,31 @@ def store_tracks(
     source = Source(0, 0, read, 0, names)
     total = max(1, sum(trace.meta.rows.values()))
     with ArrayWriter(path) as writer:
-        says: dict[str, Any] = {"identity": identity, "tracks": []}
+        header: dict[str, Any] = {"identity": identity, "tracks": []}
         done = 0
         for part in (device_tracks, counter_tracks, thread_tracks):
             for track in part(source):
-                told = write_track(writer, track, len(says["tracks"]))
-                says["tracks"].append(told)
-                done += told["rows"]
+                facts = write_track(writer, track, len(header["tracks"]))
+                header["tracks"].append(facts)
+                done += facts["rows"]
                 progress(min(1.0, done / (total + trace.rows("gpu_op"))))  # drawn twice: as busy
             frames.clear()
         write_links(writer, _calls(read))
         frames.clear()
         write_texts(writer, "names", names.texts)
-        says["long"] = {number: texts for number, texts in names.long.items() if texts}
+        header["long"] = {number: texts for number, texts in names.long.items() if texts}
         threads = read("thread", "process_id", "thread_id", "name")
         devices = read("device", "device", "name")
-        says["threads"] = [
+        header["threads"] = [
             [int(p), int(t), threads.text("name", row)]
             for row, (p, t) in enumerate(
                 zip(threads["process_id"], threads["thread_id"], strict=True)
             )
         ]
-        says["devices"] = [
+        header["devices"] = [
             [int(device), devices.text("name", row)] for row, device in enumerate(devices["device"])
         ]
-        writer.close(says)
+        writer.close(header)
     progress(1.0)
 
 

@@ -1,6 +1,6 @@
-"""GPU time of a window by kernel, operator, range, module, source line or family.
+"""GPU time of a window by kernel, operator, range, module, source line or category.
 
-The rows are those of ``kernel_family``, from which ``stepscope kernels`` and ``operators`` are
+The rows are those of ``kernel_category``, from which ``stepscope kernels`` and ``operators`` are
 made, so the figures of the steady steps are theirs. What a question costs is one pass over the
 columns: sorting by group and length is done once a grouping, not once a window.
 """
@@ -18,13 +18,13 @@ from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
 GROUPINGS: Final[dict[str, tuple[str, ...]]] = {
-    "kernel": ("kernel", "family", "math"),
+    "kernel": ("kernel", "category", "math"),
     "operator": ("operator", "phase"),
     "inner": ("operator", "phase"),
     "range": ("range", "phase"),
     "module": ("module", "phase"),
     "source": ("source", "phase"),
-    "family": ("family", "phase"),
+    "category": ("category", "phase"),
 }
 """What a table groups by -> the columns that name a row, the first one above all."""
 
@@ -73,13 +73,13 @@ class Work:
     """All GPU operations of a job, ready to be grouped.
 
     Args:
-        families: rows of ``kernel_family``, device by device.
+        categories: rows of ``kernel_category``, device by device.
         start_ns: begin of each on the job's clock, ns.
         steady: the steady steps: wall time, steps, begin and end as in :class:`Window`.
     """
 
-    def __init__(self, families: Frame, start_ns: IntArray, steady: Window) -> None:
-        self.families = families
+    def __init__(self, categories: Frame, start_ns: IntArray, steady: Window) -> None:
+        self.categories = categories
         self.start_ns = start_ns
         self.steady = steady
         self._groupings: dict[str, Grouping] = {}
@@ -87,18 +87,18 @@ class Work:
     @cached_property
     def ns(self) -> IntArray:
         """Length of each operation."""
-        found: IntArray = self.families["end_ns"] - self.families["start_ns"]
+        found: IntArray = self.categories["end_ns"] - self.categories["start_ns"]
         return found
 
     @property
     def ids(self) -> IntArray:
         """``gpu_op.id`` of each operation."""
-        return self.families["gpu_op_id"]
+        return self.categories["gpu_op_id"]
 
     def kernel_names(self, rows: IntArray) -> list[str]:
         """Names of the kernels of some operations, as the page shows them."""
-        texts = self.families.texts["kernel"]
-        codes = self.families["kernel"][rows].tolist()
+        texts = self.categories.texts["kernel"]
+        codes = self.categories["kernel"][rows].tolist()
         return [texts[code][:LONGEST_NAME] if code >= 0 else NOTHING for code in codes]
 
     def grouping(self, by: str) -> Grouping:
@@ -114,9 +114,9 @@ class Work:
         return self._groupings[by]
 
     def grouped(self, by: str) -> Grouping:
-        """The same, made anew and not kept."""
+        """The same, made again and not kept."""
         columns = [self._column(by, name) for name in GROUPINGS[by]]
-        key = np.zeros(len(self.families), np.int64)
+        key = np.zeros(len(self.categories), np.int64)
         for codes, texts in columns:
             key = key * (len(texts) + 1) + codes + 1
         distinct, code = _factored(key)
@@ -137,7 +137,7 @@ class Work:
 
     def _column(self, by: str, name: str) -> tuple[IntArray, list[str]]:
         """Codes and texts of one key column; equal texts share a code."""
-        frame = self.families
+        frame = self.categories
         if by != "operator" or name != "operator":
             return frame[name].astype(np.int64), frame.texts[name]
         # as stepscope operators: the outermost operator, else the range of one

@@ -53,7 +53,7 @@ def state_tracks(source: Source) -> Iterator[Track]:
                 _TITLES[table],
                 table,
                 f"{source.rank}/{process_id}/{thread_id}/{_TITLES[table]}",
-                source.member,
+                source.rank_trace,
                 source.rank,
                 build=partial(builds[table], source, rows),
                 process_id=process_id,

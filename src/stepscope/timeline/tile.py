@@ -118,13 +118,13 @@ class Tile:
         )
 
     def _row(self, track: Track, depth: int, **arrays: tuple[str, AnyArray | IntArray]) -> None:
-        told: dict[str, list[str | int]] = {}
+        facts: dict[str, list[str | int]] = {}
         for name, (kind, values) in arrays.items():
             data = np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()
-            told[name] = [kind, self._size, len(values)]
+            facts[name] = [kind, self._size, len(values)]
             self._parts.append(data + b"\0" * (-len(data) % 8))
             self._size += len(self._parts[-1])
-        self.rows.append({"track": track.id, "depth": depth, "arrays": told})
+        self.rows.append({"track": track.id, "depth": depth, "arrays": facts})
 
     def encoded(self) -> bytes:
         """The tile as bytes."""

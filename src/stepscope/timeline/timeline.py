@@ -14,7 +14,7 @@ from stepscope.timeline.stored import Stored
 from stepscope.timeline.tile import MOST_COLUMNS, Window, tile
 from stepscope.timeline.track import Names, Slices, Track
 from stepscope.trace.errors import UsageError
-from stepscope.trace.trace import Member
+from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
@@ -28,7 +28,7 @@ class Timeline:
     Tracks are built when they are first shown and then kept. May be asked by several threads.
 
     Args:
-        members: the traces, by rank.
+        rank_traces: the traces, by rank.
         offsets_ns: what is added to the times of each to be on the job's clock, ns.
         explained: gives the explained devices; asked only by tracks that need them.
         stored: stored tracks of each trace; None where there are none.
@@ -39,14 +39,14 @@ class Timeline:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        rank_traces: Sequence[RankTrace],
         offsets_ns: Sequence[int],
         explained: Explained,
         stored: Sequence[Stored | None] | None = None,
     ) -> None:
-        self.members = list(members)
+        self.rank_traces = list(rank_traces)
         self.offsets_ns = list(offsets_ns)
-        self.stored = list(stored) if stored is not None else [None] * len(self.members)
+        self.stored = list(stored) if stored is not None else [None] * len(self.rank_traces)
         kept = [one for one in self.stored if one is not None]
         self.names = Names([one.texts for one in kept])
         self._bases = {
@@ -58,13 +58,13 @@ class Timeline:
         self.explained: ExplainedTracks | None = None
         self._explained = explained
         self.sources = [
-            Source(i, member.rank, member.trace.frame, offset, self.names)
-            for i, (member, offset) in enumerate(zip(members, offsets_ns, strict=True))
+            Source(i, rank_trace.rank, rank_trace.trace.frame, offset, self.names)
+            for i, (rank_trace, offset) in enumerate(zip(rank_traces, offsets_ns, strict=True))
         ]
         self.tracks = [track for source in self.sources for track in self._of(source)]
         for number, track in enumerate(self.tracks):
             track.id = number
-        metas = [member.trace.meta for member in members]
+        metas = [rank_trace.trace.meta for rank_trace in rank_traces]
         pairs = list(zip(metas, self.offsets_ns, strict=True))
         self.begin_ns = min(meta.window_start_ns + offset for meta, offset in pairs)
         self.end_ns = max(meta.window_end_ns + offset for meta, offset in pairs)
@@ -81,7 +81,7 @@ class Timeline:
                         title,
                         "step" if title == "Steps" else "idle_gap",
                         stem + title,
-                        track.member,
+                        track.rank_trace,
                         track.rank,
                         build=partial(build, track, stem + title),
                         process_id=track.process_id,
@@ -92,10 +92,10 @@ class Timeline:
 
     def _plain(self, source: Source) -> Iterator[Track]:
         """Tracks of one trace that need no explanation."""
-        stored = self.stored[source.member]
+        stored = self.stored[source.rank_trace]
         if stored is not None:
             offset, base = source.offset_ns, self._bases[id(stored)]
-            yield from stored.tracks(source.member, source.rank, offset, base)
+            yield from stored.tracks(source.rank_trace, source.rank, offset, base)
             return
         # what reads tables is loaded only where nothing is stored
         from stepscope.timeline.build import counter_tracks, device_tracks, thread_tracks
@@ -111,10 +111,10 @@ class Timeline:
             InputError: a trace holds no GPU work.
             UsageError: it is of no device that was explained.
         """
-        member = self.members[track.member]
+        rank_trace = self.rank_traces[track.rank_trace]
         for other, found in self._explained():
-            same = (found.lane.process_id, found.lane.device) == (track.process_id, track.device)
-            if other is member and same:
+            same = (found.gpu.process_id, found.gpu.device) == (track.process_id, track.device)
+            if other is rank_trace and same:
                 return found
         raise UsageError(f"{track.path} is of no device that was explained")
 
@@ -132,13 +132,13 @@ class Timeline:
         return Gap(values[0], bool(values[1]), *values[2:])
 
     def _steps(self, busy: Track, path: str) -> Slices:
-        offset = self.offsets_ns[busy.member]
+        offset = self.offsets_ns[busy.rank_trace]
         if self.explained is not None:
             return self.explained.slices(path, offset, self.names)
         return steps_of(self.explanation(busy), offset, self.names)
 
     def _idle(self, busy: Track, path: str) -> Slices:
-        offset = self.offsets_ns[busy.member]
+        offset = self.offsets_ns[busy.rank_trace]
         if self.explained is not None:
             return self.explained.slices(path, offset, self.names)
         return idle_of(self.explanation(busy), offset, self.names)
@@ -195,17 +195,17 @@ class Timeline:
             "causes": colours.cause_colours(),
             "members": [
                 {
-                    "rank": member.rank,
-                    "path": str(member.trace.path.name),
-                    "source": member.trace.meta.source,
-                    "host": member.trace.meta.hostname,
+                    "rank": rank_trace.rank,
+                    "path": str(rank_trace.trace.path.name),
+                    "source": rank_trace.trace.meta.source,
+                    "host": rank_trace.trace.meta.hostname,
                     "offset": offset,
-                    "absent": [
+                    "missing": [
                         {"table": a.table, "reason": a.reason, "flag": a.flag}
-                        for a in member.trace.meta.absent
+                        for a in rank_trace.trace.meta.missing
                     ],
                 }
-                for member, offset in zip(self.members, self.offsets_ns, strict=True)
+                for rank_trace, offset in zip(self.rank_traces, self.offsets_ns, strict=True)
             ],
             "tracks": [
                 {
@@ -227,40 +227,42 @@ class Timeline:
 
     def group_of(self, track: Track) -> str:
         """Title of the group that a track stands in."""
-        member = self.members[track.member]
-        rank = f"Rank {member.rank} · " if len(self.members) > 1 else ""
+        rank_trace = self.rank_traces[track.rank_trace]
+        rank = f"Rank {rank_trace.rank} · " if len(self.rank_traces) > 1 else ""
         if track.thread_id >= 0:
-            known = self._thread_names(track.member).get((track.process_id, track.thread_id), "")
+            known = self._thread_names(track.rank_trace).get(
+                (track.process_id, track.thread_id), ""
+            )
             main = " · main" if track.thread_id == track.process_id else ""
             return f"{rank}Thread {track.thread_id}{f' · {known}' if known else ''}{main}"
         if track.device < 0:
             return f"{rank}CPU counters"
-        name = self._device_names(track.member).get(track.device, "")
-        several = self._processes[track.member] > 1
+        name = self._device_names(track.rank_trace).get(track.device, "")
+        several = self._processes[track.rank_trace] > 1
         process = f" · process {track.process_id}" if several and track.process_id >= 0 else ""
         return f"{rank}GPU {track.device}{f' · {name}' if name else ''}{process}"
 
     @cached_property
     def _processes(self) -> list[int]:
         """Number of processes of each trace."""
-        found: list[set[int]] = [set() for _ in self.members]
+        found: list[set[int]] = [set() for _ in self.rank_traces]
         for track in self.tracks:
-            found[track.member].add(track.process_id)
+            found[track.rank_trace].add(track.process_id)
         return [len(processes - {-1}) for processes in found]
 
     @cache  # noqa: B019 - lives as long as the session
-    def _thread_names(self, member: int) -> dict[tuple[int, int], str]:
-        if (stored := self.stored[member]) is not None:
+    def _thread_names(self, rank_trace: int) -> dict[tuple[int, int], str]:
+        if (stored := self.stored[rank_trace]) is not None:
             return stored.threads
-        frame = self.sources[member].read("thread", "process_id", "thread_id", "name")
+        frame = self.sources[rank_trace].read("thread", "process_id", "thread_id", "name")
         return {
             (int(frame["process_id"][row]), int(frame["thread_id"][row])): frame.text("name", row)
             for row in range(len(frame))
         }
 
     @cache  # noqa: B019
-    def _device_names(self, member: int) -> dict[int, str]:
-        if (stored := self.stored[member]) is not None:
+    def _device_names(self, rank_trace: int) -> dict[int, str]:
+        if (stored := self.stored[rank_trace]) is not None:
             return stored.devices
-        frame = self.sources[member].read("device", "device", "name")
+        frame = self.sources[rank_trace].read("device", "device", "name")
         return {int(frame["device"][row]): frame.text("name", row) for row in range(len(frame))}

@@ -263,7 +263,7 @@ class Track:
         table: table that its rows come from.
         kind: ``slices`` or ``counter``.
         path: stable name, by which views remember it.
-        member: number of the trace.
+        rank_trace: number of the trace.
         rank: rank of its trace or process.
         process_id: process; -1 where it has none.
         device: device; -1 for host tracks.
@@ -278,7 +278,7 @@ class Track:
     title: str
     table: str
     path: str
-    member: int
+    rank_trace: int
     rank: int
     build: Callable[[], Slices | Samples]
     kind: str = "slices"

@@ -34,7 +34,8 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
         own = [
             t
             for t in timeline.tracks
-            if (t.member, t.process_id, t.device) == (busy.member, busy.process_id, busy.device)
+            if (t.rank_trace, t.process_id, t.device)
+            == (busy.rank_trace, busy.process_id, busy.device)
         ]
         parts = _by_class(timeline.track(busy.id).slices, begin, end)
         streams = [timeline.track(t.id).slices for t in own if t.stream >= 0]
@@ -50,7 +51,7 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
                 "busy": parts,
                 "idle": max(0, end - begin - total),
                 "idle_by_cause": idle,
-                "families": _sum([_by_class(s, begin, end) for s in streams]),
+                "categories": _sum([_by_class(s, begin, end) for s in streams]),
                 "kernels": _top(timeline, [t for t in own if t.stream >= 0], begin, end),
             }
         )

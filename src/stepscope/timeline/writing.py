@@ -70,16 +70,16 @@ def write_texts(writer: ArrayWriter, key: str, texts: Sequence[str]) -> None:
 def write_track(writer: ArrayWriter, track: Track, number: int) -> dict[str, Any]:
     """Store a track; returns what is told about it."""
     content = track.build()
-    told: dict[str, Any] = {name: getattr(track, name) for name in _KEPT}
-    told["path"] = track.path.partition("/")[2]  # without the rank, which the job decides
-    told["rows"] = len(content)
+    facts: dict[str, Any] = {name: getattr(track, name) for name in _KEPT}
+    facts["path"] = track.path.partition("/")[2]  # without the rank, which the job decides
+    facts["rows"] = len(content)
     if isinstance(content, Samples):
         writer.add(f"{number}.time", np.asarray(content.time, np.int64))
         writer.add(f"{number}.value", np.asarray(content.value, np.float64))
-        told["limits"] = [None if np.isnan(v) else v for v in content.limits]
+        facts["limits"] = [None if np.isnan(v) else v for v in content.limits]
     else:
-        told |= write_slices(writer, str(number), content)
-    return told
+        facts |= write_slices(writer, str(number), content)
+    return facts
 
 
 def write_links(writer: ArrayWriter, call_of_op: IntArray) -> None:

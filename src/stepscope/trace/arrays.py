@@ -89,13 +89,13 @@ class ArrayWriter:
             raise ValueError(f"{name} cannot be stored as {kind}")
         self._index[name] = [kind, begin, count, check]
 
-    def close(self, says: Mapping[str, Any]) -> None:
+    def close(self, header: Mapping[str, Any]) -> None:
         """Finish the file and put it in place.
 
         Args:
-            says: what readers are told, anything that JSON can hold.
+            header: what readers are told, anything that JSON can hold.
         """
-        index = json.dumps({"says": says, "arrays": self._index}).encode()
+        index = json.dumps({"says": header, "arrays": self._index}).encode()
         self._file.write(index + _TAIL.pack(len(index), zlib.crc32(index), _MAGIC))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -137,7 +137,7 @@ class ArrayFile:
         if zlib.crc32(text) != check:
             raise NotWholeError(f"{path} has a damaged index")
         index = json.loads(text)
-        self.says: dict[str, Any] = index["says"]
+        self.header: dict[str, Any] = index["says"]
         self._arrays: dict[str, tuple[str, int, int, int]] = {}
         for name, (kind, at, count, of) in index["arrays"].items():
             if kind not in _KINDS or at < 0 or at + np.dtype(kind).itemsize * count > begin:
@@ -149,16 +149,16 @@ class ArrayFile:
                 raise NotWholeError(f"{path} is damaged")
             self._checked.update(self._arrays)
 
-    def expect(self, **says: Any) -> ArrayFile:
+    def expect(self, **header: Any) -> ArrayFile:
         """The file itself, once it is clear that it is about the right thing.
 
         Args:
-            says: what it must say.
+            header: what it must say.
 
         Raises:
             NotWholeError: it says something else.
         """
-        if any(self.says.get(name) != value for name, value in says.items()):
+        if any(self.header.get(name) != value for name, value in header.items()):
             raise NotWholeError(f"{self.path} is of something else, or of another version")
         return self
 
@@ -191,7 +191,7 @@ class ArrayFile:
                 self.path.unlink(missing_ok=True)
                 raise StorageError(
                     f"{self.path} was damaged and has been removed; do the same again, which "
-                    "makes it anew"
+                    "makes it again"
                 )
             self._checked.add(name)
         return place

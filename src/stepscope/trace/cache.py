@@ -4,7 +4,7 @@ An entry is a finished trace folder ``KEY.stepscope``. It is written under a tem
 renamed into place, so a reader sees a whole entry or none; when two processes import the same
 file at once, the second finds the first's entry in place and drops its own. Readers and writers
 hold a shared lock on their folder; only folders that nobody holds are removed, so what a killed
-process left behind is found by its free lock. An entry that is damaged is made anew: as a whole
+process left behind is found by its free lock. An entry that is damaged is made again: as a whole
 when it is opened, or file by file in place when a table turns out not to match its checksum.
 """
 
@@ -144,7 +144,7 @@ class Cache:
         return entry
 
     def renew(self, path: Path, importer: str, build: Callable[[Path, str], None]) -> None:
-        """Make the files of an entry anew in place, because one of them is damaged.
+        """Make the files of an entry again in place, because one of them is damaged.
 
         The same input gives the same tables, so whoever reads the entry meanwhile may go on.
 

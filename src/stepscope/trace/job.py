@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stepscope.trace.one_job import apart_says, claimed_rank, refuse_unrelated
-from stepscope.trace.trace import Member, Trace
+from stepscope.trace.one_job import apart_message, claimed_rank, refuse_unrelated
+from stepscope.trace.trace import RankTrace, Trace
 
 BY_ORDER = "order of the paths"
 """Source of a rank that nothing but the order of the captures tells."""
@@ -15,12 +15,12 @@ class Assembled(NamedTuple):
     """The traces that were captured together.
 
     Attributes:
-        members: the ranks, in order.
-        remarks: what was assumed when they were assigned, in sentences.
+        rank_traces: the ranks, in order.
+        warnings: what was assumed when they were assigned, in sentences.
     """
 
-    members: list[Member]
-    remarks: list[str]
+    rank_traces: list[RankTrace]
+    warnings: list[str]
 
 
 def assemble(traces: list[Trace], *, apart: bool = False) -> Assembled:
@@ -41,7 +41,9 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Assembled:
         refuse_unrelated(traces)
     if len(traces) == 1:
         meta = traces[0].meta
-        return Assembled([Member(traces[0], meta.rank or 0, meta.rank_source or "only trace")], [])
+        return Assembled(
+            [RankTrace(traces[0], meta.rank or 0, meta.rank_source or "only trace")], []
+        )
     claims = [claimed_rank(trace) for trace in traces]
     ranks = [rank for rank, _ in claims]
     if None in ranks or len(set(ranks)) < len(ranks):
@@ -50,21 +52,23 @@ def assemble(traces: list[Trace], *, apart: bool = False) -> Assembled:
             if None not in ranks
             else "not every trace says its rank"
         )
-        members = [Member(t, i, BY_ORDER) for i, t in enumerate(traces)]
-        return Assembled(members, [f"ranks are numbered in the order of the paths, because {why}"])
-    members = [
-        Member(trace, rank or 0, source)
+        rank_traces = [RankTrace(t, i, BY_ORDER) for i, t in enumerate(traces)]
+        return Assembled(
+            rank_traces, [f"ranks are numbered in the order of the paths, because {why}"]
+        )
+    rank_traces = [
+        RankTrace(trace, rank or 0, source)
         for trace, (rank, source) in zip(traces, claims, strict=True)
     ]
-    members.sort(key=lambda member: member.rank)
-    sources = sorted({member.rank_source for member in members})
-    remarks = [f"ranks are taken from {' and '.join(sources)}"]
-    remarks += apart_says(traces)
+    rank_traces.sort(key=lambda rank_trace: rank_trace.rank)
+    sources = sorted({rank_trace.rank_source for rank_trace in rank_traces})
+    warnings = [f"ranks are taken from {' and '.join(sources)}"]
+    warnings += apart_message(traces)
     worlds = {trace.meta.world_size for trace in traces if trace.meta.world_size}
     if worlds and max(worlds) > len(traces):
-        missing = sorted(set(range(max(worlds))) - {member.rank for member in members})
-        remarks.append(f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}")
-    return Assembled(members, remarks)
+        missing = sorted(set(range(max(worlds))) - {rank_trace.rank for rank_trace in rank_traces})
+        warnings.append(f"{len(missing)} of {max(worlds)} ranks are missing: {_listed(missing)}")
+    return Assembled(rank_traces, warnings)
 
 
 def _listed(numbers: list[int]) -> str:

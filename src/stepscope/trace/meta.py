@@ -9,7 +9,7 @@ from stepscope.trace.problems import Problem
 from stepscope.trace.schema import SCHEMA_VERSION
 
 
-class Absent(msgspec.Struct, frozen=True):
+class MissingTable(msgspec.Struct, frozen=True):
     """A canonical table that the source does not hold.
 
     Attributes:
@@ -44,7 +44,7 @@ class Meta(msgspec.Struct, kw_only=True):
         capture_options: what the capture recorded, e.g. ``{"with_stack": "1"}``.
         environment: driver and library versions, e.g. ``{"cuda_driver": "13000"}``.
         rows: number of rows of every table present.
-        absent: tables the source does not hold, and how to get them.
+        missing: tables the source does not hold, and how to get them.
         problems: counted import problems.
         files: what the file of each table was when it was written; None in what earlier versions
             stored, where damage is not noticed.
@@ -66,6 +66,6 @@ class Meta(msgspec.Struct, kw_only=True):
     capture_options: dict[str, str] = msgspec.field(default_factory=dict)
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-    absent: list[Absent] = msgspec.field(default_factory=list)
+    missing: list[MissingTable] = msgspec.field(default_factory=list)
     problems: list[Problem] = msgspec.field(default_factory=list)
     files: dict[str, StoredFile] | None = None

@@ -179,8 +179,8 @@ class Notes:
         try:
             found: _File = from_json(data, _File)
         except JsonError as error:
-            said = f"{path} holds no notes that can be read: {error}; move it away"
-            raise InputError(said) from error
+            metadata = f"{path} holds no notes that can be read: {error}; move it away"
+            raise InputError(metadata) from error
         if found.schema != SCHEMA:
             raise InputError(
                 f"{path} is of another version ({found.schema[:40]!r}); use the Stepscope that "

@@ -94,7 +94,7 @@ def _apart(traces: Sequence[Trace]) -> tuple[int, Trace, Trace] | None:
     return (apart_ns, first[2], last[2]) if apart_ns > APART_NS else None
 
 
-def apart_says(traces: Sequence[Trace]) -> list[str]:
+def apart_message(traces: Sequence[Trace]) -> list[str]:
     """What to remark where ranks that were taken for one job are of another moment."""
     found = _apart(traces)
     if found is None:

@@ -25,14 +25,14 @@ class ProblemKind:
         id: stable public id.
         severity: ``info`` (nothing lost), ``notice`` (worth knowing), ``data_loss`` (rows are
             missing or were dropped), ``error`` (results of the scope cannot be trusted).
-        says: what it means, in one sentence.
-        do: what the user can do about it.
+        message: what it means, in one sentence.
+        remedy: what the user can do about it.
     """
 
     id: str
     severity: Severity
-    says: str
-    do: str
+    message: str
+    remedy: str
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,8 +43,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         severity: see :class:`ProblemKind`.
         count: how many rows or events are affected.
         scope: the canonical tables affected.
-        says: what happened; ``detail`` adds the first instance.
-        do: what to do about it.
+        message: what happened; ``detail`` adds the first instance.
+        remedy: what to do about it.
         detail: the first concrete instance, empty where there is none.
     """
 
@@ -52,8 +52,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     severity: Severity
     count: int
     scope: list[str]
-    says: str
-    do: str
+    message: str
+    remedy: str
     detail: str = ""
 
 
@@ -284,8 +284,8 @@ class ProblemLog:
                 severity=DECLARED[kind].severity,
                 count=count,
                 scope=sorted(self._scopes[kind]),
-                says=DECLARED[kind].says,
-                do=DECLARED[kind].do,
+                message=DECLARED[kind].message,
+                remedy=DECLARED[kind].remedy,
                 detail=self._details.get(kind, ""),
             )
             for kind, count in self._counts.items()

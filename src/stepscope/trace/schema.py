@@ -340,7 +340,7 @@ TABLES: dict[str, Table] = {
         ),
         Table(
             "gil",
-            "One interval in which a thread held or waited for Python's global lock.",
+            "One interval in which a thread held or waited for the GIL.",
             (_ID, _PROCESS, _THREAD, _START, _END, _must("state", "text", "holding or waiting")),
         ),
         Table(
@@ -469,7 +469,7 @@ TABLES: dict[str, Table] = {
                 _may("physical_id", "int32", "index in the machine"),
                 _may("name", "text", "product name"),
                 _may("uuid", "text", "unique id"),
-                _may("sm_count", "int32", "streaming multiprocessors"),
+                _may("sm_count", "int32", "streaming SMs"),
                 _may("compute_major", "int32", "compute capability, major"),
                 _may("compute_minor", "int32", "compute capability, minor"),
                 _may("memory_bytes", "int64", "device memory, bytes"),

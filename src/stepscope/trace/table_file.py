@@ -49,7 +49,7 @@ class TableFile:
         self._writer: pq.ParquetWriter | None = _parquet_writer(spec, self.path)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows; ``id`` is numbered anew."""
+        """Append rows; ``id`` is numbered again."""
         if self.spec.sort is not None:
             key = batch.column(self.spec.sort).to_numpy(zero_copy_only=False)
             if key[0] < self._last or bool((key[1:] < key[:-1]).any()):
@@ -142,7 +142,7 @@ def _all_sorted(file: pq.ParquetFile, spec: Table, order: IntArray) -> pa.Table:
     taken = pa.array(order)
     for name in schema.names:
         if name == "id":
-            columns[name] = taken  # any numbers: rows are numbered anew when written
+            columns[name] = taken  # any numbers: rows are numbered again when written
             continue
         column = file.read([name], use_threads=False).unify_dictionaries().column(0)
         if column.null_count < len(column):

@@ -28,7 +28,7 @@ class Trace:
     Args:
         folder: a ``NAME.stepscope`` directory.
         path: the file that the user named, for messages; defaults to ``folder``.
-        renew: makes the folder's files anew from that file, where that is possible: damage is then
+        renew: makes the folder's files again from that file, where that is possible: damage is then
             repaired without a word.
 
     Raises:
@@ -62,7 +62,7 @@ class Trace:
         Whoever reads a file without this trace's help asks for it here.
 
         Raises:
-            InputError: it is damaged, or gone, and cannot be made anew.
+            InputError: it is damaged, or gone, and cannot be made again.
         """
         path = table_path(self.folder, table)
         if not self._damage(table):
@@ -91,15 +91,15 @@ class Trace:
         if not self._damaged:
             return ""
         others = sorted(self.meta.rows.keys() - {table})
-        said = ""
+        metadata = ""
         if bad := [name for name in others if name in self._damaged]:
-            said += f"; so are {', '.join(bad)}"
+            metadata += f"; so are {', '.join(bad)}"
         if good := [name for name in others if name not in self._damaged]:
-            said += f"; what needs only the other tables can still be asked ({', '.join(good)})"
-        return said
+            metadata += f"; what needs only the other tables can still be asked ({', '.join(good)})"
+        return metadata
 
     def examine(self) -> None:
-        """Look at all tables, of a capture that cannot be made anew.
+        """Look at all tables, of a capture that cannot be made again.
 
         What is wrong is added to its problems, and said as a :class:`DamageWarning`.
         """
@@ -150,9 +150,9 @@ class Trace:
                 self.arrow(table)  # says which there are
             wanted = columns or tuple(TABLES[table].column_names())
             kept = self._kept.get(table, Frame({}))
-            absent = [name for name in wanted if name not in kept]
-            if absent:
-                read = from_arrow(self.arrow(table, absent))
+            missing = [name for name in wanted if name not in kept]
+            if missing:
+                read = from_arrow(self.arrow(table, missing))
                 kept = Frame({**kept.columns, **read.columns}, {**kept.texts, **read.texts})
                 self._kept[table] = kept  # a new frame: others may be reading the old one
             found = self._frames[key] = kept.only(wanted)
@@ -160,7 +160,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Member:
+class RankTrace:
     """One trace of a job with its rank and where the rank comes from."""
 
     trace: Trace

@@ -71,17 +71,17 @@ def test_pieces_sum_to_the_step_table_and_to_the_gaps_of_the_diagnosis(
         mine = pieces.kind == CODE[kind]
         sums = np.bincount(pieces.step[mine], weights=length[mine], minlength=len(table))
         assert sums.astype(int).tolist() == [row[column] for row in table]
-    told = bundled.query(
+    answer = bundled.query(
         """SELECT s.step, g.cause,
         sum(least(g.end_ns, s.end_ns) - greatest(g.start_ns, s.start_ns))::BIGINT AS ns
         FROM idle_gap g JOIN step s ON g.start_ns < s.end_ns AND g.end_ns > s.start_ns
         GROUP BY ALL HAVING ns > 0"""
     ).to_pylist()
-    assert len(told) > 12
+    assert len(answer) > 12
     by_cause = device.idle_by_cause()
-    for row in told:
+    for row in answer:
         assert by_cause[row["cause"]][row["step"]] == row["ns"]
-    assert sum(int(ns.sum()) for ns in by_cause.values()) == sum(row["ns"] for row in told)
+    assert sum(int(ns.sum()) for ns in by_cause.values()) == sum(row["ns"] for row in answer)
 
 
 def test_figures_are_those_of_the_job(bundled: Job, device: DeviceSteps) -> None:
@@ -108,7 +108,7 @@ def test_odd_steps_are_those_of_the_table_with_its_largest_parts(tmp_path: Path)
     assert odd["step"] == rows[0]["step"] == 3
     assert odd["normal"] == rows[0]["normal_step"]
     assert odd["excess_ns"] == rows[0]["step_excess_ns"] == 300 * US
-    assert odd["says"].startswith(f"idle by {rows[0]['name'].replace('_', ' ')} +0.30 ms")
+    assert odd["message"].startswith(f"idle by {rows[0]['name'].replace('_', ' ')} +0.30 ms")
 
 
 def test_steps_without_jitter_have_no_odd_ones(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_steps_without_the_range_begin_at_their_start(tmp_path: Path) -> None:
 
 def test_phases_and_families_colour_the_same_time(device: DeviceSteps) -> None:
     pieces = device.pieces
-    for colouring in ("family", "phase"):
+    for colouring in ("category", "phase"):
         codes = pieces.codes(colouring)
         assert (IDLE[codes] == IDLE[pieces.kind]).all()
     assert pieces.has_phases
@@ -167,7 +167,7 @@ def test_phases_and_families_colour_the_same_time(device: DeviceSteps) -> None:
     phases = {KEYS[code] for code in np.unique(pieces.phase[busy]).tolist()}
     assert {"phase_forward", "phase_backward", "phase_optimizer"} <= phases
     copies = KEYS.index("copy_htod")
-    assert (pieces.family == copies).sum() > 0
+    assert (pieces.category == copies).sum() > 0
 
 
 def test_unknown_phases_are_not_guessed(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_capture_without_steps_is_one_row(tmp_path: Path) -> None:
     job = Job([b.trace(tmp_path).folder])
     found = job.views.aligned.figures(0, "start")
     assert (found["count"], found["found"], found["ranges"]) == (1, "whole_capture", [])
-    assert "no repeating step" in found["says"]
+    assert "no repeating step" in found["message"]
 
 
 def test_a_capture_without_gpu_work_says_so(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_picture_in_parts_is_the_same(
     device: DeviceSteps, monkeypatch: pytest.MonkeyPatch, group: int, sort: str
 ) -> None:
     def picture() -> list[list[int]]:
-        asked = ("start", sort, "family", slice(1, 12), group, (-1000, 1 << 17, 200))
+        asked = ("start", sort, "category", slice(1, 12), group, (-1000, 1 << 17, 200))
         found = device.picture(*asked)[1]
         return [
             part.tolist() for part in (found.busy, found.busy_code, found.idle, found.idle_code)

@@ -22,13 +22,13 @@ class Readiness:
 
     Attributes:
         ready: whether it can.
-        says: what was found, or what is missing, in one sentence.
+        message: what was found, or what is missing, in one sentence.
         remedy: what to do; empty where it is ready.
         detail: version and the like.
     """
 
     ready: bool
-    says: str
+    message: str
     remedy: str = ""
     detail: str = ""
 

@@ -101,7 +101,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
         notes.append(
             f"{_SHARED_MEMORY} is missing or too small: NVTX ranges of killed processes are lost"
         )
-    notes += [f"{says}; {do}" for says, do in in_environment()]
+    notes += [f"{message}; {remedy}" for message, remedy in in_environment()]
     return Plan(
         command=options.command,
         environment=with_hook(environment) if hook else environment,

@@ -77,7 +77,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
     log = options.output.resolve() / _LOG
     command = [tool.path, "--set", "full", "--target-processes", "all", "--force-overwrite"]
     command += ["--log-file", path_for_tool(log)]
-    filters, said = _filters(options, bool(note) or _tells_launches_apart(tool.path))
+    filters, metadata = _filters(options, bool(note) or _tells_launches_apart(tool.path))
     command += filters
     command += ["--export", path_for_tool(options.output.resolve() / RESULT)]
     environment: dict[str, str] = {}
@@ -98,7 +98,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
         files=files,
         notes=(
             *([note] if note else []),
-            f"{said}; each is run some 40 times. The program is ended after {_LIMIT_S:.0f} seconds "
+            f"{metadata}; each is run some 40 times. The program is ended after {_LIMIT_S:.0f} seconds "
             "of that, or by Ctrl+C, and what was recorded by then is kept",
         ),
         outside=True,
@@ -134,15 +134,15 @@ def _filters(options: Options, apart: bool) -> tuple[list[str], str]:
             named += ["--kernel-name-base", "demangled"]
         counted = ["--filter-mode", "per-launch-config", "--launch-count", "1"]
         counted += ["--launch-skip", str(warm)] if warm else []
-        said = f"one launch of each {what}kernel and launch shape is recorded"
-        return [*named, *counted], said + (f", after {warm} that are let pass" if warm else "")
+        metadata = f"one launch of each {what}kernel and launch shape is recorded"
+        return [*named, *counted], metadata + (f", after {warm} that are let pass" if warm else "")
     most = ["--launch-count", str(_MOST_KERNELS)]
     if not warm:
         return [*named, *most], f"the first {_MOST_KERNELS} {what}kernels of the range are recorded"
     if ":" not in options.kernel.removeprefix("regex:"):  # which parts the identifier
         chosen = ["--kernel-id", f"::{options.kernel}:{warm + 1}"]
-        said = f"launch {warm + 1} of each {what}kernel is recorded, of {_MOST_KERNELS} at most"
-        return [*chosen, *most], said
+        metadata = f"launch {warm + 1} of each {what}kernel is recorded, of {_MOST_KERNELS} at most"
+        return [*chosen, *most], metadata
     counted = [*most, "--launch-skip", str(warm)]
     return [*named, *counted], f"{_MOST_KERNELS} {what}kernels are recorded, after the first {warm}"
 

@@ -30,10 +30,10 @@ def choose(options: Options) -> tuple[Backend, str]:
         if ready.ready and not ready.remedy:
             others = f" ({'; '.join(looked)})" if looked else ""
             return BACKENDS[name], f"{name}: {_WHY[name]}{others}"
-        looked.append(f"not {name}: {ready.says}")
+        looked.append(f"not {name}: {ready.message}")
     ready = BACKENDS["collector"].check(options.command)
     if ready.ready:
-        return BACKENDS["collector"], f"collector: {ready.says}"
+        return BACKENDS["collector"], f"collector: {ready.message}"
     raise CaptureError(f"nothing here can make a capture: {'; '.join(looked)}; {ready.remedy}")
 
 

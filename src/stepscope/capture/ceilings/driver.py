@@ -9,7 +9,7 @@ from typing import Any, Final
 from stepscope.capture.errors import CaptureError
 from stepscope.capture.libraries import load
 
-_MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR = 16, 38, 75, 76  # CUdevice_attribute
+_SMS, _L2_BYTES, _MAJOR, _MINOR = 16, 38, 75, 76  # CUdevice_attribute
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _OUT_OF_MEMORY = 2
 _NAME_BYTES = 256
@@ -19,9 +19,9 @@ _DEFAULT_STREAM: Final = None
 class DeviceError(CaptureError):
     """A call of the driver failed."""
 
-    def __init__(self, call: str, code: int, says: str) -> None:
+    def __init__(self, call: str, code: int, message: str) -> None:
         super().__init__(
-            f"{call} failed: {says}; look whether nvidia-smi works and the GPU is idle"
+            f"{call} failed: {message}; look whether nvidia-smi works and the GPU is idle"
         )
         self.code = code
 
@@ -73,7 +73,7 @@ class Device:
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._call("cuDeviceGetName", name, _NAME_BYTES, self._device)
         self.name = name.value.decode("utf-8", "replace")
-        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
+        self.sms = self._attribute(_SMS)
         self.l2_bytes = self._attribute(_L2_BYTES)
         self.capability = (self._attribute(_MAJOR), self._attribute(_MINOR))
         self._begin, self._end = self._event(), self._event()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from stepscope.capture.ceilings.driver import Device, DeviceError
-from stepscope.capture.ceilings.products import KINDS, WORKSPACE_BYTES, Kind, Lt, numbers
+from stepscope.capture.ceilings.gemms import KINDS, WORKSPACE_BYTES, Kind, Lt, numbers
 from stepscope.capture.ceilings.programs import CHAINS, STEPS, UNIT, UNROLLED, chain, stream
 from stepscope.capture.errors import CaptureError
 
@@ -18,7 +18,7 @@ SCHEMA: Final = "stepscope.ceilings/1"
 """Contract of what is written."""
 
 _THREADS = 256
-_BLOCKS_EACH = 8  # 2,048 threads: as many as a multiprocessor holds
+_BLOCKS_EACH = 8  # 2,048 threads: as many as a SM holds
 _DRAM_BYTES = 1 << 30
 _LEAST_DRAM_BYTES = 64 << 20
 _TIMES_L2 = 8  # a buffer so many times the L2 leaves at most an eighth of hits
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 def measure(index: int, say: Say) -> dict[str, Any]:
     """The ceilings of one GPU as a document of ``SCHEMA``.
 
-    Each is the best of five batches after a warm-up: what the device attains, at the clocks and
+    Each is the best of five batches after a warm-up: what the device achieves, at the clocks and
     the power that it has here. Takes some ten seconds and up to 3 GiB of device memory.
 
     Args:
@@ -55,7 +55,7 @@ def measure(index: int, say: Say) -> dict[str, Any]:
 
 
 def _measured(device: Device, say: Say) -> dict[str, Any]:
-    remarks: list[str] = []
+    warnings: list[str] = []
     say(f"measuring {device.name}")
     ceilings = {**_bandwidths(device), **_plain(device)}
     say("measuring the tensor cores")
@@ -63,21 +63,21 @@ def _measured(device: Device, say: Say) -> dict[str, Any]:
     try:
         lt = Lt()
     except OSError as error:
-        remarks.append(f"the tensor cores were not measured: {error}")
+        warnings.append(f"the tensor cores were not measured: {error}")
     else:
         library = f"cuBLASLt {lt.version}"
-        ceilings |= _tensor(device, lt, remarks)
+        ceilings |= _tensor(device, lt, warnings)
     return {
         "schema": SCHEMA,
         "device": device.name,
         "capability": ".".join(map(str, device.capability)),
-        "multiprocessors": device.multiprocessors,
+        "sms": device.sms,
         "l2_bytes": device.l2_bytes,
         "driver_cuda": device.cuda(),
         "library": library,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **ceilings,
-        "remarks": remarks,
+        "warnings": warnings,
     }
 
 
@@ -93,7 +93,7 @@ def _fastest(device: Device, work: Callable[[], object]) -> float:
 
 def _bandwidths(device: Device) -> dict[str, float]:
     """Bytes a second of DRAM (the better of reading and copying) and of L2 (reading)."""
-    blocks = device.multiprocessors * _BLOCKS_EACH
+    blocks = device.sms * _BLOCKS_EACH
     granule = blocks * _THREADS * UNROLLED * UNIT
     wanted = max(_DRAM_BYTES, _TIMES_L2 * device.l2_bytes)
     large = min(wanted, device.free_bytes() // 4) // granule * granule
@@ -124,8 +124,8 @@ def _bandwidths(device: Device) -> dict[str, float]:
 
 
 def _plain(device: Device) -> dict[str, float]:
-    """Operations a second of multiply-adds on the general cores."""
-    blocks = device.multiprocessors * _BLOCKS_EACH
+    """Operations a second of multiply-adds on the CUDA cores."""
+    blocks = device.sms * _BLOCKS_EACH
     target = device.allocate(blocks * _THREADS * 8)
     found = {}
     for width in (32, 64):
@@ -139,23 +139,23 @@ def _plain(device: Device) -> dict[str, float]:
     return found
 
 
-def _tensor(device: Device, lt: Lt, remarks: list[str]) -> dict[str, float]:
+def _tensor(device: Device, lt: Lt, warnings: list[str]) -> dict[str, float]:
     found = {}
     for name, kind in KINDS.items():
         if device.capability < kind.least:
             continue
         try:
-            best = _best_product(device, lt, kind)
+            best = _best_gemm(device, lt, kind)
         except (OSError, DeviceError) as error:
             best = 0.0
-            remarks.append(f"{name} was not measured: {error}")
+            warnings.append(f"{name} was not measured: {error}")
         device.free()
         if best:
             found[f"{name}_flop_per_s"] = best
     return found
 
 
-def _best_product(device: Device, lt: Lt, kind: Kind) -> float:
+def _best_gemm(device: Device, lt: Lt, kind: Kind) -> float:
     """Operations a second of the fastest of several sizes and algorithms."""
     best, took = 0.0, 0.0
     pattern = numbers(kind)
@@ -168,7 +168,7 @@ def _best_product(device: Device, lt: Lt, kind: Kind) -> float:
                   device.allocate(WORKSPACE_BYTES))  # fmt: skip
         for place in places[:2]:
             device.fill(place, size * size * kind.item, pattern)
-        ways = list(lt.products(kind, size, places))
+        ways = list(lt.gemms(kind, size, places))
         if not ways:
             raise OSError("cuBLASLt knows no algorithm for it on this device")
         quickest = min(ways, key=lambda way: _tried(device, way))

@@ -16,7 +16,7 @@ _INDEX: Final = """
 """%r4: number of the thread in the grid; %r6: threads of the grid."""
 
 UNROLLED = 4
-"""Loads of 16 bytes that a thread has in flight: with full multiprocessors more than any device
+"""Loads of 16 bytes that a thread has in flight: with full SMs more than any device
 needs to hide the latency of its memory (Little's law: bandwidth times some 800 ns)."""
 
 CHAINS = 8

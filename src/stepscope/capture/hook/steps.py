@@ -212,7 +212,7 @@ class _Steps:
         self._marks = True
         # the collector takes CUPTI out of the process two flushes after the recording
         flush_ns = int(configuration.get("flush_ms") or 0) * 1_000_000
-        self._beside = ""
+        self._sidecar = ""
         self._times = _StepTimes(self._steps, self._warmup, 2 * flush_ns + _LETTING_GO_NS)
 
     def before(self, optimizer: object, *_: object) -> None:
@@ -271,7 +271,7 @@ class _Steps:
         """The file of the steps' times; empty where nobody would read it."""
         if self._configuration.get("hook") == "collector":
             return f"{self._configuration['folder']}/steps.{os.getpid()}.tsv"
-        return self._beside
+        return self._sidecar
 
     def _write_times(self) -> None:
         if name := self._times_name():
@@ -330,7 +330,7 @@ class _Steps:
         self._operators.off_later()
         recorder.stop()
         if written := getattr(recorder, "written", ""):
-            self._beside = written[: -len(".json.gz")] + ".steps.tsv"
+            self._sidecar = written[: -len(".json.gz")] + ".steps.tsv"
         self._times.ended()
         self._write_times()
 

@@ -174,10 +174,10 @@ class FolderStore:
                 f"{self.where} does not exist; make it with stepscope history add"
             ) from error
         except Exception as error:
-            said = without_password(" ".join(str(error).split())[:200], self._place)
-            said = said or type(error).__name__
+            stated = without_password(" ".join(str(error).split())[:200], self._place)
+            stated = stated or type(error).__name__
             raise StorageError(
-                f"cannot use {self.where} ({said}); check the path, your rights to it and the "
+                f"cannot use {self.where} ({stated}); check the path, your rights to it and the "
                 "connection; what was recorded before is untouched"
             ) from error
 

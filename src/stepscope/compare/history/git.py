@@ -25,7 +25,7 @@ def by_commit(entries: Sequence[Entry]) -> list[Entry]:
     commits = _commits([entry.revision for entry in entries])
     if not all(commits):
         return list(entries)
-    order = _git("rev-list", "--topo-order", "--reverse", "--stdin", said="\n".join(commits))
+    order = _git("rev-list", "--topo-order", "--reverse", "--stdin", stated="\n".join(commits))
     place = {commit: number for number, commit in enumerate(order)}
     if not all(commit in place for commit in commits):
         return list(entries)
@@ -60,19 +60,19 @@ def _commits(revisions: Sequence[str]) -> list[str]:
     """Full names of revisions; empty for those that Git does not know."""
     # one a line: anything else is no revision
     asked = [text if text and len(text.split()) == 1 else "" for text in revisions]
-    said = "".join(f"{text or '(none)'}^{{commit}}\n" for text in asked)
-    lines = _git("cat-file", "--batch-check=%(objectname)", said=said)
+    stated = "".join(f"{text or '(none)'}^{{commit}}\n" for text in asked)
+    lines = _git("cat-file", "--batch-check=%(objectname)", stated=stated)
     if len(lines) != len(asked):
         return [""] * len(asked)
     return ["" if " " in line else line for line in lines]
 
 
-def _git(*arguments: str, said: str | None = None) -> list[str]:
+def _git(*arguments: str, stated: str | None = None) -> list[str]:
     """Lines that Git answers in the working directory; none where it cannot."""
     try:
         done = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, check=False, timeout=WAIT_S,
-            input=said,
+            input=stated,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired, UnicodeError):
         return []

@@ -169,7 +169,7 @@ def unpacked(packed: bytes, where: str) -> Profile:
     try:
         return read_profile(from_json(zlib.decompress(packed)), where)
     except (zlib.error, JsonError) as error:
-        raise InputError(f"{where} is damaged; record that run anew") from error
+        raise InputError(f"{where} is damaged; record that run again") from error
 
 
 def series(

@@ -239,7 +239,7 @@ class PostgresStore:
     def _failed(self, error: Exception) -> Exception:
         """One sentence for what psycopg raised."""
         errors = self._psycopg.errors
-        said = without_password(" ".join(str(error).split())[:300], self._place)
+        stated = without_password(" ".join(str(error).split())[:300], self._place)
         if isinstance(error, errors.LockNotAvailable):
             return StorageError(
                 f"another process has been writing {self.where} for {WAIT_S} s; nothing was "
@@ -247,18 +247,18 @@ class PostgresStore:
             )
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
             return StorageError(
-                f"{self.where} refuses ({said}); ask for the right to create and write its tables"
+                f"{self.where} refuses ({stated}); ask for the right to create and write its tables"
             )
         if isinstance(
             error, errors.UndefinedTable | errors.UndefinedColumn | errors.DuplicateTable
         ):
             return InputError(
-                f"the tables in {self.where} are not those of a history ({said}); name another "
+                f"the tables in {self.where} are not those of a history ({stated}); name another "
                 "database or schema"
             )
         if isinstance(error, self._psycopg.ProgrammingError) and self._db is None:
-            return UsageError(f"{self.where} is no PostgreSQL URL ({said}); correct it")
+            return UsageError(f"{self.where} is no PostgreSQL URL ({stated}); correct it")
         return StorageError(
-            f"{self.where} went away or cannot be reached ({said}); what it has recorded is "
+            f"{self.where} went away or cannot be reached ({stated}); what it has recorded is "
             "untouched, try again when it answers"
         )

@@ -101,11 +101,11 @@ def shown(place: str) -> str:
     return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{path}"
 
 
-def without_password(said: str, place: str) -> str:
+def without_password(stated: str, place: str) -> str:
     """What a library says of a place, its password left out."""
     user, _, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
     secret = user.partition(":")[2]
-    return said.replace(secret, "***") if secret else said
+    return stated.replace(secret, "***") if secret else stated
 
 
 def needed(module: str, package: str, why: str) -> ModuleType:

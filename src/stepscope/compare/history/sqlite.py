@@ -210,7 +210,7 @@ class SqliteStore:
         if row is None:
             raise UsageError(f"{self.path} has no entry {number}; list them with history list")
         if not isinstance(row[0], bytes):
-            raise InputError(f"entry {number} of {self.path} is damaged; record that run anew")
+            raise InputError(f"entry {number} of {self.path} is damaged; record that run again")
         return row[0]
 
     def records(self) -> list[Record]:
@@ -284,8 +284,8 @@ class SqliteStore:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> InputError:
-        said = "".join(c if c.isprintable() else "?" for c in str(error)[:200])
+        stated = "".join(c if c.isprintable() else "?" for c in str(error)[:200])
         return InputError(
-            f"{self.path} is damaged or no history ({said}); put back a copy, or save what "
+            f"{self.path} is damaged or no history ({stated}); put back a copy, or save what "
             "can be read with sqlite3's .recover, and start a new file"
         )

@@ -55,9 +55,9 @@ def send(asked: str, entries: Sequence[Entry]) -> str:
     except StepscopeError:
         raise
     except Exception as error:  # a tracker may raise anything
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        stated = " ".join(str(error).split())[:200] or type(error).__name__
         raise StorageError(
-            f"{name} did not take the figures ({said}); the history has them, send them again "
+            f"{name} did not take the figures ({stated}); the history has them, send them again "
             f"with stepscope history log --log {asked}"
         ) from error
     return name

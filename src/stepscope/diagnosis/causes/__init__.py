@@ -1,1 +1,1 @@
-"""One file a cause: definition, detection, what separates it from its look-alikes, advice."""
+"""One file a cause: definition, detection, what separates it from its differential, advice."""

@@ -21,21 +21,21 @@ def detect(case: Case) -> Detection | None:
     if not time:
         return None
     e = case.explanation
-    api = e.lane.host.api
+    api = e.gpu.host.api
     inside = (api["start_ns"] >= e.begin_ns) & (api["start_ns"] < e.end_ns)
     released, allocated = (
         int((inside & api.matches("name", re.compile(pattern))).sum()) / e.n_steady
         for pattern in (_RELEASES, _ALLOCATES)
     )
-    says = "the GPU idles while the host allocates and releases memory inside the step"
+    message = "the GPU idles while the host allocates and releases memory inside the step"
     emptied = min(released, allocated) >= _MANY
     if emptied:
-        says += (
+        message += (
             "; {releases} releases and {allocations} allocations take {in_calls_ns} of the host's "
             "time: the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
             "or because memory is nearly full"
         )
-    do = [
+    recommendations = [
         "remove torch.cuda.empty_cache() from the loop (and gc.collect() with it)",
         "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "leave headroom: near the memory limit the caching allocator releases and retries",
@@ -43,9 +43,9 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        unsure_ns=case.idle_ns("launch_bound"),
-        says=says,
-        do=do,
+        uncertain_ns=case.idle_ns("launch_bound"),
+        message=message,
+        recommendations=recommendations,
         figures=[
             idle_figure(_ID),
             _calls("allocations", "count(*)", "count", _ALLOCATES),
@@ -78,7 +78,7 @@ CAUSE = Cause(
         "device. In a steady step there should be none: PyTorch keeps released blocks in a cache. "
         "Where the cache is emptied each step, every block is asked for again."
     ),
-    look_alikes=(
+    differential=(
         "The wait inside cudaFree is not host_sync: it goes with the call. launch_bound has late "
         "launches without such calls. "
         "The first steps allocate by right: they are set aside as warm-up. Pinning host memory "

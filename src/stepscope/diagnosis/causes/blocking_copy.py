@@ -35,12 +35,12 @@ def detect(case: Case) -> Detection | None:
         return None
     where = case.place(_ID)
     pageable = copies.pageable_bytes > copies.bytes / 2
-    says = (
+    message = (
         "copies from or to pageable memory block the host and run while the GPU does nothing else"
         if pageable
         else "copies between host and device run while the GPU does nothing else"
     )
-    do = [
+    recommendations = [
         "pin the host memory: DataLoader(pin_memory=True), or tensor.pin_memory() once for buffers "
         "that are used again",
         "copy with tensor.to(device, non_blocking=True)",
@@ -49,33 +49,33 @@ def detect(case: Case) -> Detection | None:
         "read results back rarely",
     ]
     if not pageable:
-        do = do[1:]
-    in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {lane} AND {window}"
+        recommendations = recommendations[1:]
+    in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {gpu} AND {window}"
     return Detection(
         time_ns=time,
-        unsure_ns=case.idle_ns("launch_bound"),
+        uncertain_ns=case.idle_ns("launch_bound"),
         direct_ns=exposed + case.direct_ns(_ID),
         time_sql=(
             "SELECT round((sum(exposed_host_copy_ns) + coalesce((SELECT sum(end_ns - start_ns) "
-            f"FROM idle_gap WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"FROM idle_gap WHERE cause = '{_ID}' AND {{gpu}}), 0) "
             "- coalesce((SELECT sum(exposed_copy_ns) FROM host_event "
-            f"WHERE {_OTHERS} AND {{lane}}), 0)) / count(*))::BIGINT "
-            "FROM step WHERE steady AND {lane}"
+            f"WHERE {_OTHERS} AND {{gpu}}), 0)) / count(*))::BIGINT "
+            "FROM step WHERE steady AND {gpu}"
         ),
-        says=says,
-        do=do,
+        message=message,
+        recommendations=recommendations,
         figures=[
             idle_figure(_ID),
             Figure(
                 "exposed_host_copy_ns",
                 "ns",
-                "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {lane}",
+                "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {gpu}",
             ),
             Figure(
                 "copies_of_other_causes_ns",
                 "ns",
                 "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
-                f"WHERE {_OTHERS} AND {{lane}}",
+                f"WHERE {_OTHERS} AND {{gpu}}",
             ),
             Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
             Figure(
@@ -100,7 +100,7 @@ CAUSE = Cause(
         "memory is staged by the driver and blocks the calling thread; the queue runs dry "
         "meanwhile, and the first launches afterwards are late."
     ),
-    look_alikes=(
+    differential=(
         "host_sync reads a scalar (up to 64 KiB): its cost is the waiting, not the transfer. "
         "input_starvation is the preparation of the batch before its copy. A copy that overlaps "
         "with kernels is not exposed and costs nothing."

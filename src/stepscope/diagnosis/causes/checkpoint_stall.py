@@ -7,7 +7,7 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
-_OF_STALLS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+_OF_STALLS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
 
 
 def detect(case: Case) -> Detection | None:
@@ -43,23 +43,23 @@ def detect(case: Case) -> Detection | None:
             )
         )
     read_back = int(stalls.copies.max()) > 0
-    says = "training stops for {stall_ns} "
-    says += "every {steps_between} steps" if repeated else "once"
-    says += " while the program saves its state"
+    message = "training stops for {stall_ns} "
+    message += "every {steps_between} steps" if repeated else "once"
+    message += " while the program saves its state"
     if read_back:
-        says += " ({state_bytes} in {reads} copies to the host, then it is written)"
-    says += f"; {STALL_EVIDENCE[int(stalls.evidence.min())]}"
+        message += " ({state_bytes} in {reads} copies to the host, then it is written)"
+    message += f"; {STALL_EVIDENCE[int(stalls.evidence.min())]}"
     return Detection(
         time_ns=case.idle_ns(_ID) + copies,
         direct_ns=case.direct_ns(_ID) + copies,
         time_sql=(
             "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
-            f"WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"WHERE cause = '{_ID}' AND {{gpu}}), 0) "
             f"+ (SELECT sum(exposed_copy_ns) {_OF_STALLS})) / count(*))::BIGINT "
-            "FROM step WHERE steady AND {lane}"
+            "FROM step WHERE steady AND {gpu}"
         ),
-        says=says,
-        do=[
+        message=message,
+        recommendations=[
             "save in the background: torch.distributed.checkpoint.async_save, or copy the state "
             "once to pinned host buffers (non_blocking=True) and let a thread or another process "
             "serialise and write it",
@@ -87,7 +87,7 @@ CAUSE = Cause(
         "and writes them, and enqueues the next step only afterwards. A few steps become very "
         "long; the figures are spread over all steps."
     ),
-    look_alikes=(
+    differential=(
         "blocking_copy reads back in every step alike. step_jitter is a long step without anything "
         "that says saving: many tensors read back in a row, an annotation, a Python function, or "
         "files being written. An evaluation every few steps launches kernels, which saving does "

@@ -10,12 +10,12 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.gaps.compilation import FIRST_EVIDENCE
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 
 _ID = "compilation_or_warmup"
 
 
-_OF_EVENTS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+_OF_EVENTS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
 
 
 @in_jax(
@@ -31,15 +31,15 @@ def detect(case: Case) -> Detection | None:
         return None
     where = case.place(_ID)
     place = "operator" if where.operator else "range" if where.range else ""
-    says = "the GPU idles while device code is compiled or loaded"
+    message = "the GPU idles while device code is compiled or loaded"
     if len(case.explanation.events[_ID][0]):
-        says += ", {compilations} times in {steps_with_compilation} of {steady_steps} steps"
+        message += ", {compilations} times in {steps_with_compilation} of {steady_steps} steps"
     if place:
-        says += f", most of it in {{{place}}}"
+        message += f", most of it in {{{place}}}"
     first = _first_calls(case)
     if first:
-        says += first.says
-    do = [
+        message += first.message
+    recommendations = [
         "keep shapes constant: pad to a few lengths (buckets), drop the last short batch; each "
         "new shape makes cuDNN plan and torch.compile trace again",
         "let torch.compile expect changing shapes: dynamic=True or torch._dynamo.mark_dynamic; "
@@ -50,17 +50,17 @@ def detect(case: Case) -> Detection | None:
         "lazy loading falls into measured steps",
     ]
     if first and 2 * first.ns >= time * case.explanation.n_steady:
-        do = [_WARM_UP, _CAPTURE_LATER, _EAGER]
+        recommendations = [_WARM_UP, _CAPTURE_LATER, _EAGER]
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        unsure_ns=case.idle_ns("host_compute"),
-        says=says,
+        uncertain_ns=case.idle_ns("host_compute"),
+        message=message,
         texts=where.texts() | (first.texts if first else {}),
-        do=do,
+        recommendations=recommendations,
         figures=[
             idle_figure(_ID),
-            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
             Figure("compilations", "count", f"SELECT count(*) {_OF_EVENTS}"),
             Figure("steps_with_compilation", "count", f"SELECT count(DISTINCT step) {_OF_EVENTS}"),
             Figure(
@@ -94,7 +94,7 @@ _EAGER = (
 class _First:
     """What is said of first calls that loaded code, with its figures."""
 
-    says: str
+    message: str
     texts: dict[str, str]
     figures: list[Figure]
     ns: int
@@ -103,15 +103,15 @@ class _First:
 def _first_calls(case: Case) -> _First | None:
     """The longest first call in the steady steps, and all of them together."""
     e = case.explanation
-    api = e.lane.host.api
+    api = e.gpu.host.api
     begin = api["start_ns"][e.loading.call]
     rows = np.flatnonzero((begin >= e.begin_ns) & (begin < e.end_ns))
     if not len(rows):
         return None
     call, op = int(e.loading.call[rows[0]]), int(e.loading.op[rows[0]])
     took = (api["end_ns"] - api["start_ns"])[e.loading.call[rows]]
-    name = e.lane.ops.text("name", op) if op >= 0 else api.text("name", call)
-    says = (
+    name = e.gpu.ops.text("name", op) if op >= 0 else api.text("name", call)
+    message = (
         "; the first launch of {first} took {first_call_ns}: its code was loaded then"
         if op >= 0
         else "; the first call of {first} took {first_call_ns}: what it needs was loaded or "
@@ -126,14 +126,14 @@ def _first_calls(case: Case) -> _First | None:
         )
     ]
     if len(rows) > 1:
-        says += " ({first_calls} such first calls, {first_calls_ns} in all)"
+        message += " ({first_calls} such first calls, {first_calls_ns} in all)"
         first = f"{_OF_EVENTS} AND evidence IN {FIRST_EVIDENCE}"
         figures += [
             Figure("first_calls", "count", f"SELECT count(*) {first}"),
             Figure("first_calls_ns", "ns", f"SELECT sum(end_ns - start_ns)::BIGINT {first}"),
         ]
     label = classify(name).label if op >= 0 else name
-    return _First(says, {"first": repr(label)}, figures, int(took.sum()))
+    return _First(message, {"first": repr(label)}, figures, int(took.sum()))
 
 
 CAUSE = Cause(
@@ -145,7 +145,7 @@ CAUSE = Cause(
         "of a kernel, initialisation by the first call of its name, capture of a CUDA graph. "
         "Leading steps that are long for this reason are set aside as warm-up and not blamed."
     ),
-    look_alikes=(
+    differential=(
         "host_compute is a silence that neither a range or function of a compiler holds, nor the "
         "loading of a module or the first launch of a compiled kernel ends, nor an operator that "
         "plans for its shape contains. TorchDynamo's cache lookup, made in each call, is none. "

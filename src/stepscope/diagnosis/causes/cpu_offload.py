@@ -10,7 +10,7 @@ from stepscope.kernels.fusion import ADAM_PASSES
 from stepscope.simulation import Free, RemoveOps
 
 _ID = "cpu_offload"
-_OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+_OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
 
 
 def _a_step(column: str) -> str:
@@ -40,12 +40,12 @@ def detect(case: Case) -> Detection | None:
     down = float(offload.down_bytes.sum()) / e.n_steady
     where = case.place(_ID)
     on_host = idle >= copies
-    says = (
+    message = (
         "{down_bytes} a step go to the CPU in {downs} copies, and as many bytes come back in the "
         "same sizes: what is offloaded to the CPU"
     )
     if on_host:
-        says += (
+        message += (
             "; the GPU idles {host_ns_per_step} a step meanwhile, nearly all of it while the host "
             "works on the data, as an optimizer on the CPU does"
             if idle >= 2 * copies
@@ -57,16 +57,16 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=idle + copies,
         direct_ns=case.direct_ns(_ID) + copies,
-        unsure_ns=case.idle_ns("launch_bound") + case.idle_ns("host_sync"),
+        uncertain_ns=case.idle_ns("launch_bound") + case.idle_ns("host_sync"),
         time_sql=(
             "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
-            f"WHERE cause = '{_ID}' AND {{lane}}), 0) "
+            f"WHERE cause = '{_ID}' AND {{gpu}}), 0) "
             f"+ (SELECT sum(exposed_copy_ns) {_OF_JOURNEYS})) / count(*))::BIGINT "
-            "FROM step WHERE steady AND {lane}"
+            "FROM step WHERE steady AND {gpu}"
         ),
-        says=says,
+        message=message,
         texts=where.texts(),
-        do=[
+        recommendations=[
             "keep parameters, gradients and optimizer states on the GPU where they fit: no "
             "offload_optimizer in the DeepSpeed configuration, no CPUOffload in FSDP, "
             "torch.optim.AdamW(..., fused=True) on the GPU",
@@ -86,7 +86,7 @@ def detect(case: Case) -> Detection | None:
         ],
         where=where,
         change=Free(_ID),
-        also=(RemoveOps(tuple(e.lane.ops["id"][offload.rows].tolist()), case.rank),),
+        also=(RemoveOps(tuple(e.gpu.ops["id"][offload.rows].tolist()), case.rank),),
         added_ns=update,
     )
 
@@ -99,7 +99,7 @@ CAUSE = Cause(
         "in every step. The copies, and what the host computes on the data in between, such as "
         "the optimizer's update, keep the GPU waiting."
     ),
-    look_alikes=(
+    differential=(
         "input_starvation is a batch that goes up and does not come down; checkpoint_stall reads "
         "the state back in a few steps and uploads nothing; blocking_copy sends data one way. "
         "Offloaded data has the same sizes down and up in one step: at least four tensors of two "

@@ -38,7 +38,7 @@ _ADVICE = {
     "tensor_parallel": [
         "its all-reduces stand on the compute path: use fewer ranks in the tensor-parallel group, "
         "or sequence parallelism, which halves what stands there",
-        "overlap it with the matrix products (asynchronous tensor parallelism in torch.compile, "
+        "overlap it with the GEMMs (asynchronous tensor parallelism in torch.compile, "
         "symmetric memory), and keep the group inside one NVLink domain",
     ],
     "pipeline_parallel": [
@@ -82,12 +82,12 @@ def detect(case: Case) -> Detection | None:
         return None
     time = float(c.parts.blocking.mean(axis=0).min())
     # where a rank is missing, what is not likely to be waiting for it may still be
-    if not time or float(c.parts.absent.mean(axis=0).max()) > time:
+    if not time or float(c.parts.missing.mean(axis=0).max()) > time:
         return None
     use = busiest_use(c)
     compute = case.explanation.steady_total("compute_ns") / case.explanation.n_steady
     alone = float(c.parts.alone.mean(axis=0)[me])
-    says = (
+    message = (
         "of {communication_ns} a step in which data moves, {exposed_ns} has no compute beside it, "
         "and for {blocking_ns} of that work was ready and waited for it on every rank; {alone_ns} "
         "of compute a step runs without communication beside it"
@@ -96,12 +96,12 @@ def detect(case: Case) -> Detection | None:
     bandwidth = bandwidth_figure(c)
     if bandwidth is not None:
         figures.append(bandwidth)
-        says += "; the bus bandwidth is {bus_bandwidth}"
+        message += "; the bus bandwidth is {bus_bandwidth}"
     return Detection(
         time_ns=time,
         direct_ns=min(time, alone),
-        says=says,
-        do=_ADVICE.get(use, _OTHERWISE),
+        message=message,
+        recommendations=_ADVICE.get(use, _OTHERWISE),
         figures=figures,
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
@@ -126,7 +126,7 @@ def _hosts_need(case: Case, c: Collectives, bound: Literal["expected", "low"]) -
 
 
 def _figures() -> list[Figure]:
-    waits = "FROM collective_wait WHERE step IS NOT NULL AND {lane}"
+    waits = "FROM collective_wait WHERE step IS NOT NULL AND {gpu}"
     return [
         Figure(
             "communication_ns",
@@ -156,7 +156,7 @@ CAUSE = Cause(
         "Exposed is what has no compute beside it, blocking the part of that for which other work "
         "was ready; the second is what it costs."
     ),
-    look_alikes=(
+    differential=(
         "straggler, load_imbalance and pipeline_bubble make GPUs wait inside collectives, which "
         "looks the same on one rank: only the matched captures of the ranks tell waiting from "
         "transferring. Where "

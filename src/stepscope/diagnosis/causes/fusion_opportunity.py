@@ -17,12 +17,12 @@ def detect(case: Case) -> Detection | None:
         case,
         _ID,
         found.repair,
-        says=(
+        message=(
             "long chains of elementwise kernels and reductions ({kernels_per_step} kernels a "
             "step, {kernels_ns_per_step}) read and write the same tensors again and again; merged, "
             "each chain would do so once"
         ),
-        do=[
+        recommendations=[
             "torch.compile the model, or the function that spells the operation out",
             "use the library's own function where there is one: "
             "torch.nn.functional.rms_norm, gelu, silu, cross_entropy",
@@ -39,7 +39,7 @@ CAUSE = Cause(
         "root, multiply, add ...), each a kernel of its own that moves whole tensors. A compiler "
         "merges such chains into one kernel."
     ),
-    look_alikes=(
+    differential=(
         "unfused_optimizer and unfused_attention are chains with a repair of their own and are "
         "not counted here. The few elementwise kernels that a layer of a framework leaves "
         "(activation, residual, scale) are an ordinary mix. launch_bound waits for the host "

@@ -7,7 +7,7 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 from stepscope.gaps.gil import GIL_EVIDENCE, MIN_ON_INTERVAL, PATTERN, SWITCH_NS
 
 _ID = "gil_contention"
-_OF_WAITS = f"FROM host_event WHERE cause = '{_ID}' AND {{lane}}"
+_OF_WAITS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
 
 
 def detect(case: Case) -> Detection | None:
@@ -17,16 +17,16 @@ def detect(case: Case) -> Detection | None:
     if gil.evidence < 0 or not time:
         return None
     thin = gil.evidence == PATTERN
-    says = "the thread that launches waits {waits} times for Python's global lock; "
-    says += GIL_EVIDENCE[gil.evidence]
+    message = "the thread that launches waits {waits} times for the GIL; "
+    message += GIL_EVIDENCE[gil.evidence]
     if thin and gil.on_interval >= MIN_ON_INTERVAL:
-        says += " ({on_interval} of them end on a multiple of it)"
+        message += " ({on_interval} of them end on a multiple of it)"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        unsure_ns=case.idle_ns("launch_bound") + case.idle_ns("host_compute"),
-        says=says,
-        do=[
+        uncertain_ns=case.idle_ns("launch_bound") + case.idle_ns("host_compute"),
+        message=message,
+        recommendations=[
             "move Python threads that compute (data preparation, metrics, logging, monitoring) to "
             "other processes: DataLoader(num_workers=...), multiprocessing",
             "let such threads sleep or block on a queue or an event instead of polling in a loop",
@@ -63,7 +63,7 @@ CAUSE = Cause(
         "operator; while another thread computes in Python, each of these costs a switch interval "
         "(5 ms by default) or several before the training thread goes on."
     ),
-    look_alikes=(
+    differential=(
         "host_compute comes at the same few places in each step and in any length; waits for the "
         "lock come wherever an operator ends and are never shorter than the switch interval. "
         "input_starvation is a wait between steps. A thread that the operating system does not "

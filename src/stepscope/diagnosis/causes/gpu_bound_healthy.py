@@ -18,7 +18,7 @@ CAUSE = Cause(
         "The GPU computes nearly all of the step. What is left to gain lies in the kernels: their "
         "precision, fusion and efficiency, not in keeping the GPU fed."
     ),
-    look_alikes=(
+    differential=(
         "A GPU that is busy waiting inside a collective is not computing; exposed communication "
         "is accounted for separately."
     ),

@@ -41,17 +41,17 @@ def detect(case: Case) -> Detection | None:
         inside += " at {source}"
     elif where.function:
         inside += " in {function}"
-    says = f"the GPU idles while the training thread works on the CPU{inside}"
-    told = named or bool(where.source or where.function)
-    if not told:
-        says += _maybe(codes, case.explanation.workload.infers)
+    message = f"the GPU idles while the training thread works on the CPU{inside}"
+    facts = named or bool(where.source or where.function)
+    if not facts:
+        message += _maybe(codes, case.explanation.workload.infers)
     return Detection(
         time_ns=time,
-        unsure_ns=case.idle_ns("launch_bound"),
+        uncertain_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
-        says=says,
+        message=message,
         texts=where.texts(),
-        do=[
+        recommendations=[
             "move the work out of the step: every N steps, to another process, or to the GPU",
             "let it overlap: enqueue the next step before doing it, and remove the synchronisation "
             "that makes the GPU wait for it",
@@ -91,7 +91,7 @@ CAUSE = Cause(
         "any CUDA call (metrics, logging, Python loops), for longer than a framework needs between "
         "two launches."
     ),
-    look_alikes=(
+    differential=(
         "input_starvation is the same silence spent getting a batch, which evidence must show. "
         "launch_bound is made of many short pauses between launches. CPU work that the queue "
         "hides is not reported."

@@ -15,7 +15,7 @@ from stepscope.diagnosis.own_waits import mostly_of_ddp
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.waiting import PLAIN, READ, UPLOAD, Waiting
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
 _ID = "host_sync"
@@ -69,40 +69,42 @@ def detect(case: Case) -> Detection | None:
     kind = PLAIN
     if len(rows):
         kind = waiting.kind[int(rows[0])]
-        name = case.explanation.lane.host.api.text("name", int(waiting.call[rows[0]]))
+        name = case.explanation.gpu.host.api.text("name", int(waiting.call[rows[0]]))
         texts["call"] = name
         figures += _call_figures(name)
-        says = f"the host waits for the GPU in {{call}}{_SAID[kind]}"
+        message = f"the host waits for the GPU in {{call}}{_SAID[kind]}"
         operator = _most(waiting.operator[rows], waiting.waited_ns[rows])
         if operator is not None:
             text = waiting.operators.text("name", operator)
             where = Location(where.range, text, where.source, where.function)
             texts["operator"] = repr(text)
-            says += ", called by {operator}"
-        says += " ({calls_per_step} a step, {waited_ns_per_step} in them)"
+            message += ", called by {operator}"
+        message += " ({calls_per_step} a step, {waited_ns_per_step} in them)"
         ended = _ended_by(case, waiting, rows)
         if _elsewhere(case, waiting, rows):
-            says += (
+            message += (
                 "; for most of that time the GPU runs nothing that the capture holds, so that what "
                 "is waited for began before the capture, or runs in another process"
             )
         elif ended:
             texts["until"] = ended
-            says += ", mostly until {until} has ended"
-        says += "; the queue runs dry, and the GPU idles until new work arrives"
+            message += ", mostly until {until} has ended"
+        message += "; the queue runs dry, and the GPU idles until new work arrives"
     else:
-        says = (
+        message = (
             "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "
             "and the GPU idles until new work arrives"
         )
-    says += ", most of it in {range}" if where.range else ""
+    message += ", most of it in {range}" if where.range else ""
     return Detection(
         time_ns=time,
-        unsure_ns=case.idle_ns("launch_bound"),
+        uncertain_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
-        says=says,
+        message=message,
         texts=texts,
-        do=_advice(kind, where.operator or "", infers=case.explanation.workload.infers),
+        recommendations=_advice(
+            kind, where.operator or "", infers=case.explanation.workload.infers
+        ),
         figures=figures,
         where=where,
         next_capture=(None if where.source or where.function or where.range else captures.STACKS),
@@ -119,7 +121,7 @@ _SCALAR_READS = Figure(
     "scalar_reads",
     "count",
     "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
-    "AND bytes <= 65536 AND {lane} AND {window}",
+    "AND bytes <= 65536 AND {gpu} AND {window}",
 )
 
 
@@ -127,14 +129,14 @@ def _main_call(case: Case, waiting: Waiting) -> IntArray:
     """Rows of the waits of the call and kind that wait longest in all."""
     if not len(waiting.call):
         return waiting.call
-    names = case.explanation.lane.host.api["name"][waiting.call].astype(np.int64)
+    names = case.explanation.gpu.host.api["name"][waiting.call].astype(np.int64)
     kinds = with_inverse(np.asarray(waiting.kind))[1]
     group = with_inverse(names * 4 + kinds)[1]
     waited = np.bincount(group, weights=waiting.waited_ns)
     if not waited.any():
         waited = np.bincount(group).astype(float)
     rows = np.flatnonzero(group == int(np.argmax(waited)))
-    plain = case.explanation.lane.host.api.text("name", int(waiting.call[rows[0]]))
+    plain = case.explanation.gpu.host.api.text("name", int(waiting.call[rows[0]]))
     return rows if re.fullmatch(r"\w+", plain) else rows[:0]
 
 
@@ -161,7 +163,7 @@ def _place(case: Case, waiting: Waiting, rows: IntArray) -> Location:
     idle = case.place(_ID)
     if not len(rows):
         return idle
-    api, calls = case.explanation.lane.host.api, waiting.call[rows]
+    api, calls = case.explanation.gpu.host.api, waiting.call[rows]
     found = case.explanation.places.of(api["start_ns"][calls], api["end_ns"][calls])
     return Location(
         found.range or idle.range,
@@ -173,7 +175,7 @@ def _place(case: Case, waiting: Waiting, rows: IntArray) -> Location:
 
 def _elsewhere(case: Case, waiting: Waiting, rows: IntArray) -> bool:
     """Whether the device is idle for most of the waiting, as far as the capture tells."""
-    api, calls = case.explanation.lane.host.api, waiting.call[rows]
+    api, calls = case.explanation.gpu.host.api, waiting.call[rows]
     whole = int((api["end_ns"][calls] - api["start_ns"][calls]).sum())
     most = whole >= _HALF * case.idle_ns(_ID) * case.explanation.n_steady
     return most and int(waiting.waited_ns[rows].sum()) < _HALF * whole
@@ -181,7 +183,7 @@ def _elsewhere(case: Case, waiting: Waiting, rows: IntArray) -> bool:
 
 def _ended_by(case: Case, waiting: Waiting, rows: IntArray) -> str:
     """The operation that most of the waiting was for, by name and stream; empty if unknown."""
-    ops = case.explanation.lane.ops
+    ops = case.explanation.gpu.ops
     rows = rows[waiting.op[rows] >= 0]
     if not len(rows):
         return ""
@@ -223,7 +225,7 @@ CAUSE = Cause(
         "data-dependent shape). While it waits it enqueues nothing, so the queue is empty when it "
         "returns and the GPU idles until the next launches arrive."
     ),
-    look_alikes=(
+    differential=(
         "launch_bound has the same late launches but no wait before them: the host never had a "
         "lead. blocking_copy waits for a large transfer, not for a scalar. A synchronisation that "
         "finds the device already idle cost nothing: then host_compute or input_starvation is "

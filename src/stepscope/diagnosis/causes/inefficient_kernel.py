@@ -18,7 +18,7 @@ def detect(case: Case) -> Detection | None:
     # for the regular expression that ncu takes; nothing of the trace may reach a shell
     plain = re.split(r"[^A-Za-z0-9_]", found.label)[0] or "KERNEL"
     reason = (
-        "its grid has {median_blocks} blocks, far fewer than the device has multiprocessors, so "
+        "its grid has {median_blocks} blocks, far fewer than the device has SMs, so "
         "most of the device stands idle while it runs"
         if found.by_grid
         else "it takes {kernels_ns_per_step} a step, many times what its shape requires"
@@ -32,9 +32,9 @@ def detect(case: Case) -> Detection | None:
         case,
         _ID,
         found.repair,
-        says=f"the kernel {{kernel}} is far below what the device can do: {reason}",
+        message=f"the kernel {{kernel}} is far below what the device can do: {reason}",
         texts={"kernel": plain},
-        do=[
+        recommendations=[
             sizes,
             "examine it with the command under next_capture: the limiter is in its first section",
             "try another implementation: torch.compile(mode='max-autotune'), "
@@ -44,9 +44,9 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "median_blocks",
                 "count",
-                "SELECT coalesce(median(blocks), 0)::BIGINT FROM kernel_family WHERE gpu_op_id IN "
-                f"(SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}) "
-                "AND {lane}",
+                "SELECT coalesce(median(blocks), 0)::BIGINT FROM kernel_category WHERE gpu_op_id IN "
+                f"(SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{gpu}}) "
+                "AND {gpu}",
             ),
         ],
         next_capture=f"ncu --set full -k regex:{plain} -c 5 -o kernel python train.py",
@@ -58,10 +58,10 @@ CAUSE = Cause(
     title="Inefficient kernel",
     definition=(
         "One kernel takes a noticeable part of the step and reaches a small part of what its work "
-        "allows: a matrix product whose shape gives a far shorter time at the device's peaks, or a "
-        "long kernel with fewer blocks than multiprocessors."
+        "allows: a GEMM whose shape gives a far shorter time at the device's peaks, or a "
+        "long kernel with fewer blocks than SMs."
     ),
-    look_alikes=(
+    differential=(
         "low_precision_unused is the wrong kind of cores, memory_bound_kernels the limit of the "
         "memory. Short kernels end before they fill the device and are not judged. Kernels that "
         "bring as many blocks as fit and keep them (cuBLAS, fused attention) are not judged by "

@@ -29,11 +29,11 @@ _SELDOM: Final = 0.34
 _LATE_STEPS: Final = (
     "SELECT count(*) FILTER (waited > 0.1 * most) FROM (SELECT waited, max(waited) OVER () AS most "
     "FROM (SELECT step, sum(end_ns - start_ns) AS waited FROM idle_gap "
-    f"WHERE cause = '{_ID}' AND {{lane}} GROUP BY step))"
+    f"WHERE cause = '{_ID}' AND {{gpu}} GROUP BY step))"
 )
 _FROM = (
     "FROM step, (SELECT sum(end_ns - start_ns) AS waited FROM idle_gap "
-    f"WHERE cause = '{_ID}' AND {{lane}}) WHERE steady AND {{lane}}"
+    f"WHERE cause = '{_ID}' AND {{gpu}}) WHERE steady AND {{gpu}}"
 )
 _PERIOD = "sum(wall_ns) / count(*)"
 _WAIT = "any_value(waited) / count(*)"
@@ -68,13 +68,13 @@ def detect(case: Case) -> Detection | None:
     why = [EVIDENCE[c] for c in (NAMED_INPUT, OS_WAIT, BATCH_PINNED, BATCH_UPLOADED) if c in codes]
     where = case.place(_ID)
     inside = " in {range}" if where.range else " in {function}" if where.function else ""
-    says = (
+    message = (
         f"the GPU waits while the CPU prepares its input{inside}"
         if case.explanation.workload.infers
         else f"the GPU waits for the next batch{inside}"
     )
     if why:
-        says += f" ({why[0]})"
+        message += f" ({why[0]})"
     loader = _loader(case, pinned)
     figures = [
         idle_figure(_ID),
@@ -87,7 +87,7 @@ def detect(case: Case) -> Detection | None:
                 "times_workers", "count", f"SELECT ceil(({_PERIOD}) / ({_WORK}))::BIGINT {_FROM}"
             ),
         ]
-        says += (
+        message += (
             "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
             "{work_ns_per_step}: {times_workers} times as many would keep up"
         )
@@ -98,7 +98,7 @@ def detect(case: Case) -> Detection | None:
                 "workers_needed", "count", f"SELECT ceil(({_WAIT}) / ({_WORK}))::BIGINT {_FROM}"
             ),
         ]
-        says += (
+        message += (
             "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
             "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
         )
@@ -108,29 +108,31 @@ def detect(case: Case) -> Detection | None:
     if seldom:
         figures += [
             Figure("late_steps", "count", _LATE_STEPS),
-            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
         ]
-        says += (
+        message += (
             "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
             "the mean better"
         )
     if weak:
-        says += "; without annotations, other host work between steps looks the same"
-    do = [
+        message += "; without annotations, other host work between steps looks the same"
+    recommendations = [
         "raise DataLoader(num_workers=...) until the wait disappears, with "
         "persistent_workers=True and prefetch_factor=4",
         "move decoding and augmentation off the training thread, or prepare the data offline",
         "keep pin_memory=True and copy with non_blocking=True, so that the copy overlaps too",
     ]
     if loader == "main":
-        do.insert(0, "the batch is prepared on the training thread itself: set num_workers")
+        recommendations.insert(
+            0, "the batch is prepared on the training thread itself: set num_workers"
+        )
     return Detection(
         time_ns=time,
-        unsure_ns=case.idle_ns("launch_bound"),
+        uncertain_ns=case.idle_ns("launch_bound"),
         # the mean of few long waits is as uncertain as their number is
         direct_ns=case.direct_ns(_ID) * (1 - _scatter(waits) if seldom else 1),
-        says=says,
-        do=do,
+        message=message,
+        recommendations=recommendations,
         texts=where.texts(),
         figures=figures,
         where=where,
@@ -158,7 +160,7 @@ def _scatter(waits: IntArray) -> float:
 
 def _loader(case: Case, pinned: bool) -> str:
     """Who prepares the batches: ``workers``, the ``main`` thread, or nobody can tell."""
-    host = case.explanation.lane.host
+    host = case.explanation.gpu.host
     names = set(host.ranges.texts.get("name", [])) | set(host.thread_names)
     if any(words.LOADER_WITH_WORKERS.search(name) for name in names):
         return "workers"
@@ -174,7 +176,7 @@ CAUSE = Cause(
         "The GPU is idle because the next batch is not ready: the training thread loads, decodes "
         "or waits for it, and enqueues the next step only afterwards."
     ),
-    look_alikes=(
+    differential=(
         "host_compute is host work that is not loading: told apart by annotations (dataload, "
         "DataLoader.__next__), Python functions of the input pipeline, waits in the operating "
         "system where there is a loader, and by what the thread does next: pin a batch, or upload "

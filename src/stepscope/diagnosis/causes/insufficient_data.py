@@ -19,18 +19,18 @@ _TOO_MUCH = 0.25
 def detect(case: Case) -> Detection | None:
     """Too little work, no kernels or launches, or too much idle time that nothing explains."""
     explanation = case.explanation
-    lane = explanation.lane
+    gpu = explanation.gpu
     idle = explanation.steady_total("idle_ns") / explanation.n_steady
     figures = [
-        Figure("gpu_operations", "count", "SELECT count(*) FROM gpu_op WHERE {lane}"),
+        Figure("gpu_operations", "count", "SELECT count(*) FROM gpu_op WHERE {gpu}"),
         Figure("cuda_calls", "count", "SELECT count(*) FROM api_call WHERE {process}"),
     ]
-    unlinked = float((lane.call < 0).mean())
+    unlinked = float((gpu.call < 0).mean())
     reason = capture = None
-    if len(lane.ops) < _MANY and not _steps_are_graphs(case):
+    if len(gpu.ops) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about steps"
         capture = "capture at least five whole steps after warm-up"
-    elif not lane.is_kernel.any():
+    elif not gpu.is_kernel.any():
         # then all computing would look like idle time
         reason = (
             "the capture holds copies and memory sets but no kernel, so that what the GPU computed "
@@ -63,8 +63,8 @@ def detect(case: Case) -> Detection | None:
     elif case.idle_ns("unexplained") - hole - busy > _TOO_MUCH * case.step_ns:
         reason = "the device waits for something that the capture does not show"
         capture = captures.WAITS_AND_NODES
-    elif said := _hidden_in_communication(case):
-        reason, capture = said
+    elif stated := _hidden_in_communication(case):
+        reason, capture = stated
     if reason is None:
         return None
     figures += unrecorded_figures(case)
@@ -73,8 +73,8 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=max(idle, 1.0),
         direct_ns=0.0,
-        says=reason,
-        do=["make the capture named under next_capture, then diagnose again"],
+        message=reason,
+        recommendations=["make the capture named under next_capture, then diagnose again"],
         figures=figures,
         next_capture=capture,
     )
@@ -83,7 +83,7 @@ def detect(case: Case) -> Detection | None:
 def _steps_are_graphs(case: Case) -> bool:
     """Whether steps hold whole graphs, as JAX's and PyTorch's compiled steps do."""
     explanation = case.explanation
-    graphs = int(explanation.lane.ops.equals("kind", "graph").sum())
+    graphs = int(explanation.gpu.ops.equals("kind", "graph").sum())
     return (
         (explanation.steps.marked or explanation.steps.source == "graph_replay")
         and explanation.n_steady >= _STEPS
@@ -105,7 +105,7 @@ def _hidden_in_communication(case: Case) -> tuple[str, str] | None:
         return None
     else:
         me = next(i for i, device in enumerate(case.job.view.devices) if device is case.device)
-        hidden = float((c.parts.absent + c.parts.unmatched).mean(axis=0)[me])
+        hidden = float((c.parts.missing + c.parts.unmatched).mean(axis=0)[me])
         if c.alone:
             hidden += float(c.parts.transfer.mean(axis=0)[me])
     idle = max(explanation.idle_by_cause_ns.values(), default=0) / n
@@ -139,7 +139,7 @@ CAUSE = Cause(
     id="insufficient_data",
     title="Not enough data",
     definition="The capture lacks what an answer needs; the finding says what to capture instead.",
-    look_alikes="none",
+    differential="none",
     prediction="none",
     reference="docs/how-it-works.md",
     min_share=0.0,

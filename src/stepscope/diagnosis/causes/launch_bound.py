@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.profiler_overhead_figures import (
+    tool_figures,
+    tool_text,
+    uncertain_overhead_ns,
+    unclaimed_ns,
+)
 from stepscope.diagnosis.thread_states import with_thread_states
-from stepscope.diagnosis.tool_cost import doubtful_ns, tool_figures, tool_text, unclaimed_ns
 from stepscope.diagnosis.workloads import in_inference
 
 _ID = "launch_bound"
@@ -35,32 +40,32 @@ def detect(case: Case) -> Detection | None:
     # What twice the estimated cost of recording would explain is not claimed.
     if time - unclaimed_ns(case) < CAUSE.min_share * case.step_ns:
         return None
-    doubt = doubtful_ns(case, time)
+    doubt = uncertain_overhead_ns(case, time)
     where = case.place(_ID)
     explanation = case.explanation
-    kernels = max(int(explanation.lane.is_kernel.sum()), 1)
-    busy = int((explanation.lane.busy[1] - explanation.lane.busy[0]).sum())
+    kernels = max(int(explanation.gpu.is_kernel.sum()), 1)
+    busy = int((explanation.gpu.busy[1] - explanation.gpu.busy[0]).sum())
     if busy / kernels < _LAUNCH_NS:
-        says = (
+        message = (
             "the kernels are shorter than the time the host needs to launch them, so the GPU waits "
             "for almost every launch"
         )
     else:
         inside = ", most of it in {range}" if where.range else ""
-        says = (
+        message = (
             "the host launches too slowly in parts of the step, so the GPU has finished before "
             f"the next launch arrives{inside}"
         )
     return Detection(
         time_ns=time,
         direct_ns=time - doubt,
-        doubt_ns=doubt,
-        unsure_ns=case.idle_ns("small_kernels"),
+        overhead_ns=doubt,
+        uncertain_ns=case.idle_ns("small_kernels"),
         # free launches also hide waits and host work of other causes, which keep their own gain
-        credit_ns=time + case.idle_ns("small_kernels"),
-        says=says + tool_text(case, time),
+        max_gain_ns=time + case.idle_ns("small_kernels"),
+        message=message + tool_text(case, time),
         texts=where.texts(),
-        do=[
+        recommendations=[
             "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), or "
             "torch.cuda.make_graphed_callables",
             "give each kernel more work: larger batches, or several steps' batches together",
@@ -73,13 +78,13 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "kernels",
                 "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {lane} AND {window}",
+                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}",
             ),
             Figure(
                 "median_kernel_ns",
                 "ns",
                 "SELECT median(end_ns - start_ns) FROM gpu_op "
-                "WHERE kind = 'kernel' AND {lane} AND {window}",
+                "WHERE kind = 'kernel' AND {gpu} AND {window}",
             ),
         ],
         where=where,
@@ -93,7 +98,7 @@ CAUSE = Cause(
         "Launching a kernel costs the host 5 to 10 us and the framework's dispatch as much again. "
         "When the kernels are shorter than that, the GPU waits for launches all the time."
     ),
-    look_alikes=(
+    differential=(
         "host_sync leaves the same late launches after a wait that took the host's lead. "
         "profiler_overhead slows the host in the same way, but only while it is traced. "
         "small_kernels loses time on the device between kernels that were enqueued in time."

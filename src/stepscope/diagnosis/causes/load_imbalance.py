@@ -34,11 +34,11 @@ def detect(case: Case) -> Detection | None:
     figures = [*late_figures(), surplus_figure("compute")]
     time, time_sql = late.imposed_ns, None
     if late.in_turn:
-        says = (
+        message = (
             "the late rank changes from step to step with the work it was given; the others wait "
             "{others_wait_ns} a step for it inside collectives"
         )
-        do = [
+        recommendations = [
             "give every rank as much work in the same step: sort or bucket samples by length, or "
             "fill batches up to a number of tokens rather than of samples",
             "pack short sequences together, or pad to the longest of all ranks only where that "
@@ -49,7 +49,7 @@ def detect(case: Case) -> Detection | None:
         time_sql = _SHARED_OUT_SQL
         compute = c.parts.compute.mean(axis=0)
         time = min(late.imposed_ns, round(compute[me]) - round(compute.mean()))
-        says = (
+        message = (
             "uneven all-to-all: {late} has the experts that get most tokens and computes "
             "{compute_ns} a step between the all-to-alls, the others {others_compute_ns} "
             "({threads_ratio} times the threads, {kernels} kernels a step against "
@@ -58,35 +58,35 @@ def detect(case: Case) -> Detection | None:
             "{mean_compute_ns}"
         )
         figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
-        do = [
+        recommendations = [
             "balance the router: an auxiliary balancing loss or a bias on the router's scores, and "
             "a capacity factor that limits the tokens of an expert",
-            "copy the hot experts to several ranks, or place them anew by the load that was "
+            "copy the hot experts to several ranks, or place them again by the load that was "
             "measured (expert-parallel load balancing)",
         ]
     else:
-        says = (
+        message = (
             "{late} computes more than the others, {compute_ns} a step against "
             "{others_compute_ns} ({threads_ratio} times the threads); the others wait "
             "{others_wait_ns} a step for it inside collectives"
         )
-        do = [
+        recommendations = [
             "give every rank as much work: the same number of samples and tokens "
             "(DistributedSampler with drop_last=True), equal shards, equal pipeline stages, "
             "balanced experts",
             "move what only this rank does (evaluation, logging on the GPU, extra losses) out of "
             "the step or share it out",
         ]
-    says += recording_text(c, late)
+    message += recording_text(c, late)
     if time <= 0:
         return None
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
-        unsure_ns=max(0.0, late.others_wait_ns - time),
-        says=says,
+        uncertain_ns=max(0.0, late.others_wait_ns - time),
+        message=message,
         texts={"late": late_text(c, late)},
-        do=do,
+        recommendations=recommendations,
         figures=figures,
         floor_ns=0.0,
         next_capture=(
@@ -104,7 +104,7 @@ CAUSE = Cause(
         "longer sequences, a heavier pipeline stage, more tokens for one expert. The others wait "
         "for the one with most."
     ),
-    look_alikes=(
+    differential=(
         "straggler takes longer for the same work: told apart by what was launched, the number of "
         "kernels and of their threads. exposed_communication excludes waiting for late ranks."
     ),

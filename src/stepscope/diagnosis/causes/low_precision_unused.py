@@ -24,7 +24,7 @@ _ID = "low_precision_unused"
     "TF32",
 )
 def detect(case: Case) -> Detection | None:
-    """Single-precision products on the general cores of a device with tensor cores."""
+    """Single-precision products on the CUDA cores of a device with tensor cores."""
     found = case.explanation.inside_kernels.precision
     if found is None:
         return None
@@ -44,12 +44,12 @@ def detect(case: Case) -> Detection | None:
         case,
         _ID,
         found.repair,
-        says=(
-            "matrix products run in single precision on the general cores for "
+        message=(
+            "GEMMs run in single precision on the CUDA cores for "
             "{single_precision_share} of the kernel time, while the tensor cores, which would need "
             "{repaired_ns_per_step} instead of {kernels_ns_per_step}, stand idle"
         ),
-        do=[
+        recommendations=[
             *tf32,
             sixteen,
             "keep in single precision only what needs it (losses, norms, small reductions)",
@@ -59,7 +59,7 @@ def detect(case: Case) -> Detection | None:
                 "single_precision_share",
                 "share",
                 "SELECT sum(end_ns - start_ns) FILTER (math = 'fp32') / sum(end_ns - start_ns) "
-                "FROM kernel_family WHERE steady AND {lane}",
+                "FROM kernel_category WHERE steady AND {gpu}",
             ),
         ],
     )
@@ -70,20 +70,20 @@ CAUSE = Cause(
     title="Tensor cores unused",
     definition=(
         "Matrix products or convolutions take kernels that multiply in single precision on the "
-        "general cores (sgemm, simt, ffma), although the device has tensor cores. PyTorch "
+        "CUDA cores (sgemm, simt, ffma), although the device has tensor cores. PyTorch "
         "multiplies so by default when inputs are float32."
     ),
-    look_alikes=(
+    differential=(
         "inefficient_kernel is a product that uses the right cores badly. Double precision and "
         "products on tensor cores (TF32, BF16, FP8) are not counted."
     ),
     prediction=(
         "the step with these products faster by the ratio of the data-sheet peaks (TF32 over "
-        "single precision), times the shares of the peaks that are attained; the range goes from "
+        "single precision), times the shares of the peaks that are achieved; the range goes from "
         "half that ratio to BF16's. What else then limits the step is not followed"
     ),
     reference=(
-        "PyTorch: torch.set_float32_matmul_precision; NVIDIA data sheets in kernels/ceilings.py"
+        "PyTorch: torch.set_float32_matmul_precision; NVIDIA datasheets in kernels/ceilings.py"
     ),
     min_share=0.05,
     time_sql=saved_time_sql(_ID),

@@ -43,26 +43,26 @@ def detect(case: Case) -> Detection | None:
     uneven = worst / max(float(compute.mean()), 1.0)
     ranks = [str(c.participants[d].rank) for d in stages[slow][:8]]
     named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-    says = (
+    message = (
         "{stages} pipeline stages wait for each other inside sends and receives, "
         "{mean_bubble_ns} a step in the mean"
     )
-    do = [
+    recommendations = [
         "use more and smaller micro-batches: filling and draining the pipeline takes (stages - 1) "
         "of (micro-batches + stages - 1)",
         "use a schedule with less of it: interleaved stages, zero-bubble, or DualPipe",
     ]
     if uneven >= _UNEVEN:
-        says += (
+        message += (
             "; {slow} is the slow stage, {slowest_compute_ns} of compute a step against "
             "{mean_compute_ns} in the mean"
         )
-        do.insert(
+        recommendations.insert(
             0,
             f"move layers away from the stage of {named}: the slowest stage sets the pace; "
             "embedding, loss and output projection count as layers",
         )
-    says += (
+    message += (
         "; filling and draining takes {bubble_share} of the step, which some "
         "{micro_batches_to_halve} micro-batches instead of some {micro_batches} would halve"
     )
@@ -70,9 +70,9 @@ def detect(case: Case) -> Detection | None:
         time_ns=time,
         # more micro-batches halve it; an even split of the layers and another schedule end it
         direct_ns=time / 2,
-        says=says,
+        message=message,
         texts={"slow": named},
-        do=do,
+        recommendations=recommendations,
         figures=[
             Figure("stages", "count", _STAGES_SQL),
             Figure("mean_bubble_ns", "ns_per_step", _TIME_SQL),
@@ -99,7 +99,7 @@ CAUSE = Cause(
         "the pipeline fills and drains, and wherever one stage takes longer than the others, "
         "stages wait inside sends and receives for their neighbours."
     ),
-    look_alikes=(
+    differential=(
         "exposed_communication is data that moves; a bubble is waiting for work. An all-to-all is "
         "sent as sends and receives as well, but among all ranks at once: uneven ones are "
         "load_imbalance. A stage that is late for a reason of its own (its host, its input, its "

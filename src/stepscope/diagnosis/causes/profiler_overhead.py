@@ -22,12 +22,12 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time / 2,
-        unsure_ns=unsure,
-        says=(
+        uncertain_ns=unsure,
+        message=(
             f"recording{using} slows the host until the GPU waits for it; the program without the "
             "profiler is faster than this capture shows"
         ),
-        do=[
+        recommendations=[
             "judge the step time from a run without the profiler",
             "record less: with_stack=False, profile_memory=False, record_shapes=False; fewer steps "
             "do not help",
@@ -58,7 +58,7 @@ CAUSE = Cause(
         "Recording an event costs the host a fraction of a microsecond to several microseconds. In "
         "an eager program that the host barely keeps fed, this alone makes the GPU wait."
     ),
-    look_alikes=(
+    differential=(
         "launch_bound is the same symptom without the profiler: it is reported only for the idle "
         "time that twice the estimated cost of recording would not explain."
     ),

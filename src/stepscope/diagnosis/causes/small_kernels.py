@@ -7,7 +7,7 @@ import numpy as np
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.view import FAMILY_NAMES
+from stepscope.kernels.view import CATEGORY_NAMES
 
 _ID = "small_kernels"
 
@@ -26,18 +26,18 @@ def detect(case: Case) -> Detection | None:
     kernels = explanation.kernels
     ended = explanation.gaps.segments["op"][explanation.segments_of(_ID)]
     rows = distinct_values(ended[ended >= 0])
-    family = kernels.family[rows]
-    most = np.bincount(family[family >= 0], minlength=len(FAMILY_NAMES))
-    what = f"of the family {FAMILY_NAMES[int(np.argmax(most))]}" if most.any() else "copies"
+    category = kernels.category[rows]
+    most = np.bincount(category[category >= 0], minlength=len(CATEGORY_NAMES))
+    what = f"of the category {CATEGORY_NAMES[int(np.argmax(most))]}" if most.any() else "copies"
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
-        says=(
+        message=(
             "the kernels are so short that the GPU's own turnaround between two of them takes a "
             "noticeable part of the step; most of them are {what}"
         ),
         texts={"what": what},
-        do=[
+        recommendations=[
             "merge kernels: torch.compile, fused optimizers, channels_last where layouts differ",
             "capture the step in a CUDA graph, where the turnaround is shorter: "
             "torch.compile(model, mode='reduce-overhead')",
@@ -48,13 +48,13 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "kernels",
                 "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {lane} AND {window}",
+                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}",
             ),
             Figure(
                 "median_kernel_ns",
                 "ns",
                 "SELECT median(end_ns - start_ns)::BIGINT FROM gpu_op "
-                "WHERE kind = 'kernel' AND {lane} AND {window}",
+                "WHERE kind = 'kernel' AND {gpu} AND {window}",
             ),
         ],
         where=located(kernels.attribution.heaviest(rows)),
@@ -68,7 +68,7 @@ CAUSE = Cause(
         "From the end of one kernel to the start of the next, already enqueued one the GPU needs "
         "about 1 us. Thousands of short kernels a step make that add up."
     ),
-    look_alikes=(
+    differential=(
         "launch_bound waits for the host; here the host was in time. unfused_optimizer and "
         "fusion_opportunity name the kernels themselves, where those cost more than the turnaround."
     ),

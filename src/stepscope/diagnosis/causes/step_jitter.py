@@ -16,9 +16,11 @@ from stepscope.intervals.distinct import among, distinct_values
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
 _MOST = 0.5  # what takes this share of the excess is what makes the steps odd
-_NEARLY_ALL = 0.8  # a cause with this share of its time in the odd steps is no cause of the others
+_NEARLY_ALL = (
+    0.8  # a cause with this share of its time in the outlier steps is no cause of the others
+)
 
-_ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {lane})"
+_ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {gpu})"
 
 
 @in_inference(
@@ -30,7 +32,7 @@ _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier W
     "machine",
 )
 def detect(case: Case) -> Detection | None:
-    """What odd steps take longer than a normal one, where no more specific cause explains it."""
+    """What outlier steps take longer than a normal one, where no more specific cause explains it."""
     e = case.explanation
     odd = e.outliers
     if not len(odd):
@@ -56,13 +58,13 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        says="{odd_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
-        + _SAYS[kind].format(place=place),
+        message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
+        + _MESSAGE[kind].format(place=place),
         texts=where.texts() | ({"name": repr(name)} if name else {}),
-        do=_DO[kind],
+        recommendations=_DO[kind],
         figures=[
-            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {lane}"),
-            Figure("odd_steps", "count", f"SELECT count(*) FROM {_ODD}"),
+            Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
+            Figure("outlier_steps", "count", f"SELECT count(*) FROM {_ODD}"),
             Figure("odd_step_ns", "ns", f"SELECT median(wall_ns)::BIGINT FROM {_ODD}"),
             Figure(
                 "normal_step_ns",
@@ -75,14 +77,14 @@ def detect(case: Case) -> Detection | None:
                     f"excess_{part}_ns",
                     "ns",
                     "SELECT coalesce(sum(excess_ns), 0)::BIGINT FROM step_outlier "
-                    f"WHERE part = '{part}' AND {{lane}}",
+                    f"WHERE part = '{part}' AND {{gpu}}",
                 )
                 for part in ("idle", "compute", "copy")
             ),
             Figure(
                 "more_operations",
                 "count",
-                "SELECT coalesce(sum(more), 0)::BIGINT FROM step_outlier WHERE {lane}",
+                "SELECT coalesce(sum(more), 0)::BIGINT FROM step_outlier WHERE {gpu}",
             ),
         ],
         where=where,
@@ -91,7 +93,7 @@ def detect(case: Case) -> Detection | None:
     )
 
 
-_SAYS = {
+_MESSAGE = {
     "evaluation": "they also run an evaluation{place}, most of all {{name}}",
     "extra": "they run further kernels{place}, most of all {{name}}",
     "slower": "the same kernels run slower, most of all {{name}}; the GPU's clocks were lowered, "
@@ -153,8 +155,8 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
         return kind, "", Location()
     if kind == "host":
         where = _where_idle(case, odd)
-        told = where.range or where.source or where.function
-        return "host" if told else "silence", "", where
+        facts = where.range or where.source or where.function
+        return "host" if facts else "silence", "", where
     rows = np.flatnonzero(compute & ((more > 0) == (kind == "extra")))
     sums = np.bincount(odd.parts["name"][rows], weights=ns[rows])
     name = odd.names[int(np.argmax(sums))]
@@ -167,13 +169,13 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
 
 def _forward_only(case: Case, odd: Outliers) -> bool:
     """Whether the further kernels are those of normal steps again, the optimizer's left out."""
-    lane, normal = case.explanation.lane, odd.reference
+    gpu, normal = case.explanation.gpu, odd.reference
     bounds = case.explanation.bounds_ns
-    start = lane.ops["start_ns"]
+    start = gpu.ops["start_ns"]
     usual = distinct_values(
-        lane.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])]
+        gpu.ops["name"][(start >= bounds[normal]) & (start < bounds[normal + 1])]
     )
-    known = {lane.ops.texts["name"][code] for code in usual.tolist()}
+    known = {gpu.ops.texts["name"][code] for code in usual.tolist()}
     rows = (odd.parts["part"] == PARTS.index("compute")) & (odd.parts["more"] > 0)
     more = odd.parts["more"][rows]
     names = [odd.names[code] for code in odd.parts["name"][rows].tolist()]
@@ -183,7 +185,7 @@ def _forward_only(case: Case, odd: Outliers) -> bool:
 
 
 def _where_idle(case: Case, odd: Outliers) -> Location:
-    """Where the pauses of the odd steps are."""
+    """Where the pauses of the outlier steps are."""
     e = case.explanation
     segments = e.gaps.segments
     step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
@@ -193,19 +195,19 @@ def _where_idle(case: Case, odd: Outliers) -> Location:
 
 
 def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
-    """Where the odd steps launch the kernels of some names."""
+    """Where the outlier steps launch the kernels of some names."""
     e = case.explanation
-    ops = e.lane.ops
+    ops = e.gpu.ops
     step = np.searchsorted(e.bounds_ns, ops["start_ns"], side="right") - 1
     rows = np.flatnonzero(among(step, odd.steps) & ops.that("name", names.__contains__))
-    at = e.lane.enqueue_begin_ns[rows]
+    at = e.gpu.enqueue_begin_ns[rows]
     rows, at = rows[np.argsort(at, kind="stable")], np.sort(at)
     where = e.places.of(at, at + (ops["end_ns"] - ops["start_ns"])[rows])
     return located(where)
 
 
 def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:
-    """Causes whose time lies in the odd steps nearly all: they say less than the odd steps do."""
+    """Causes whose time lies in the outlier steps nearly all: they say less than the outlier steps do."""
     e = case.explanation
     return frozenset(
         (cause, case.rank)
@@ -222,18 +224,18 @@ CAUSE = Cause(
         "fifth and by more than three and a half standard deviations, estimated robustly. Each is "
         "compared with a normal step, part by part; the parts add up to the difference."
     ),
-    look_alikes=(
+    differential=(
         "It is reported only where most of the excess has no more specific cause: long steps that "
         "wait for input are input_starvation, those that save state checkpoint_stall, those that "
         "allocate allocator_churn, those that compile compilation_or_warmup. A slow beginning is "
         "warm-up and set aside. Steps that all differ a little are noise."
     ),
-    prediction="the mean step with the odd steps as long as the normal one",
+    prediction="the mean step with the outlier steps as long as the normal one",
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,
     time_sql=(
         "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
-        "AND {lane}), 0) / count(*))::BIGINT FROM step WHERE steady AND {lane}"
+        "AND {gpu}), 0) / count(*))::BIGINT FROM step WHERE steady AND {gpu}"
     ),
     detect=detect,
 )

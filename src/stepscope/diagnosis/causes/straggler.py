@@ -45,11 +45,11 @@ def detect(case: Case) -> Detection | None:
     doubt = 0.0 if late.mechanism == "rate" else max(pace.recording_ns for pace in c.paces)
     if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:
         return None
-    because = late.idle_cause
-    own = causes()[because].detect(case) if because in causes() else None
+    root_cause = late.idle_cause
+    own = causes()[root_cause].detect(case) if root_cause in causes() else None
     where = own.where if own is not None else Location()
     others = "another rank at a time is late" if late.in_turn else "the other ranks wait for {late}"
-    says = (
+    message = (
         f"{others}, {{others_wait_ns}} a step inside collectives with nothing to cover it: "
         f"{_reason(late)}"
     )
@@ -57,26 +57,26 @@ def detect(case: Case) -> Detection | None:
     figures = late_figures()
     part = _part(late)
     if part is not None:
-        says += f", by {{surplus_ns}} a step{inside}"
+        message += f", by {{surplus_ns}} a step{inside}"
         figures.append(surplus_figure(part))
     if late.mechanism == "rate":
-        says += (
+        message += (
             " ({compute_ratio} times as long, for as much work: {kernels} kernels a step, "
             "{others_kernels} on the others)"
         )
-    says += recording_text(c, late)
+    message += recording_text(c, late)
     return Detection(
         time_ns=late.imposed_ns,
         direct_ns=min(late.sure_ns - doubt, late.others_wait_ns),
-        unsure_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
-        says=says,
+        uncertain_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
+        message=message,
         texts={"late": late_text(c, late)} | where.texts(),
-        do=_advice(late, own),
+        recommendations=_advice(late, own),
         figures=figures,
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
         change=_change(case, late),
-        because=because if because in causes() else None,
+        root_cause=root_cause if root_cause in causes() else None,
         absorbs=_symptoms(c, late),
     )
 
@@ -119,7 +119,7 @@ def _advice(late: Lateness, own: Detection | None) -> list[str]:
             if late.in_turn
             else "repair the late rank only, the others are in time:"
         )
-        return [first, *own.do]
+        return [first, *own.recommendations]
     if late.mechanism == "rate":
         return [
             "compare the GPUs while they train: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,ECC "
@@ -149,7 +149,7 @@ CAUSE = Cause(
         "lateness counts until the next rank would be late, by what its device and host need "
         "without waiting."
     ),
-    look_alikes=(
+    differential=(
         "exposed_communication is data that moves without compute beside it: waiting for a late "
         "rank is no part of it. load_imbalance is a rank that was given more work; a straggler "
         "takes longer for the same. What all ranks suffer from (launch_bound, input_starvation) is "

@@ -9,24 +9,24 @@ _ID = "unfused_attention"
 
 
 def detect(case: Case) -> Detection | None:
-    """Softmax kernels between matrix products, with scale, mask and dropout in between."""
+    """Softmax kernels between GEMMs, with scale, mask and dropout in between."""
     found = case.explanation.inside_kernels.attention
     if found is None:
         return None
     operators = case.explanation.kernels.attribution.operators.texts.get("name", [])
     falls_back = any("scaled_dot_product_attention_math" in name for name in operators)
-    members = f"SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{lane}}"
+    members = f"SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{gpu}}"
     return detection(
         case,
         _ID,
         found.repair,
-        says=(
+        message=(
             "attention runs as {kernels_per_step} separate kernels a step (product, scale, mask, "
             "softmax, product), each of which writes the whole matrix of scores to memory for the "
             "next one to read; that takes {kernels_ns_per_step}, fused some "
             "{repaired_ns_per_step}"
         ),
-        do=[
+        recommendations=[
             *(
                 [
                     "scaled_dot_product_attention falls back to separate kernels here: "
@@ -47,14 +47,14 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "softmax_kernels",
                 "count",
-                "SELECT count(*) FROM kernel_family WHERE family = 'softmax' AND {lane} AND "
+                "SELECT count(*) FROM kernel_category WHERE category = 'softmax' AND {gpu} AND "
                 f"{{window}} AND gpu_op_id IN ({members})",
             ),
             Figure(
                 "attention_products_ns",
                 "ns",
-                "SELECT sum(end_ns - start_ns)::BIGINT FROM kernel_family WHERE family = 'matmul' "
-                f"AND {{lane}} AND {{window}} AND gpu_op_id IN ({members})",
+                "SELECT sum(end_ns - start_ns)::BIGINT FROM kernel_category WHERE category = 'matmul' "
+                f"AND {{gpu}} AND {{window}} AND gpu_op_id IN ({members})",
             ),
         ],
     )
@@ -68,7 +68,7 @@ CAUSE = Cause(
         "normalised and multiplied with the values by others. Each writes and reads a matrix that "
         "grows with the square of the sequence. A fused kernel keeps it on the chip."
     ),
-    look_alikes=(
+    differential=(
         "fusion_opportunity is about other chains of elementwise kernels. A classifier's softmax "
         "(no product follows), a router's (top-k and indexing follow) and the loss's log-softmax "
         "are no attention."

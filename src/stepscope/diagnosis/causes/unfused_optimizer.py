@@ -21,25 +21,25 @@ def detect(case: Case) -> Detection | None:
     )
     late = (
         f"SELECT round(sum(idle_ns) / {STEADY_STEPS})::BIGINT FROM kernel_repair "
-        f"WHERE cause = '{_ID}' AND {{lane}}"
+        f"WHERE cause = '{_ID}' AND {{gpu}}"
     )
     return detection(
         case,
         _ID,
         found.repair,
-        says=(
+        message=(
             "the optimizer updates one parameter after the other, with {kernels_per_step} small "
             "kernels a step, which run for {kernels_ns_per_step} where a fused update would take "
             "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
             "launches"
         ),
-        do=[
+        recommendations=[
             "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
             "where there is no fused one, foreach=True updates many parameters in one kernel",
             "torch.compile the optimizer's step() where neither exists",
         ],
         figures=[Figure("late_launches_ns_per_step", "ns_per_step", late)],
-        unsure_ns=other if symptoms else 0.0,
+        uncertain_ns=other if symptoms else 0.0,
         absorbs=symptoms,
     )
 
@@ -54,7 +54,7 @@ CAUSE = Cause(
         "whole update of many parameters in one kernel. Multi-tensor kernels (foreach) count as "
         "repaired."
     ),
-    look_alikes=(
+    differential=(
         "launch_bound is the same waiting all over the step: where the rest of the step waits for "
         "launches as much, it stays first. fusion_opportunity is about chains of elementwise "
         "kernels in the model."

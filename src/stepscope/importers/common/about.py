@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stepscope.trace.meta import Absent
+from stepscope.trace.meta import MissingTable
 
 RANK_VARIABLES: Final = (
     ("RANK", "WORLD_SIZE"),
@@ -60,7 +60,7 @@ def without_rows(
     options: Iterable[Option],
     rows: Mapping[str, int],
     reason: Callable[[Option], str] = not_held,
-) -> list[Absent]:
+) -> list[MissingTable]:
     """The tables without rows.
 
     Args:
@@ -68,4 +68,4 @@ def without_rows(
         rows: rows of each canonical table (and of ``osrt``).
         reason: why a capture lacks a table.
     """
-    return [Absent(o.table, reason(o), o.flag) for o in options if not rows.get(o.table)]
+    return [MissingTable(o.table, reason(o), o.flag) for o in options if not rows.get(o.table)]

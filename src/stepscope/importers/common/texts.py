@@ -46,7 +46,7 @@ def clean_array(values: pa.Array, replaced: Replaced) -> pa.Array:
     return cleaned
 
 
-class Lexicon:
+class StringTable:
     """The distinct texts of one canonical column, in order of their first use.
 
     All batches of the column share it, so that codes of different batches compare.

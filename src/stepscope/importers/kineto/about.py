@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stepscope.importers.common.stream import truncated
-from stepscope.importers.kineto.events import MISSING, mend
+from stepscope.importers.kineto.events import MISSING, repair
 from stepscope.importers.kineto.spans import (
     Events,
     Spans,
@@ -22,7 +22,7 @@ from stepscope.importers.kineto.spans import (
     value_of,
 )
 from stepscope.trace.errors import InputError
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 from stepscope.trace.store import TraceWriter
 from stepscope.trace.text import LONGEST_JUDGED, JsonError, from_json
 
@@ -71,7 +71,7 @@ def parse_header(header: bytes, trailer: bytes, path: Path) -> dict[str, Any]:
         found = from_json(text)
     except JsonError:
         try:
-            found = json.loads(mend(text.decode("utf-8", "replace"))[0], strict=False)
+            found = json.loads(repair(text.decode("utf-8", "replace"))[0], strict=False)
         except RecursionError as error:
             raise InputError(
                 f"{path} is nested too deeply around its events, so it is no profiler trace; "
@@ -312,27 +312,27 @@ def _thread_name(text: str | None) -> str | None:
 _CPU = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ...])"
 _CUDA = "torch.profiler.profile(activities=[..., ProfilerActivity.CUDA])"
 _NEVER = (
-    Absent(
+    MissingTable(
         "cpu_sample",
         "the PyTorch profiler does not sample call stacks",
         "nsys profile --sample=process-tree",
     ),
-    Absent(
+    MissingTable(
         "sched",
         "the PyTorch profiler does not record when threads run",
         "nsys profile --cpuctxsw=process-tree",
     ),
-    Absent(
+    MissingTable(
         "gil",
         "the PyTorch profiler does not record who holds Python's lock",
         "nsys profile --trace=cuda,nvtx,osrt,python-gil",
     ),
-    Absent(
+    MissingTable(
         "metric_sample",
         "the PyTorch profiler does not sample hardware counters",
         "nsys profile --gpu-metrics-devices=all",
     ),
-    Absent(
+    MissingTable(
         "event_record",
         "the PyTorch profiler does not record CUDA events",
         "nsys profile --cuda-event-trace=true",
@@ -340,7 +340,7 @@ _NEVER = (
 )
 
 
-def absent_tables(
+def missing_tables(
     *,
     operators: bool,
     shapes: bool,
@@ -351,7 +351,7 @@ def absent_tables(
     sync: bool,
     distributed: bool,
     collectives: bool,
-) -> list[Absent]:
+) -> list[MissingTable]:
     """The tables that hold nothing, given which ones hold something.
 
     Args:
@@ -409,8 +409,8 @@ def absent_tables(
         ),
     ]
     return [
-        *(Absent(*what) for absent, *what in lacking if absent),
-        Absent(
+        *(MissingTable(*what) for missing, *what in lacking if missing),
+        MissingTable(
             "api_call",
             "the PyTorch profiler does not record calls of the operating system",
             "nsys profile --trace=cuda,nvtx,osrt",

@@ -151,7 +151,7 @@ _RAW_ARGS = {
 _TRIPLES = ("grid", "block")
 
 
-def mend(text: str) -> tuple[str, int, int]:
+def repair(text: str) -> tuple[str, int, int]:
     """Turn near-JSON, as profilers have written it, into JSON.
 
     Returns:
@@ -198,7 +198,7 @@ class Tolerant:
             The event, or None when the text is not one JSON object.
         """
         text = raw.decode("utf-8", "replace")
-        mended, numbers, strings = mend(text)
+        mended, numbers, strings = repair(text)
         found = _load(mended, exact=exact)
         if found is None:  # profilers write annotations with bare quotes in their names
             quoted = _NAME.sub(

@@ -21,13 +21,13 @@ from stepscope.importers.kineto.spans import (
     Context,
     Events,
     Ints,
-    Said,
+    Metadata,
     Spans,
     integers,
+    metadata,
     nullable,
     nullable32,
     runs,
-    said,
     triples,
 )
 from stepscope.trace.text import LONGEST_JUDGED
@@ -76,7 +76,7 @@ class GpuOperations(Spans):
     def __init__(self) -> None:
         super().__init__()
         self._kind = KERNEL
-        self.communications: list[Said] = []
+        self.communications: list[Metadata] = []
 
     def add_copies(self, events: Events) -> None:
         """Take over memory copies."""
@@ -99,8 +99,8 @@ class GpuOperations(Spans):
         context = _first_of([a.context for a in args], [a.in_context for a in args])
         stream = _first_of([a.stream for a in args], [event.tid for event in events])
         kernel = self._kind == KERNEL
-        grid = triples((a.grid for a in args), count) if kernel else _absent(count, 3)
-        block = triples((a.block for a in args), count) if kernel else _absent(count, 3)
+        grid = triples((a.grid for a in args), count) if kernel else _missing(count, 3)
+        block = triples((a.block for a in args), count) if kernel else _missing(count, 3)
         shape = np.concatenate([grid, block], axis=1)
         registers = self.whole([a.registers for a in args])
         correlation = self.whole([a.correlation for a in args])
@@ -109,7 +109,7 @@ class GpuOperations(Spans):
         if kernel:
             for row, a in enumerate(args):
                 if a.collective is not NO_TEXT:
-                    external, columns = said(a, self.counted)
+                    external, columns = metadata(a, self.counted)
                     columns["device"] = max(int(small[row]), 0)
                     if correlation[row] != MISSING:
                         columns["correlation_id"] = int(correlation[row])
@@ -178,15 +178,15 @@ class GpuOperations(Spans):
         return sorted({(device, context, stream) for (device, context, stream), _ in runs(*place)})
 
 
-def _absent(count: int, width: int) -> Ints:
+def _missing(count: int, width: int) -> Ints:
     return np.full((count, width), MISSING)
 
 
 def _first_of(first: Any, second: list[Any]) -> Ints:
     """Integers of ``first``, of ``second`` where absent."""
     found = integers(first) if isinstance(first, list) else first
-    absent = found == MISSING
-    return np.where(absent, integers(second), found) if absent.any() else found
+    missing = found == MISSING
+    return np.where(missing, integers(second), found) if missing.any() else found
 
 
 def _shown(name: str, copy: re.Match[str] | None, is_set: bool) -> str:

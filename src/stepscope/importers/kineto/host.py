@@ -15,21 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.importers.common.cuda import call_name
-from stepscope.importers.common.texts import Codes, Lexicon, constant, dictionary
+from stepscope.importers.common.texts import Codes, StringTable, constant, dictionary
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, NO_TEXT, Args
 from stepscope.importers.kineto.spans import (
     Context,
     Events,
     Ints,
-    Said,
+    Metadata,
     Spans,
     external_ids,
     integers,
+    metadata,
     nanoseconds,
     nullable,
     nullable32,
     place,
-    said,
     write_sorted,
 )
 from stepscope.intervals.distinct import among
@@ -89,10 +89,10 @@ class Operators(Spans):
     def __init__(self, ranges: Ranges) -> None:
         super().__init__()
         self._ranges = ranges
-        self._texts = {"shapes": Lexicon(), "types": Lexicon(), "concrete": Lexicon()}
+        self._texts = {"shapes": StringTable(), "types": StringTable(), "concrete": StringTable()}
         self._range_codes: list[int] = []
         self._communication = -1
-        self.communications: list[Said] = []
+        self.communications: list[Metadata] = []
 
     def add(self, events: Events) -> None:
         """Take over operators; those that are annotations go to the ranges."""
@@ -112,7 +112,7 @@ class Operators(Spans):
         if self._communication >= 0 and (codes == self._communication).any():
             found = (e.args for e in events if e.name == "record_param_comms")
             spoken = (a for a in found if a and a.collective is not NO_TEXT)
-            self.communications += [said(a, self.counted) for a in spoken]
+            self.communications += [metadata(a, self.counted) for a in spoken]
         super().add(events)
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:

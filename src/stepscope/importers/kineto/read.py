@@ -19,8 +19,8 @@ from stepscope.importers.common.stretches import columns, read_header
 from stepscope.importers.foreign import of_events
 from stepscope.importers.kineto.about import (
     Marks,
-    absent_tables,
     describe,
+    missing_tables,
     parse_header,
     write_communicators,
     write_devices,
@@ -194,7 +194,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
 def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
     meta = Meta()
     describe(meta, found)
-    meta.absent = absent_tables(
+    meta.missing = missing_tables(
         operators=tables.operators.columns.rows > 0,
         shapes=tables.operators.has_shapes(),
         gpu=tables.gpu.columns.rows > 0,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.texts import Codes, Lexicon, dictionary
+from stepscope.importers.common.texts import Codes, StringTable, dictionary
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, Args, Event
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.problems import ProblemLog
@@ -299,7 +299,7 @@ class Spans:
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.names = Lexicon()
+        self.names = StringTable()
         self.dropped = 0
         self.too_large = 0
         self.counted: Counter[str] = Counter()
@@ -393,11 +393,11 @@ _COLLECTIVE_NUMBERS = {
 }
 
 
-Said = tuple[int, dict[str, Any]]
+Metadata = tuple[int, dict[str, Any]]
 """The external id of an event that describes a collective, and what it says."""
 
 
-def said(args: Args, counted: Counter[str]) -> Said:
+def metadata(args: Args, counted: Counter[str]) -> Metadata:
     """What an event says of a collective, as columns of the ``collective`` table.
 
     Args:
@@ -420,7 +420,7 @@ def said(args: Args, counted: Counter[str]) -> Said:
 
 
 def write_collectives(
-    writer: TraceWriter, process_id: int, kernels: list[Said], operators: list[Said]
+    writer: TraceWriter, process_id: int, kernels: list[Metadata], operators: list[Metadata]
 ) -> None:
     """Write what the framework said about communication.
 

@@ -21,7 +21,7 @@ from stepscope.importers.nsys.sink import (
     records,
 )
 from stepscope.trace.frame import NULL
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 
 _WANTED_VARIABLES = {name for names in RANK_VARIABLES for name in names}
 _ENVIRONMENT = {
@@ -368,7 +368,7 @@ def read_diagnostics(sink: Sink) -> None:
                 # the session's own remarks carry process bits that are all ones
                 "process_id": pa.array(process_of(global_pid), mask=global_pid < 0),
                 "severity": sink.labels("diagnostic", "severity", severity, _SEVERITIES, "info"),
-                "text": sink.lexicon("diagnostic", "text").codes(pa.array(texts, pa.string())),
+                "text": sink.string_table("diagnostic", "text").codes(pa.array(texts, pa.string())),
             },
         )
 
@@ -385,7 +385,7 @@ _TABLES = (
     Option("stack_frame", "stacks of the CPU", "nsys profile --sample=process-tree"),
     Option("sched", "thread scheduling", "nsys profile --cpuctxsw=process-tree"),
     Option("thread_state", "states of threads", "nsys profile --cpuctxsw=process-tree"),
-    Option("gil", "use of Python's global lock", "nsys profile -t python-gil"),
+    Option("gil", "use of the GIL", "nsys profile -t python-gil"),
     Option("metric_sample", "GPU counters", "nsys profile --gpu-metrics-devices=all"),
     Option("memory_event", "GPU memory allocations", "nsys profile --cuda-memory-usage=true"),
     Option(
@@ -403,7 +403,7 @@ _NEVER = (
 )
 
 
-def absent_tables(rows: Mapping[str, int], traced: set[str]) -> list[Absent]:
+def missing_tables(rows: Mapping[str, int], traced: set[str]) -> list[MissingTable]:
     """The tables without rows.
 
     Args:

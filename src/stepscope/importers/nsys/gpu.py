@@ -185,7 +185,7 @@ class GpuReader:
     def read(self) -> None:
         """Fill ``gpu_op``."""
         self._sink.put_all(
-            TABLE, merged([self._kernels(), self._copies(), self._fills(), self._graphs()])
+            TABLE, merged([self._kernels(), self._copies(), self._memsets(), self._graphs()])
         )
         self._sink.tables.problems.count(
             "graph_mode", self.graph_rows, scope=TABLE, detail="CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -230,7 +230,7 @@ class GpuReader:
                 columns[ours] = sink.labels(TABLE, ours, rows[theirs], memory, "{}")
             yield columns
 
-    def _fills(self) -> Iterator[Columns]:
+    def _memsets(self) -> Iterator[Columns]:
         fields = (*_COMMON, code("bytes"), code("memKind"))
         sink = self._sink
         for rows in self._rows("CUPTI_ACTIVITY_KIND_MEMSET", fields):

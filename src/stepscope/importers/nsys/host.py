@@ -87,9 +87,9 @@ class HostReader:
         )
         sink = self._sink
         name, raw = self._names()
-        names = sink.lexicon(TABLE, "name")
-        runtime = sink.lexicon(TABLE, "api").code("runtime")
-        driver = sink.lexicon(TABLE, "api").code("driver")
+        names = sink.string_table(TABLE, "name")
+        runtime = sink.string_table(TABLE, "api").code("runtime")
+        driver = sink.string_table(TABLE, "api").code("driver")
         for rows in sink.tables.read("CUPTI_ACTIVITY_KIND_RUNTIME", fields, TABLE):
             columns = self._common(rows)
             columns["name"] = name(rows["nameId"])
@@ -332,7 +332,7 @@ def _read_samples(
         first, which = distinct_rows((lists, places))
         pairs = zip(lists[first].tolist(), places[first].tolist(), strict=True)
         names = [metrics.get((a, b), f"metric {a}.{b}") for a, b in pairs]
-        metric = sink.lexicon(table, "metric")
+        metric = sink.string_table(table, "metric")
         codes = np.array([metric.code(name) for name in names], np.int32)[which]
         ids, device = with_inverse(rows.ints("globalId"))
         known = [devices.get(number) or {} for number in ids.tolist()]
@@ -358,6 +358,6 @@ def _texts(
     """Codes of a text that each device has, for every row."""
     import pyarrow as pa
 
-    lexicon = sink.lexicon("network_sample", column)
-    codes = [lexicon.code(card[key]) if card.get(key) else None for card in known]
+    string_table = sink.string_table("network_sample", column)
+    codes = [string_table.code(card[key]) if card.get(key) else None for card in known]
     return pa.array(codes, type=pa.int32()).take(pa.array(device))

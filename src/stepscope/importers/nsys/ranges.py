@@ -1,4 +1,4 @@
-"""NVTX ranges and marks; what is traced as such: Python's global lock, PyTorch's operators."""
+"""NVTX ranges and marks; what is traced as such: the GIL, PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class RangeReader:
         tids = rows.ints("globalTid")
         start, end, closed = self._ends(rows, types)
         texts = pc.fill_null(self._texts(rows), "")
-        names = sink.lexicon(TABLE, "name").codes(texts)
+        names = sink.string_table(TABLE, "name").codes(texts)
         domains = self._domain_codes(rows, process_of(tids))
         end_tids = rows["endGlobalTid"]
         sink.saw_threads(tids)
@@ -128,7 +128,7 @@ class RangeReader:
                 "end_ns": pa.array(end),
                 "name": names,
                 "domain": domains,
-                "payload": sink.lexicon(TABLE, "payload").codes(self._payloads(rows)),
+                "payload": sink.string_table(TABLE, "payload").codes(self._payloads(rows)),
                 "closed": pa.array(closed),
                 "source_row": rows["rowid"],
                 "end_missing": pa.array(~rows.valid("end") & (types != NVTX_MARK)),
@@ -159,12 +159,12 @@ class RangeReader:
         """Codes of the domains' names; null for the default domain and for unnamed ones."""
         import pyarrow as pa
 
-        lexicon = self._sink.lexicon(TABLE, "domain")
+        string_table = self._sink.string_table(TABLE, "domain")
         ids = rows.ints("domainId")
         result = np.full(len(rows), -1, np.int32)
         for (process, domain), name in self._domains.items():
             if domain != 0:
-                result[(ids == domain) & (processes == process)] = lexicon.code(name)
+                result[(ids == domain) & (processes == process)] = string_table.code(name)
         return pa.array(result, mask=result < 0)
 
     def _payloads(self, rows: Rows) -> pa.Array:
@@ -197,21 +197,21 @@ class RangeReader:
         sink = self._sink
         lock_domains = [
             number
-            for number, text in enumerate(sink.lexicon(TABLE, "domain").texts)
+            for number, text in enumerate(sink.string_table(TABLE, "domain").texts)
             if _GIL_DOMAIN.search(text)
         ]
         is_gil = among(domains.fill_null(-1).to_numpy(zero_copy_only=False), lock_domains)
         if not is_gil.any():
             return is_gil
-        texts = sink.lexicon(TABLE, "name").texts
+        texts = sink.string_table(TABLE, "name").texts
         numbers = names.to_numpy(zero_copy_only=False)
         state = np.full(len(texts), -1, np.int32)
         for number in distinct_values(numbers[is_gil]).tolist():
             text = texts[number].lower()
             if "hold" in text:
-                state[number] = sink.lexicon("gil", "state").code("holding")
+                state[number] = sink.string_table("gil", "state").code("holding")
             elif "wait" in text:
-                state[number] = sink.lexicon("gil", "state").code("waiting")
+                state[number] = sink.string_table("gil", "state").code("waiting")
         states = state[numbers]
         rows = np.flatnonzero(is_gil & (states >= 0))
         self.gil_rows += len(rows)

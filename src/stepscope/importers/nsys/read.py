@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.importers.common.about import rank_of
 from stepscope.importers.nsys.about import (
     About,
-    absent_tables,
+    missing_tables,
     read_about,
     read_devices,
     read_diagnostics,
@@ -118,15 +118,15 @@ def _fill(path: Path, source: Source, writer: TraceWriter) -> Meta:
     about = read_about(tables)
     tables.shift_ns = about.shift_ns
     sink = Sink(writer, tables=tables, strings=_strings(tables), window_end_ns=about.duration_ns)
-    parts = _fill_events(sink)
+    parts = _memset_events(sink)
     meta = about.meta()
     meta.window_end_ns = sink.latest_ns if about.duration_ns is None else about.duration_ns
     _set_rank(meta, about, sink)
-    meta.absent = absent_tables(sink.rows | parts, about.traced)
+    meta.missing = missing_tables(sink.rows | parts, about.traced)
     return meta
 
 
-def _fill_events(sink: Sink) -> dict[str, int]:
+def _memset_events(sink: Sink) -> dict[str, int]:
     """Fill all tables; returns the row counts of parts that have no table of their own."""
     flags = CorrelationFlags()
     host = HostReader(sink, flags)

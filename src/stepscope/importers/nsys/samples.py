@@ -192,8 +192,8 @@ def _put_states(
     import pyarrow as pa
 
     order = np.argsort(start, kind="stable")
-    lexicon = sink.lexicon("thread_state", "state")
-    codes = np.array([lexicon.code(text) for text in _STATES], np.int32)
+    string_table = sink.string_table("thread_state", "state")
+    codes = np.array([string_table.code(text) for text in _STATES], np.int32)
     thread = thread[order]
     sink.put(
         "thread_state",
@@ -241,7 +241,7 @@ def read_metrics(sink: Sink) -> None:
 
     table = "metric_sample"
     names = _metric_names(sink)
-    lexicon = sink.lexicon(table, "metric")
+    string_table = sink.string_table(table, "metric")
     fields = (
         must("timestamp", "time"),
         must("typeId"),
@@ -252,7 +252,7 @@ def read_metrics(sink: Sink) -> None:
         keys = np.stack([rows.ints("typeId"), rows.ints("metricId")])
         first, inverse = distinct_rows(list(keys))
         known = [
-            lexicon.code(names.get((kind, metric), f"metric {metric}"))
+            string_table.code(names.get((kind, metric), f"metric {metric}"))
             for kind, metric in keys[:, first].T.tolist()
         ]
         metrics = np.array(known, np.int32)[inverse]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.importers.common import sink
-from stepscope.importers.common.texts import Codes, Lexicon, Replaced, clean, clean_array
+from stepscope.importers.common.texts import Codes, Replaced, StringTable, clean, clean_array
 from stepscope.importers.nsys.rows import Field, TableReader
 from stepscope.intervals.distinct import distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
@@ -85,7 +85,7 @@ class NameColumn:
 
     Args:
         strings: the source's texts.
-        lexicon: the canonical column's dictionary.
+        string_table: the canonical column's dictionary.
         unknown: receives the number of ids without text, and the first of them.
         replaced: receives the distinct texts that cleaning changed.
         change: applied to each distinct text.
@@ -94,13 +94,13 @@ class NameColumn:
     def __init__(
         self,
         strings: Strings,
-        lexicon: Lexicon,
+        string_table: StringTable,
         unknown: Replaced,
         replaced: Replaced,
         change: Callable[[str], str] = str,
     ) -> None:
         self._strings = strings
-        self._lexicon = lexicon
+        self._string_table = string_table
         self._unknown = unknown
         self._replaced = replaced
         self._change = change
@@ -119,7 +119,7 @@ class NameColumn:
                 text, changed = self._strings.text(position)
                 if changed:
                     self._replaced(1, text)
-                self._known[position] = self._lexicon.code(self._change(text))
+                self._known[position] = self._string_table.code(self._change(text))
             codes = self._known[at]
             self._name_unknown(codes, numbers, (at < 0) & _valid(ids))
         if ids.null_count:  # a null reads as -1, which a text may have as its number
@@ -130,7 +130,7 @@ class NameColumn:
         if not where.any():
             return
         distinct, inverse = with_inverse(numbers[where])
-        named = [self._lexicon.code(f"[string {number}]") for number in distinct.tolist()]
+        named = [self._string_table.code(f"[string {number}]") for number in distinct.tolist()]
         codes[where] = np.array(named, np.int32)[inverse]
         self._unknown(int(where.sum()), f"string id {int(numbers[where][0])}")
 
@@ -170,11 +170,13 @@ class Sink(sink.Sink):
     strings: Strings
     window_end_ns: int | None = None
     processes: set[int] = field(default_factory=set)
-    _lexicons: dict[tuple[str, str], Lexicon] = field(default_factory=lambda: defaultdict(Lexicon))
+    _string_tables: dict[tuple[str, str], StringTable] = field(
+        default_factory=lambda: defaultdict(StringTable)
+    )
 
-    def lexicon(self, table: str, column: str) -> Lexicon:
+    def string_table(self, table: str, column: str) -> StringTable:
         """The dictionary of a canonical text column."""
-        return self._lexicons[table, column]
+        return self._string_tables[table, column]
 
     def names(self, table: str, column: str, change: Callable[[str], str] = str) -> NameColumn:
         """A converter of string ids to codes of a canonical text column."""
@@ -182,8 +184,8 @@ class Sink(sink.Sink):
         def unknown(count: int, detail: str) -> None:
             self.tables.problems.count("missing_text", count, scope=table, detail=detail)
 
-        lexicon = self.lexicon(table, column)
-        return NameColumn(self.strings, lexicon, unknown, self.replaced(table), change)
+        string_table = self.string_table(table, column)
+        return NameColumn(self.strings, string_table, unknown, self.replaced(table), change)
 
     def replaced(self, table: str) -> Replaced:
         """Counts texts of a canonical table that had to be cleaned."""
@@ -197,7 +199,7 @@ class Sink(sink.Sink):
         """Codes of one text, repeated."""
         import pyarrow as pa
 
-        return pa.array(np.full(rows, self.lexicon(table, column).code(text), np.int32))
+        return pa.array(np.full(rows, self.string_table(table, column).code(text), np.int32))
 
     def labels(
         self, table: str, column: str, codes: pa.Array, known: dict[int, str], other: str
@@ -213,14 +215,14 @@ class Sink(sink.Sink):
         """
         import pyarrow as pa
 
-        lexicon = self.lexicon(table, column)
+        string_table = self.string_table(table, column)
         valid = np.asarray(codes.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
         numbers = codes.fill_null(0).to_numpy(zero_copy_only=False)
         distinct, inverse = with_inverse(numbers)
         if not valid.all():
             distinct, inverse = with_inverse(numbers[valid])
         texts = [known.get(number, other.format(number)) for number in distinct.tolist()]
-        found = np.array([lexicon.code(text) for text in texts], np.int32)
+        found = np.array([string_table.code(text) for text in texts], np.int32)
         result = np.zeros(len(numbers), np.int32)
         result[valid] = found[inverse]
         return pa.array(result, mask=~valid)
@@ -234,7 +236,7 @@ class Sink(sink.Sink):
         texts = {column.name for column in TABLES[table].columns if column.type == "text"}
         self._note_times(table, columns)
         encoded = {
-            name: self.lexicon(table, name).encode(data)
+            name: self.string_table(table, name).encode(data)
             if name in texts and getattr(data, "type", None) == pa.int32()
             else data
             for name, data in columns.items()

@@ -20,7 +20,7 @@ from stepscope.importers.common.stretches import columns, read_file
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.raw import Files, Raw
 from stepscope.trace.frame import IntArray
-from stepscope.trace.meta import Absent, Meta
+from stepscope.trace.meta import Meta, MissingTable
 
 LAUNCHER_FILE = "capture.json"
 
@@ -44,7 +44,7 @@ def _json(path: Path) -> Any:
         return None
 
 
-def launcher_says(files: Files) -> dict[str, Any]:
+def launcher_message(files: Files) -> dict[str, Any]:
     """What the launcher wrote about the whole capture; empty where it wrote nothing."""
     found = _json(files.path(LAUNCHER_FILE))
     return found if isinstance(found, dict) else {}
@@ -160,15 +160,15 @@ def _ring_ns(raw: Raw) -> int:
     return stated if isinstance(stated, int) and stated > 0 else 0
 
 
-def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | None]:
+def origin_of(raws: Sequence[Raw], metadata: dict[str, Any]) -> tuple[int, int | None]:
     """(monotonic, wall-clock) time of the trace's zero.
 
     The launcher's, which all ranks of a machine share; else the first process's birth.
     """
-    stated = said.get("origin_monotonic_ns")
+    stated = metadata.get("origin_monotonic_ns")
     births = [int(raw.one("process").get("born_ns", raw.last_ns)) for raw in raws]
     origin = int(stated) if isinstance(stated, int) else min(births)
-    epoch = said.get("origin_epoch_ns")
+    epoch = metadata.get("origin_epoch_ns")
     if isinstance(epoch, int):
         return origin, epoch
     clocks = np.concatenate([raw.of(layout.CLOCK) for raw in raws])
@@ -177,7 +177,7 @@ def origin_of(raws: Sequence[Raw], said: dict[str, Any]) -> tuple[int, int | Non
     return origin, int(clocks["realtime"][0]) - int(clocks["monotonic"][0]) + origin
 
 
-def meta_of(raws: Sequence[Raw], said: dict[str, Any]) -> Meta:
+def meta_of(raws: Sequence[Raw], metadata: dict[str, Any]) -> Meta:
     """The metadata but for times and rows."""
     main = max(raws, key=lambda raw: (bool(raw.one("cupti")), raw.count(layout.KERNEL)))
     rank, world, source = rank_of(main)
@@ -185,11 +185,11 @@ def meta_of(raws: Sequence[Raw], said: dict[str, Any]) -> Meta:
     if version := main.one("cupti").get("version"):
         environment["cupti"] = str(version)
     for name in ("driver", "cuda_driver", "python"):
-        if isinstance(said.get(name), str):
-            environment[name] = said[name]
-    options = said.get("options", {})
+        if isinstance(metadata.get(name), str):
+            environment[name] = metadata[name]
+    options = metadata.get("options", {})
     return Meta(
-        source_version=str(said.get("stepscope", "")),
+        source_version=str(metadata.get("stepscope", "")),
         rank=rank,
         world_size=world,
         rank_source=source,
@@ -238,7 +238,7 @@ def _losses(end: dict[str, Any]) -> Iterator[tuple[str, int]]:
         yield table, int(end.get(name, 0))
 
 
-def read_things(
+def read_processes_threads_devices(
     sink: Sink,
     raws: Sequence[Raw],
     names: dict[tuple[int, int], str],
@@ -261,8 +261,8 @@ def read_things(
             {"process_id": process, "name": shlex.join(command[:3]) or None, "rank": rank}
         )
         system: dict[str, str] = {}
-        for said in raw.all("threads"):
-            system |= said.get("names", {})
+        for metadata in raw.all("threads"):
+            system |= metadata.get("names", {})
         for owner, thread in sorted(sink.threads):
             if owner == process:
                 # a program's own names say most, the launcher's are the oldest
@@ -285,18 +285,18 @@ def read_things(
     sink.put_records("device", devices)
 
 
-def _device(process: int, number: int, said: dict[str, Any]) -> dict[str, Any]:
-    clock, bus = said.get("memory_clock_khz"), said.get("memory_bus_bits")
-    sm_clock = said.get("clock_khz")
+def _device(process: int, number: int, metadata: dict[str, Any]) -> dict[str, Any]:
+    clock, bus = metadata.get("memory_clock_khz"), metadata.get("memory_bus_bits")
+    sm_clock = metadata.get("clock_khz")
     return {
         "process_id": process,
         "device": number,
-        "name": said.get("name"),
-        "uuid": said.get("uuid"),
-        "sm_count": said.get("sm_count"),
-        "compute_major": said.get("compute_major"),
-        "compute_minor": said.get("compute_minor"),
-        "memory_bytes": said.get("memory_bytes"),
+        "name": metadata.get("name"),
+        "uuid": metadata.get("uuid"),
+        "sm_count": metadata.get("sm_count"),
+        "compute_major": metadata.get("compute_major"),
+        "compute_minor": metadata.get("compute_minor"),
+        "memory_bytes": metadata.get("memory_bytes"),
         # two transfers a clock, bits to bytes: what the driver's own samples print
         "memory_bandwidth": clock * 1000 * 2 * bus // 8 if clock and bus else None,
         "clock_hz": sm_clock * 1000 if sm_clock else None,
@@ -312,8 +312,8 @@ _WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 
 def members_of(files: Files, raws: Sequence[Raw]) -> set[int]:
     """Processes that belong to a capture: those with raw files, and what they started."""
-    said = _json(files.path(MEMBERS_FILE))
-    listed = said.get("processes", []) if isinstance(said, dict) else []
+    metadata = _json(files.path(MEMBERS_FILE))
+    listed = metadata.get("processes", []) if isinstance(metadata, dict) else []
     return {process_of(raw) for raw in raws} | {one for one in listed if isinstance(one, int)}
 
 
@@ -378,8 +378,8 @@ def count_profilers(sink: Sink, files: Files, raws: Sequence[Raw], processes: se
             kind = "cupti_taken" if taken else "other_profiler"
             problems.count(kind, 1, scope="gpu_op", detail=detail)
     by_process = {process_of(raw): raw for raw in raws}
-    said = _json(files.path(PROFILERS_FILE))
-    for one in said if isinstance(said, list) else []:
+    metadata = _json(files.path(PROFILERS_FILE))
+    for one in metadata if isinstance(metadata, list) else []:
         if not isinstance(one, dict) or one.get("process") not in processes:
             continue
         since = int(one.get("time_ns", 0))
@@ -431,7 +431,7 @@ _OPTIONS = (
     Option("thread_state", "states of threads", f"{_RUN} --threads-hz 20"),
     Option("cpu_sample", "samples of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
     Option("stack_frame", "stacks of the CPU", f"{_RUN} --sample-hz 50, for Python stacks"),
-    Option("gil", "use of Python's global lock", f"{_RUN} --waits"),
+    Option("gil", "use of the GIL", f"{_RUN} --waits"),
     Option("operator", "framework operators", f"{_RUN} --steps 10 --ops, or --backend torch"),
     Option("python_function", "Python function calls", f"{_RUN} --backend torch --stacks"),
     Option("collective", "descriptions of collectives", f"{_RUN} --backend torch"),
@@ -439,6 +439,6 @@ _OPTIONS = (
 )
 
 
-def absent_tables(rows: Mapping[str, int]) -> list[Absent]:
+def missing_tables(rows: Mapping[str, int]) -> list[MissingTable]:
     """The tables without rows, given the rows of each canonical table."""
     return about.without_rows(_OPTIONS, rows)

@@ -42,7 +42,7 @@ class Called:
 
     by_number: BoolArray
 
-    def bear(self, numbers: AnyArray) -> BoolArray:
+    def contain(self, numbers: AnyArray) -> BoolArray:
         """Which of some numbers a call bears."""
         found: BoolArray = self.by_number[np.minimum(numbers, len(self.by_number) - 1)]
         return found
@@ -88,7 +88,7 @@ def unrecorded(raw: Raw, graphs: AnyArray, known: Called | None) -> BoolArray:
     number = graphs["correlation"]
     states = raw.of(layout.STATE)
     over = bool(len(states)) and not states["recording"][-1]
-    found: BoolArray = ~known.bear(number) & (known.later(number) | over)
+    found: BoolArray = ~known.contain(number) & (known.later(number) | over)
     return found
 
 
@@ -120,7 +120,7 @@ def read_gpu(sink: Sink, raw: Raw, process: int, known: Called | None) -> None:
     for rows in raw.parts(layout.COPY):
         _put_copies(sink, process, _timed(sink, rows))
     for rows in raw.parts(layout.SET):
-        _put_fills(sink, process, _timed(sink, rows))
+        _put_memsets(sink, process, _timed(sink, rows))
     for rows in raw.parts(layout.GRAPH):
         recorded = rows[~unrecorded(raw, rows, known)]
         if len(recorded):
@@ -174,16 +174,16 @@ def _put_copies(sink: Sink, process: int, copies: AnyArray) -> None:
     )
 
 
-def _put_fills(sink: Sink, process: int, fills: AnyArray) -> None:
+def _put_memsets(sink: Sink, process: int, memsets: AnyArray) -> None:
     sink.put(
         TABLE,
-        _common(sink, fills, process, "memset")
+        _common(sink, memsets, process, "memset")
         | {
-            "name": constant(MEMSET_NAME, len(fills)),
-            "bytes": fills["bytes"],
-            "src_memory": labels(fills["memory"], _MEMORIES),
-            "graph_node_id": ids(fills["graph_node"], 0),
-            "graph_id": ids(fills["graph"], 0),
+            "name": constant(MEMSET_NAME, len(memsets)),
+            "bytes": memsets["bytes"],
+            "src_memory": labels(memsets["memory"], _MEMORIES),
+            "graph_node_id": ids(memsets["graph_node"], 0),
+            "graph_id": ids(memsets["graph"], 0),
         },
     )
 
@@ -340,15 +340,15 @@ def _put_overhead(sink: Sink, process: int, rows: AnyArray) -> None:
 
 def read_streams(sink: Sink, raw: Raw, process: int) -> None:
     """Fill ``stream``: those that CUPTI announced and those that work ran on."""
-    said = {
+    metadata = {
         (context, stream): (priority, flag)
         for context, stream, priority, flag in raw.of(layout.STREAM).tolist()
     }
     used = {(c, s): d for p, c, d, s in sink.streams if p == process}
     devices = {context: device for (context, _), device in used.items()}
     records = []
-    for context, stream in sorted(said.keys() | used.keys()):
-        priority, flag = said.get((context, stream), (None, None))
+    for context, stream in sorted(metadata.keys() | used.keys()):
+        priority, flag = metadata.get((context, stream), (None, None))
         records.append(
             {
                 "process_id": process,
@@ -375,7 +375,7 @@ def read_calls(sink: Sink, raw: Raw, process: int) -> None:
         if above is not None:
             # What the runtime calls of the driver bears the runtime's number, and is the same work.
             driver = (part["call"] & layout.DRIVER_CALL) != 0
-            beneath = driver & above.bear(part["correlation"])
+            beneath = driver & above.contain(part["correlation"])
             rows = part[~beneath] if beneath.any() else part
         _put_calls(sink, raw, process, rows, named)
 
@@ -416,5 +416,5 @@ def count_unresolved(sink: Sink, raw: Raw, known: Called | None) -> None:
     for kind in _WORK:
         for part in raw.parts(kind):
             rows = part[~unrecorded(raw, part, known)] if kind == layout.GRAPH else part
-            lacking += int((~known.bear(rows["correlation"])).sum())
+            lacking += int((~known.contain(rows["correlation"])).sum())
     sink.writer.problems.count("unresolved_correlation", lacking, scope="gpu_op")

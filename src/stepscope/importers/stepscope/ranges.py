@@ -70,17 +70,17 @@ def _schemas(raw: Raw) -> dict[int, list[_Entry]]:
     found = {}
     for row in (row for rows in raw.schemas for row in rows):
         try:
-            said = msgspec.json.decode(raw.texts.get(int(row["name"]), "{}"))
-            found[int(row["id"])] = _entries(said["entries"])
+            metadata = msgspec.json.decode(raw.texts.get(int(row["name"]), "{}"))
+            found[int(row["id"])] = _entries(metadata["entries"])
         except (msgspec.DecodeError, KeyError, TypeError, ValueError):
             continue
     return found
 
 
-def _entries(said: list[dict[str, Any]]) -> list[_Entry]:
+def _entries(metadata: list[dict[str, Any]]) -> list[_Entry]:
     entries: list[_Entry] = []
     end = 0
-    for entry in said:
+    for entry in metadata:
         kind = _TYPES.get(int(entry["type"]))
         flags = int(entry["flags"])
         if kind is None or (flags & _ARRAY_FLAGS) not in (0, _FIXED_ARRAY):
@@ -210,12 +210,12 @@ def _read_part(
     payloads = {int(place[row]): text for row, text in before.payloads.items()}
     payloads |= payload_texts(raw, mine)
     opens, closes = _pushpop(mine, owner)
-    told = _read_waits(sink, raw, mine, owner, process, (opens, closes), within)
+    reported = _read_waits(sink, raw, mine, owner, process, (opens, closes), within)
     starts, ends = _startend(mine)
     marks = np.flatnonzero(mine["op"] == layout.MARK)
-    first = np.concatenate([opens[~told], starts, marks])
-    last = np.concatenate([closes[~told], ends, marks])
-    kind = np.repeat([0, 1, 2], [int((~told).sum()), len(starts), len(marks)])
+    first = np.concatenate([opens[~reported], starts, marks])
+    last = np.concatenate([closes[~reported], ends, marks])
+    kind = np.repeat([0, 1, 2], [int((~reported).sum()), len(starts), len(marks)])
     closed = last >= 0
     if recorded_until is None:
         first, last, kind, closed = first[closed], last[closed], kind[closed], closed[closed]
@@ -285,11 +285,11 @@ def _read_waits(
     """Fill ``api_call`` and ``gil`` with the waits among the ranges; returns which those are."""
     opens, closes = pairs
     domain = rows["domain"][opens]
-    told = np.zeros(len(opens), bool)
+    reported = np.zeros(len(opens), bool)
     for name in (OSRT_DOMAIN, GIL_DOMAIN):
         numbers = [number for number, text in raw.texts.items() if text == name]
         mine = among(domain, numbers) if numbers else np.zeros(len(opens), bool)
-        told |= mine
+        reported |= mine
         first, last = opens[mine & (closes >= 0)], closes[mine & (closes >= 0)]
         if within is not None:
             begun, ended = (rows["time"][at].astype(np.int64) for at in (first, last))
@@ -310,7 +310,7 @@ def _read_waits(
             called = texts(raw, rows["name"][first]).fill_null("")
             columns |= {"api": constant("osrt", len(first)), "name": called, "raw_name": called}
             sink.put("api_call", columns)
-    return told
+    return reported
 
 
 def _put(

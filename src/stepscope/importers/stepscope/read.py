@@ -8,18 +8,18 @@ import numpy as np
 
 from stepscope.importers.common.sink import Sink
 from stepscope.importers.stepscope.about import (
-    absent_tables,
     count_profilers,
     ends_of,
-    launcher_says,
+    launcher_message,
     members_of,
     meta_of,
+    missing_tables,
     names_of,
     origin_of,
     process_of,
     read_diagnostics,
+    read_processes_threads_devices,
     read_stretches,
-    read_things,
     recorded_in,
     window_of,
 )
@@ -58,10 +58,10 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         raise InputError(
             f"{path} holds no whole record; the program ended before anything was recorded"
         )
-    said = launcher_says(files)
-    origin, epoch = origin_of(raws, said)
+    metadata = launcher_message(files)
+    origin, epoch = origin_of(raws, metadata)
     window = window_of(raws)
-    meta = meta_of(raws, said)
+    meta = meta_of(raws, metadata)
     sink = Sink(writer, origin)
     processes = members_of(files, raws)
     names_of_threads: dict[tuple[int, int], str] = {}
@@ -89,9 +89,9 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     read_stacks(sink, files, window)
     read_stretches(sink, files, [process_of(raw) for raw in raws])
     read_diagnostics(sink, raws)
-    read_things(sink, raws, names_of_threads, names_of(files))
+    read_processes_threads_devices(sink, raws, names_of_threads, names_of(files))
     meta.origin_epoch_ns = epoch
     meta.window_start_ns = window.start_ns - origin
     meta.window_end_ns = max(window.end_ns - origin, sink.latest_ns)
-    meta.absent = absent_tables(sink.rows)
+    meta.missing = missing_tables(sink.rows)
     return meta

@@ -118,10 +118,10 @@ def _parts(
     """Begin, end and state of the three parts of each period, some of them empty."""
     length = time[pairs + 1] - time[pairs]
     held = state[pairs]
-    told = run[pairs] >= 0
-    ran = np.where(told, run[pairs + 1] - run[pairs], np.where(held == _RUNNING, length, 0))
+    reported = run[pairs] >= 0
+    ran = np.where(reported, run[pairs + 1] - run[pairs], np.where(held == _RUNNING, length, 0))
     ran = np.clip(ran, 0, length)
-    waited = np.where(told, wait[pairs + 1] - wait[pairs], 0)
+    waited = np.where(reported, wait[pairs + 1] - wait[pairs], 0)
     waited = np.clip(waited, 0, length - ran)
     rest = length - ran - waited
     on = held == _RUNNING

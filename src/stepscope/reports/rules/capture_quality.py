@@ -27,7 +27,7 @@ _RECORDING = "estimated cost of recording in the steady steps; stepscope diagnos
 def _run(source: Source, arguments: Arguments) -> Answer:
     meta = source.trace.meta
     found: list[tuple[str, str, str]] = [
-        ("records lost", f"{problem.count:,}", f"{problem.says}; {problem.do}")
+        ("records lost", f"{problem.count:,}", f"{problem.message}; {problem.recommendations}")
         for problem in meta.problems
         if problem.severity in ("data_loss", "error")
     ]
@@ -39,17 +39,17 @@ def _run(source: Source, arguments: Arguments) -> Answer:
     share = _overhead_share(source)
     if share > most:
         found.append(("profiler overhead", f"{share:.1f} %", _TRACE_LESS))
-    for lane in explain(source.trace.frame, meta):
-        where = f"device {lane.lane.device}"
+    for gpu in explain(source.trace.frame, meta):
+        where = f"device {gpu.gpu.device}"
         least = int(arguments["steps"])
-        if len(lane.steps) < least:
-            said = f"{where}: {lane.steps.message}; capture at least {least} steps"
-            found.append(("too short", f"{len(lane.steps)} steps", said))
-        lengths = lane.durations_ns
-        aside_ns = int(lengths.sum() - lane.steady_durations_ns.sum())
-        if lane.set_aside and aside_ns * 100 > int(lengths.sum()) * int(arguments["warmup"]):
-            found.append(("warm-up included", lane.set_aside, f"{where}: {_FILTER}"))
-        share = 100.0 * lane.recording_ns / max(lane.end_ns - lane.begin_ns, 1)
+        if len(gpu.steps) < least:
+            stated = f"{where}: {gpu.steps.message}; capture at least {least} steps"
+            found.append(("too short", f"{len(gpu.steps)} steps", stated))
+        lengths = gpu.durations_ns
+        aside_ns = int(lengths.sum() - gpu.steady_durations_ns.sum())
+        if gpu.set_aside and aside_ns * 100 > int(lengths.sum()) * int(arguments["warmup"]):
+            found.append(("warm-up included", gpu.set_aside, f"{where}: {_FILTER}"))
+        share = 100.0 * gpu.recording_ns / max(gpu.end_ns - gpu.begin_ns, 1)
         if share > most:
             found.append(("profiler overhead", f"{share:.1f} %", f"{where}: {_RECORDING}"))
     rows = int(arguments["rows"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.reports.needs import COPIES, CUDA_CALLS, FILLS
+from stepscope.reports.needs import COPIES, CUDA_CALLS, MEMSETS
 from stepscope.reports.report import ROWS, Column, Report
 
 
@@ -89,7 +89,7 @@ RULES = [
         (*_TIME, Column("Memory Kind", doc="memory that is set"), *_WHERE),
         _FILLS,
         arguments=(ROWS,),
-        needs=(FILLS, CUDA_CALLS),
+        needs=(MEMSETS, CUDA_CALLS),
         none_found="No blocking fill of pinned or managed memory.",
         advice="cudaMemset on pinned or managed memory makes the host wait. Use cudaMemsetAsync, "
         "or fill on the host.",

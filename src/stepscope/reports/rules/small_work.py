@@ -17,7 +17,7 @@ FROM (
 WHERE tiny GROUP BY process_id, device, run HAVING count(*) >= {count}
 ORDER BY span DESC, begin_ns, process_id, device LIMIT {rows}
 """
-# communication takes few multiprocessors on purpose: it waits for the network
+# communication takes few SMs on purpose: it waits for the network
 _SMALL = """
 WITH sizes AS (
     SELECT process_id, device, last(sm_count) AS units FROM all_device GROUP BY ALL
@@ -68,9 +68,9 @@ RULES = [
     ),
     Report(
         "small_grids",
-        "Kernels With Fewer Blocks Than Multiprocessors",
+        "Kernels With Fewer Blocks Than SMs",
         "Kernels by name and number of blocks whose grid has fewer blocks than the given share of "
-        "the device's multiprocessors, so that the others have nothing to do. Communication is "
+        "the device's SMs, so that the others have nothing to do. Communication is "
         "left out. Longest total first.",
         (
             Column("Time", "ratio", "share of the time of all kernels"),
@@ -78,8 +78,8 @@ RULES = [
             Column("Instances", doc="number of kernels"),
             Column("Avg", "dur", "mean duration"),
             Column("Blocks", doc="blocks of the grid"),
-            Column("SMs", doc="multiprocessors of the device"),
-            Column("Filled", doc="blocks a multiprocessor", decimals=2),
+            Column("SMs", doc="SMs of the device"),
+            Column("Filled", doc="blocks a SM", decimals=2),
             Column("Name", doc="kernel"),
         ),
         _SMALL,
@@ -94,13 +94,13 @@ RULES = [
         needs=(
             KERNELS,
             Need(
-                "number of multiprocessors of its GPUs",
+                "number of SMs of its GPUs",
                 "device",
                 "nsys profile -t cuda (torch.profiler: ProfilerActivity.CUDA)",
                 "device WHERE sm_count > 0",
             ),
         ),
-        none_found="Every kernel has blocks for most multiprocessors.",
+        none_found="Every kernel has blocks for most SMs.",
         advice="Part of the GPU is idle during these kernels whatever its utilisation says. Give "
         "them more work at once (larger batch, joined tensors), let the library choose a split "
         "(split-K), or run them beside others on a second stream.",

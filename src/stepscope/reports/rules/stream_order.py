@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.gaps.idle import TURNAROUND_NS
+from stepscope.gaps.idle import KERNEL_GAP_NS
 from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, Need
 from stepscope.reports.report import ROWS, Argument, Column, Report
 
@@ -46,7 +46,7 @@ _HELD = f"""holders AS (
     FROM (SELECT * FROM waiting WHERE NOT ordered) AS waiting ASOF JOIN holders
         ON holders.process_id = waiting.process_id AND holders.side = waiting.side
         AND holders.end_ns <= waiting.start_ns
-    WHERE waiting.start_ns - holders.end_ns <= {TURNAROUND_NS}
+    WHERE waiting.start_ns - holders.end_ns <= {KERNEL_GAP_NS}
         AND holders.end_ns - waiting.ready_ns >= {{us}} * {_MICROSECOND_NS}
 )
 SELECT sum(wait_ns)::BIGINT AS total, count(*), total::DOUBLE / count(*), max(wait_ns),
@@ -96,8 +96,8 @@ _COLUMNS = (
 _US = Argument(
     "us",
     "leave out waits of less than so many us (the GPU itself takes up to "
-    f"{TURNAROUND_NS // _MICROSECOND_NS} us from one operation to the next)",
-    TURNAROUND_NS // _MICROSECOND_NS,
+    f"{KERNEL_GAP_NS // _MICROSECOND_NS} us from one operation to the next)",
+    KERNEL_GAP_NS // _MICROSECOND_NS,
     low=1,
 )
 _READY = (
@@ -143,6 +143,6 @@ RULES = [
         advice="A priority decides which waiting thread blocks run next; blocks that run are not "
         "interrupted. A kernel whose long blocks fill the GPU therefore delays every other one. "
         "Split the long kernel (smaller blocks of work, fewer tiles a block), limit the "
-        "multiprocessors it uses, or enqueue the urgent work before it.",
+        "SMs it uses, or enqueue the urgent work before it.",
     ),
 ]

@@ -92,7 +92,7 @@ def zero_of(e: Explanation, where: str, ranges: list[RangeName]) -> Zero:
     if where == START:
         return Zero(begin, np.ones(len(begin), bool))
     if where == KERNEL:
-        start = e.lane.ops["start_ns"][e.lane.is_kernel]
+        start = e.gpu.ops["start_ns"][e.gpu.is_kernel]
         return _zero(begin, _first(start, np.searchsorted(start, begin), end))
     number = where.removeprefix("range:")
     if where == number or not number.isdecimal() or int(number) >= len(ranges):
@@ -101,14 +101,14 @@ def zero_of(e: Explanation, where: str, ranges: list[RangeName]) -> Zero:
     table = e.kernels.attribution.ranges
     row = np.maximum(rows, 0)
     order = e.kernels.order
-    enqueued = e.lane.enqueue_begin_ns[order]
+    enqueued = e.gpu.enqueue_begin_ns[order]
     low = np.searchsorted(enqueued, table["start_ns"][row], side="left")
     high = np.searchsorted(enqueued, table["end_ns"][row], side="right")
     low, high = np.where(rows >= 0, low, 0), np.where(rows >= 0, high, 0)
     earliest = np.full(len(begin), -1, np.int64)
     some = np.flatnonzero(high > low)
     if len(some):
-        start = np.append(e.lane.ops["start_ns"][order], np.iinfo(np.int64).max)
+        start = np.append(e.gpu.ops["start_ns"][order], np.iinfo(np.int64).max)
         edges = np.stack((low[some], high[some]), axis=1).ravel()
         earliest[some] = np.minimum.reduceat(start, edges)[::2]
     return _zero(begin, earliest)

@@ -23,7 +23,7 @@ from stepscope.kernels.view import PHASES
 from stepscope.timeline.classes import CLASSES, CODE, Codes, gpu_codes
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
-COLOURINGS: Final = ("kind", "family", "phase")
+COLOURINGS: Final = ("kind", "category", "phase")
 """What busy time may be coloured by; idle time always shows its cause."""
 
 KINDS: Final = {
@@ -83,7 +83,7 @@ class Partition(Pieces):
     """Pieces as they follow from an explanation.
 
     Attributes:
-        op: row of ``lane.ops``; -1 for idle time.
+        op: row of ``GPU.ops``; -1 for idle time.
         kind: class: kind of busy time, or cause of idle time.
         explanation: what it was made from.
     """
@@ -94,12 +94,12 @@ class Partition(Pieces):
 
     def codes(self, colouring: str) -> Codes:
         """Class of each piece in one of ``COLOURINGS``."""
-        return {"kind": self.kind, "family": self.family, "phase": self.phase}[colouring]
+        return {"kind": self.kind, "category": self.category, "phase": self.phase}[colouring]
 
     @cached_property
-    def family(self) -> Codes:
-        """Class of each piece: kernel family, direction of a copy, or cause of idle time."""
-        codes = gpu_codes(self.explanation.lane.ops)
+    def category(self) -> Codes:
+        """Class of each piece: kernel category, direction of a copy, or cause of idle time."""
+        codes = gpu_codes(self.explanation.gpu.ops)
         return np.where(self.op >= 0, codes[np.maximum(self.op, 0)], self.kind).astype(np.uint8)
 
     @cached_property
@@ -119,10 +119,10 @@ class Partition(Pieces):
 
 def partition(e: Explanation) -> Partition:
     """The pieces of all steps of a device."""
-    lane, ops = e.lane, e.lane.ops
+    gpu, ops = e.gpu, e.gpu.ops
     masks = {
-        "busy_compute": lane.is_compute,
-        "busy_communication": lane.is_communication,
+        "busy_compute": gpu.is_compute,
+        "busy_communication": gpu.is_communication,
         "busy_copy": ops.equals("kind", "memcpy"),
         "busy_memset": ops.equals("kind", "memset"),
     }
@@ -133,7 +133,7 @@ def partition(e: Explanation) -> Partition:
             continue
         found = _once(ops["start_ns"], ops["end_ns"], mask, above)
         pieces.append({**found, "kind": np.full(len(found["op"]), CODE[kind], np.uint8)})
-        own = lane.union_of(mask)
+        own = gpu.union_of(mask)
         above = union(np.concatenate((above[0], own[0])), np.concatenate((above[1], own[1])))
     gap = e.gaps.segments
     cause = np.array([CODE[f"idle_{cause}"] for cause in CAUSES], np.uint8)

@@ -14,7 +14,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.outliers import PARTS
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import Device
-from stepscope.kernels.families import classify
+from stepscope.kernels.categories import classify
 from stepscope.timeline.classes import CODE
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stepview.alignment import (
@@ -35,7 +35,7 @@ SORTS: Final = ("index", "duration")
 """Orders of the rows: as they ran, or the longest first."""
 
 MOST_REASONS = 3
-"""Differences of an odd step from a normal one that are listed, the largest first."""
+"""Differences of an outlier step from a normal one that are listed, the largest first."""
 
 MOST_PACKED = 200_000
 """Pieces of all devices that a page without a server holds: some 2 MB of it."""
@@ -155,9 +155,9 @@ class DeviceSteps(StepsOfDevice):
         zero, columns = self.zero(align), self.columns()
         return {
             "rank": self.device.rank,
-            "device": e.lane.device,
+            "device": e.gpu.device,
             "found": e.steps.source,
-            "says": e.steps.message,
+            "message": e.steps.message,
             "set_aside": e.set_aside,
             "first": e.first,
             "last": e.last,
@@ -219,7 +219,7 @@ class DeviceSteps(StepsOfDevice):
                     "step": step,
                     "normal": odd.reference,
                     "excess_ns": int(lengths[step] - lengths[odd.reference]),
-                    "says": "; ".join(_reason(reason) for reason in reasons),
+                    "message": "; ".join(_reason(reason) for reason in reasons),
                 }
             )
         return found

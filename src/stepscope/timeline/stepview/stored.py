@@ -36,7 +36,7 @@ def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
         OSError: the file cannot be written.
     """
     with ArrayWriter(path) as writer:
-        told = []
+        facts = []
         for number, device in enumerate(view.devices):
             e, pieces = device.explanation, device.pieces
             writer.add(f"{number}.bounds", e.bounds_ns, "<i8")
@@ -53,7 +53,7 @@ def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
             for colour in COLOURINGS:
                 writer.add(f"{number}.{colour}", pieces.codes(colour), "|u1")
             figures = device.figures("start")
-            told.append(
+            facts.append(
                 {
                     "trace_rank": device.device.trace_rank,
                     "phases": pieces.has_phases,
@@ -61,8 +61,13 @@ def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
                     "figures": {k: v for k, v in figures.items() if k not in _ARRAYS},
                 }
             )
-        says = {"identity": identity, "revision": REVISION, "titles": view.titles, "devices": told}
-        writer.close(says)
+        header = {
+            "identity": identity,
+            "revision": REVISION,
+            "titles": view.titles,
+            "devices": facts,
+        }
+        writer.close(header)
 
 
 def open_steps(path: Path, identity: str) -> ArrayFile:
@@ -90,10 +95,10 @@ def stored_view(
     """
     offset_of = dict(zip(ranks, offsets_ns, strict=True))
     devices = [
-        StoredSteps(file, number, offset_of[told["trace_rank"]])
-        for number, told in enumerate(file.says["devices"])
+        StoredSteps(file, number, offset_of[facts["trace_rank"]])
+        for number, facts in enumerate(file.header["devices"])
     ]
-    return StepView(devices, file.says["titles"])
+    return StepView(devices, file.header["titles"])
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class StoredSteps(StepsOfDevice):
     def __init__(self, file: ArrayFile, number: int, offset_ns: int) -> None:
         self._file = file
         self._number = number
-        self._told: dict[str, Any] = file.says["devices"][number]
+        self._told: dict[str, Any] = file.header["devices"][number]
         self._offset_ns = offset_ns
 
     @property

@@ -4,7 +4,7 @@ import { StaticSource } from "./data/static";
 import { ServerSteps, StaticSteps, type StepSource } from "./data/steps";
 import type { Layout, Source } from "./data/types";
 import { Drawer } from "./panels/drawer";
-import { absent, showDiagnosis, type Actions } from "./panels/explanation";
+import { missing, showDiagnosis, type Actions } from "./panels/explanation";
 import { Colours, coloursLegend } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean, time } from "./shared/format";
@@ -48,7 +48,7 @@ export class App implements Timeline {
     navigateTo: (place) => void this.selection.navigateTo(place),
     instance: (finding, at) => this.selection.instance(finding, at),
     near: (step, same) => void this.selection.near(step, same),
-    says: (text) => this.says(text),
+    message: (text) => this.message(text),
     clearRange: () => this.setRange(null),
     zoomRange: () => this.range.zoom(),
   };
@@ -87,9 +87,9 @@ export class App implements Timeline {
     this.view.fit();
     this.tracks = new Tracks(layout);
     startTheme();
-    this.timelineView = new TimelineView(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.says(text), () => {
+    this.timelineView = new TimelineView(this.tracks, this.overlay.canvas, () => this.changed(), (text) => this.message(text), () => {
       this.filterBox.value = "";
-      this.says("the filter of tracks is removed: it hid this one");
+      this.message("the filter of tracks is removed: it hid this one");
     });
     this.painter = new Painter(this.timelineView.axis, this.timelineView.rows, source, new Colours(layout.classes));
     this.loader = new TileLoader(
@@ -109,7 +109,7 @@ export class App implements Timeline {
     this.steps = new StepsView(stepSource(source), layout.classes, {
       open: (step, begin, end) => this.openStep(step, begin, end),
       changed: () => this.remember(),
-      says: (text) => this.says(text),
+      message: (text) => this.message(text),
       fail: (text) => this.around.fail(text),
     });
     this.keys = keys(
@@ -155,7 +155,7 @@ export class App implements Timeline {
         this.changed();
       },
       asking: (question) => this.asking(question),
-      say: (text) => this.says(text),
+      say: (text) => this.message(text),
       failure: () => this.around.failed,
       changed: () => this.changed(),
       leave: () => this.timelineView.focus(),
@@ -166,7 +166,7 @@ export class App implements Timeline {
     const names = this.layout.paths.map((path) => clean(path.split("/").pop() ?? path, 120));
     const files = names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", ");
     this.around.build(root, names[0] ?? "", files, [this.viewButton, this.filterBox, this.finder.box], this.main);
-    const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, coloursLegend(), absent(this.layout)];
+    const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, coloursLegend(), missing(this.layout)];
     fill(
       this.main,
       this.timelineView.gutter,
@@ -176,7 +176,7 @@ export class App implements Timeline {
     );
     fill(this.diagnosisPanel, element("p", { class: "note", role: "status" }, "Diagnosing …"));
     for (const problem of this.layout.problems.filter((p) => p.severity !== "info").slice(0, 1))
-      this.says(`${problem.severity}: ${problem.count} × ${clean(problem.says)}`);
+      this.message(`${problem.severity}: ${problem.count} × ${clean(problem.message)}`);
   }
 
   // --- drawing -----------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ export class App implements Timeline {
     }
   }
 
-  says(text: string): void {
-    this.around.says(text);
+  message(text: string): void {
+    this.around.message(text);
   }
 
   private async diagnose(): Promise<void> {
@@ -354,7 +354,7 @@ export class App implements Timeline {
     this.showSteps(false);
     this.view.frame(begin, end, 0.05);
     this.setRange({ begin, end });
-    this.says(`step ${step}, ${time(end - begin)}`);
+    this.message(`step ${step}, ${time(end - begin)}`);
   }
 
   private stepWords(): string {

@@ -24,12 +24,12 @@ async function start(): Promise<void> {
     const source: Source = packed ? new StaticSource(packed) : new ServerSource();
     const layout = (await source.layout()) as Layout | PairLayout;
     learnColours(layout);
-    // the same page shows a run, or two: what is behind it says which
+    // the same page shows a run, or two: what is behind it message which
     if ("pair" in layout) new CompareApp(root, new ServerPair(), layout);
     else new App(root, source, layout);
   } catch (error) {
-    const says = error instanceof Error ? error.message : String(error);
-    fill(root, element("p", { role: "alert" }, clean(says, 800)));
+    const message = error instanceof Error ? error.message : String(error);
+    fill(root, element("p", { role: "alert" }, clean(message, 800)));
   }
 }
 

@@ -59,8 +59,8 @@ test("the level of a counter at a time", () => {
       before: Float32Array.of(NaN),
     },
   } as unknown as TrackTile;
-  const says = (at: number): string => levelSays(info("x"), tile, at);
-  expect([105, 115, 135, 140, 999].map(says)).toEqual(["x: no sample yet", "x: 1 to 2", "x: 2", "x: 3", "x: 3"]);
+  const message = (at: number): string => levelSays(info("x"), tile, at);
+  expect([105, 115, 135, 140, 999].map(message)).toEqual(["x: no sample yet", "x: 1 to 2", "x: 2", "x: 3", "x: 3"]);
 });
 
 test("the slice nearest to a time", () => {

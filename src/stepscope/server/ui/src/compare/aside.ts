@@ -36,7 +36,7 @@ export class PairAside {
     const { comparison, facts, notes } = compared;
     fill(
       this.root,
-      element("section", { "aria-label": "Verdict", class: `verdict ${comparison.verdict}` }, element("h2", {}, `${clean(comparison.says, 800)}.`), ...facts.map((line) => element("p", { class: "note" }, clean(line, 600)))),
+      element("section", { "aria-label": "Verdict", class: `verdict ${comparison.verdict}` }, element("h2", {}, `${clean(comparison.message, 800)}.`), ...facts.map((line) => element("p", { class: "note" }, clean(line, 600)))),
       this.highlighted,
       this.tables,
       coloursLegend(),
@@ -46,8 +46,8 @@ export class PairAside {
     this.count(steps);
   }
 
-  fail(says: string): void {
-    fill(this.root, element("h2", {}, "No comparison"), element("p", { role: "alert" }, clean(says, 800)));
+  fail(message: string): void {
+    fill(this.root, element("h2", {}, "No comparison"), element("p", { role: "alert" }, clean(message, 800)));
   }
 
   /** Highlights a row, or none; returns its name. */
@@ -128,8 +128,8 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
   const section = (title: string, kind: Kind, rows: [number, string, number, number, string, string?][], note = ""): HTMLElement => {
     const made = element("table", { class: "facts differences", "aria-label": title });
     made.append(element("tr", {}, ...["", "before", "after", "difference"].map((h) => element("th", {}, h))));
-    for (const [row, says, before, after, hint, tag] of rows) {
-      const button = element("button", { class: "link", "data-kind": kind, "data-row": row, title: clean(hint, 300), click: () => actions.choose({ kind, row }) }, clean(says, 90));
+    for (const [row, message, before, after, hint, tag] of rows) {
+      const button = element("button", { class: "link", "data-kind": kind, "data-row": row, title: clean(hint, 300), click: () => actions.choose({ kind, row }) }, clean(message, 90));
       const cell = element("td", {}, ...(kind === "cause" ? [square(c.parts[row].part, colours), " "] : []), button, ...(tag ? [" ", element("span", { class: "severity" }, tag)] : []));
       made.append(
         element("tr", { "data-kind": kind, "data-row": row }, cell, element("td", { class: "figure" }, time(before)), element("td", { class: "figure" }, time(after)), element("td", { class: "figure" }, signed(after - before))),
@@ -155,11 +155,11 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
     { click: () => actions.toggle() },
     actions.all ? "Show those that changed" : `Show all ${kernels.length}`,
   );
-  const says = `time a step; ${changed.length} of ${kernels.length} changed by more than noise (${percent(c.kernel_floor)})`;
+  const message = `time a step; ${changed.length} of ${kernels.length} changed by more than noise (${percent(c.kernel_floor)})`;
   fill(
     parent,
     section("By cause", "cause", parts, "mean of the counted steps and devices; the differences sum to that of the step"),
-    section("By kernel", "kernel", kernelRows, says),
+    section("By kernel", "kernel", kernelRows, message),
     element("p", {}, all),
     ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),
     ...(operators.length ? [section("By operator", "operator", operators, "device time a step")] : []),

@@ -212,7 +212,7 @@ export class CompareApp {
   private choose(chosen: Chosen | null): void {
     const again = chosen && this.now.chosen?.kind === chosen.kind && this.now.chosen.row === chosen.row;
     this.now.chosen = again ? null : chosen;
-    this.around.says(this.aside.highlight(this.now.chosen, this.steps));
+    this.around.message(this.aside.highlight(this.now.chosen, this.steps));
     this.changed();
   }
 
@@ -326,7 +326,7 @@ export class CompareApp {
     }
     const chosen = rowOf(step, line.what, i);
     if (chosen) this.choose(chosen);
-    else this.around.says("the comparison has no row for this");
+    else this.around.message("the comparison has no row for this");
   }
 
   private under(event: PointerEvent): UnderPair | null {

@@ -28,17 +28,17 @@ export function boxAt(line: Line, step: PairStep, at: number, slop: number): Und
 
 export function boxSays({ line, step, i }: UnderPair, c: Comparison, colours: Colours): string {
   const boxes = step[line.what];
-  const says = [`${line.side}, step ${step.step}`];
+  const message = [`${line.side}, step ${step.step}`];
   if (line.what === "pieces") {
     const code = step.pieces.code[i];
     const idle = colours.classes[code].key.startsWith("idle_");
-    says.push(`${idle ? "idle by " : ""}${colours.says[code]}`);
-  } else if (line.what === "spans") says.push(clean(c.ranges[step.spans.row[i]]?.name ?? "", 200));
+    message.push(`${idle ? "idle by " : ""}${colours.message[code]}`);
+  } else if (line.what === "spans") message.push(clean(c.ranges[step.spans.row[i]]?.name ?? "", 200));
   else {
-    says.push(clean(step.names[step.operations.name[i]], 200), colours.says[step.operations.code[i]]);
+    message.push(clean(step.names[step.operations.name[i]], 200), colours.message[step.operations.code[i]]);
     const row = step.operations.kernel[i];
-    if (row !== NO_ROW) says.push(about(c.kernels[row]));
+    if (row !== NO_ROW) message.push(about(c.kernels[row]));
   }
-  says.push(time(boxes.end[i] - boxes.start[i]));
-  return says.join(" · ");
+  message.push(time(boxes.end[i] - boxes.start[i]));
+  return message.join(" · ");
 }

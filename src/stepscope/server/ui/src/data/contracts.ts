@@ -113,8 +113,8 @@ export interface Problem {
   severity: "data_loss" | "error" | "info" | "notice";
   count: number;
   scope: string[];
-  says: string;
-  do: string;
+  message: string;
+  recommendations: string;
   detail: string;
 }
 
@@ -128,7 +128,7 @@ export interface ProfilerOverhead {
 export interface Comparison {
   schema: string;
   verdict: "faster" | "no_difference" | "not_comparable" | "slower";
-  says: string;
+  message: string;
   before: string[][];
   after: string[][];
   step: StepDifference;
@@ -143,7 +143,7 @@ export interface Comparison {
   findings: FindingDifference[];
   predictions: PredictionCheck[];
   setup: SetupDifference[];
-  remarks: string[];
+  warnings: string[];
 }
 
 export interface StepDifference {
@@ -179,7 +179,7 @@ export interface KernelDifference {
   relation: string;
   before: string[];
   after: string[];
-  family: string;
+  category: string;
   range: string | null;
   operator: string | null;
   calls_before: number;
@@ -219,7 +219,7 @@ export interface FindingDifference {
   fate: "gone" | "larger" | "new" | "smaller" | "unchanged";
   before_ns: number | null;
   after_ns: number | null;
-  says: string;
+  message: string;
   idle_before_ns: number | null;
   idle_after_ns: number | null;
 }
@@ -231,7 +231,7 @@ export interface PredictionCheck {
   high_ns: number;
   measured_ns: number;
   came_true: boolean | null;
-  says: string;
+  message: string;
 }
 
 export interface SetupDifference {
@@ -239,5 +239,5 @@ export interface SetupDifference {
   before: string;
   after: string;
   weight: "confounds" | "note";
-  says: string;
+  message: string;
 }

@@ -99,13 +99,13 @@ async function answered(asked: Promise<Response>): Promise<Response> {
   }
   if (!answer.ok) {
     const told = await answer.text();
-    let says = told;
+    let message = told;
     try {
-      says = (JSON.parse(told) as { error: string }).error;
+      message = (JSON.parse(told) as { error: string }).error;
     } catch {
       // a refusal before any answer is plain text
     }
-    throw new Error(says || `the server refused (${answer.status})`);
+    throw new Error(message || `the server refused (${answer.status})`);
   }
   return answer;
 }

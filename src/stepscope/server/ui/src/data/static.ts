@@ -121,7 +121,7 @@ export class StaticSource implements Source {
       class: this.packed.layout.classes[content.code[row]].key,
       facts,
       same,
-      arrows: { says: info.table === "api_call" ? "Launched" : "Launched by", forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
+      arrows: { message: info.table === "api_call" ? "Launched" : "Launched by", forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
       links: this.links(track, row),
     });
   }
@@ -205,7 +205,7 @@ export class StaticSource implements Source {
         busy: sums,
         idle: Math.max(0, end - begin - total),
         idle_by_cause: byClass(own.filter((t) => t.table === "idle_gap").map((t) => t.id)),
-        families: byClass(streams),
+        categories: byClass(streams),
         kernels: [...kernels.values()].sort((a, b) => b.total - a.total).slice(0, TOP),
       });
     }
@@ -252,8 +252,8 @@ export class StaticSource implements Source {
     const { forward, backward } = this.panels.linked(track, row);
     const ends = (places: [number, number][]): Place[] => places.map(([t, r]) => this.place(t, r));
     return [
-      { says: "Forward operator", forward: false, ends: ends(forward), more: 0 },
-      { says: "Backward operators", forward: true, ends: ends(backward), more: 0 },
+      { message: "Forward operator", forward: false, ends: ends(forward), more: 0 },
+      { message: "Backward operators", forward: true, ends: ends(backward), more: 0 },
     ].filter((link) => link.ends.length > 0);
   }
 

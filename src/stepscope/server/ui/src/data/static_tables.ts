@@ -170,6 +170,6 @@ function quantile(ns: number[], q: number): number {
   return ns[low] + (at - low) * (ns[high] - ns[low]);
 }
 
-function refused<T>(says: string): Promise<T> {
-  return Promise.reject(new Error(says));
+function refused<T>(message: string): Promise<T> {
+  return Promise.reject(new Error(message));
 }

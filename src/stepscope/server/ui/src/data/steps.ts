@@ -5,7 +5,7 @@ import { bytesOf, doubles } from "./decode";
 import type { Source } from "./types";
 
 export const NOTHING = 255;
-export const COLOURINGS = ["kind", "family", "phase"] as const;
+export const COLOURINGS = ["kind", "category", "phase"] as const;
 export const SORTS = ["index", "duration"] as const;
 export type Colouring = (typeof COLOURINGS)[number];
 export type Sort = (typeof SORTS)[number];
@@ -14,7 +14,7 @@ export interface Outlier {
   step: number;
   normal: number;
   excess_ns: number;
-  says: string;
+  message: string;
 }
 
 /** As the server sends it: arrays are base64 of doubles. */
@@ -24,7 +24,7 @@ export interface StepsAnswer {
   rank: number;
   device: number;
   found: string;
-  says: string;
+  message: string;
   set_aside: string;
   first: number;
   last: number;

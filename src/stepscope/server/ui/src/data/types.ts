@@ -35,7 +35,7 @@ export interface Member {
   source: string;
   host: string;
   offset: number;
-  absent: { table: string; reason: string; flag: string }[];
+  missing: { table: string; reason: string; flag: string }[];
 }
 
 export interface Layout {
@@ -96,9 +96,9 @@ export interface Details extends Place {
   class: string;
   facts: [string, string | number | boolean][];
   same: { count: number; number: number; total: number };
-  arrows: { says: string; forward: boolean; ends: Place[]; more: number };
-  /** Other links: forward says that they lead to what comes later. */
-  links?: { says: string; forward: boolean; ends: Place[]; more: number }[];
+  arrows: { message: string; forward: boolean; ends: Place[]; more: number };
+  /** Other links: forward message that they lead to what comes later. */
+  links?: { message: string; forward: boolean; ends: Place[]; more: number }[];
 }
 
 /** A table of `timeline/tables.py`. */
@@ -181,7 +181,7 @@ export interface DeviceStatistics {
   busy: Record<string, number>;
   idle: number;
   idle_by_cause: Record<string, number>;
-  families: Record<string, number>;
+  categories: Record<string, number>;
   kernels: { name: string; total: number; count: number; track: number; row: number }[];
 }
 

@@ -6,17 +6,17 @@ import { clean } from "../shared/format";
 
 const LONGEST = 4000;
 
-/** A button that puts a text on the clipboard, and says so. */
-export function copyButton(label: string, says: string, text: () => string, done: (text: string) => void): HTMLElement {
+/** A button that puts a text on the clipboard, and message so. */
+export function copyButton(label: string, message: string, text: () => string, done: (text: string) => void): HTMLElement {
   return element(
     "button",
     {
       class: "copy",
-      "aria-label": says,
-      title: says,
+      "aria-label": message,
+      title: message,
       click: (event) => {
         event.stopPropagation();
-        void put(text()).then((copied) => done(copied ? `copied: ${says.replace(/^Copy /, "")}` : "the browser does not let this page copy"));
+        void put(text()).then((copied) => done(copied ? `copied: ${message.replace(/^Copy /, "")}` : "the browser does not let this page copy"));
       },
     },
     label,
@@ -52,13 +52,13 @@ function quoted(text: string): string {
 }
 
 const KEYS: Record<string, string> = {
-  kernel: "kernel, family, math",
+  kernel: "kernel, category, math",
   operator: "coalesce(outer_operator, operator) AS operator, phase",
   inner: "operator, phase",
   range: "range, phase",
   module: "module, phase",
   source: "source, phase",
-  family: "family, phase",
+  category: "category, phase",
 };
 
 /** The statement whose answer a table shows. */

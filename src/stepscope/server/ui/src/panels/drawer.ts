@@ -25,7 +25,7 @@ export class Drawer {
     this.kernels = new Tables(host, "Kernels", "K", ["kernel"]);
     // as stepscope operators: by operator where the capture holds any
     const known = host.layout.tracks.some(({ table }) => table === "operator");
-    const groupings = ["operator", "inner", "range", "module", "source", "family"];
+    const groupings = ["operator", "inner", "range", "module", "source", "category"];
     this.operators = new Tables(host, "Operators", "O", groupings, known ? "operator" : "range");
     this.flame = new Flame(host);
     this.notes = new Notes(host);

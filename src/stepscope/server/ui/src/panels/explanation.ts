@@ -12,7 +12,7 @@ export interface Actions {
   near(step: number, same: boolean): void;
   clearRange(): void;
   zoomRange(): void;
-  says(text: string): void;
+  message(text: string): void;
 }
 
 const BUDGET: [keyof Accounting, string, string][] = [
@@ -26,19 +26,19 @@ const BUDGET: [keyof Accounting, string, string][] = [
 const LEGEND_EACH = 2;
 
 interface Part {
-  says: string;
+  message: string;
   ns: number;
   colour: string;
 }
 
 export function budgetParts(accounting: Accounting): Part[] {
-  const parts: Part[] = BUDGET.map(([key, says, colour]) => ({
-    says,
+  const parts: Part[] = BUDGET.map(([key, message, colour]) => ({
+    message,
     ns: accounting[key] as number,
     colour: colourOf(colour),
   }));
   for (const [cause, ns] of Object.entries(accounting.idle_by_cause_ns).sort((a, b) => b[1] - a[1]))
-    parts.push({ says: `idle: ${words(cause)}`, ns, colour: colourOf(`idle_${cause}`) });
+    parts.push({ message: `idle: ${words(cause)}`, ns, colour: colourOf(`idle_${cause}`) });
   return parts.filter((part) => part.ns > 0);
 }
 
@@ -53,10 +53,10 @@ function meanOf(all: Accounting[]): Accounting {
   return made;
 }
 
-function bar(parts: Part[], whole: number, says: string): HTMLElement {
-  const made = element("div", { class: "bar", role: "img", "aria-label": says });
+function bar(parts: Part[], whole: number, message: string): HTMLElement {
+  const made = element("div", { class: "bar", role: "img", "aria-label": message });
   for (const part of parts) {
-    const piece = element("span", { title: `${part.says}: ${time(part.ns)}` });
+    const piece = element("span", { title: `${part.message}: ${time(part.ns)}` });
     piece.style.width = `${(100 * part.ns) / whole}%`;
     piece.style.background = part.colour;
     made.append(piece);
@@ -65,8 +65,8 @@ function bar(parts: Part[], whole: number, says: string): HTMLElement {
 }
 
 /** How long a bar would be, as a share of the one above it: nothing that was measured, so not filled. */
-function outline(says: string, share: number): HTMLElement {
-  const made = element("div", { class: "bar predicted", role: "img", "aria-label": says, title: says });
+function outline(message: string, share: number): HTMLElement {
+  const made = element("div", { class: "bar predicted", role: "img", "aria-label": message, title: message });
   made.style.width = `${100 * share}%`;
   return made;
 }
@@ -80,7 +80,7 @@ function legend(parts: Part[], whole: number, each: (ns: number) => string): HTM
         "li",
         {},
         swatch(part.colour),
-        element("span", { class: "grow" }, part.says),
+        element("span", { class: "grow" }, part.message),
         element("span", { class: "figure" }, each(part.ns)),
         element("span", { class: "figure share" }, percent(part.ns / whole)),
       ),
@@ -101,8 +101,8 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
       diagnosis.accounting.length > 1
         ? `rank ${accounting.rank} GPU ${accounting.device}: `
         : "";
-    const says = `${of}${time(step)} a step, mean of ${steps} steps`;
-    budgets.append(element("p", { class: "note" }, says), bar(parts, accounting.wall_ns, says));
+    const message = `${of}${time(step)} a step, mean of ${steps} steps`;
+    budgets.append(element("p", { class: "note" }, message), bar(parts, accounting.wall_ns, message));
     const best = diagnosis.findings[0];
     const own = best && (!best.ranks.length || best.ranks.includes(accounting.rank));
     if (own && best.predicted_step_ns < step) {
@@ -206,7 +206,7 @@ function findingItem(
               "⧉",
               `Copy ${words(e.figure)} with the command that computes it`,
               () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
-              (text) => actions.says(text),
+              (text) => actions.message(text),
             ),
           ),
         ),
@@ -268,7 +268,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
         "⧉",
         "Copy the selection's facts",
         () => `${[["name", clean(String(full ?? details.name), 2000)], ...facts.map(([k, v]) => [k, clean(v, 2000)])].map((line) => line.join("\t")).join("\n")}\n`,
-        (text) => actions.says(text),
+        (text) => actions.message(text),
       ),
     ),
     element("p", { class: "name" }, clean(details.name, 400)),
@@ -289,7 +289,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
     element("table", { class: "facts" }, element("tbody", {}, ...rows)),
     ...(arrows.length
       ? [
-          element("h3", {}, details.arrows.says),
+          element("h3", {}, details.arrows.message),
           element("ul", { class: "legend" }, ...arrows),
         ]
       : []),
@@ -300,10 +300,10 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
 /** Sections of the panel of a selection, one a kind of link. */
 function linkSections(details: Details, actions: Actions): HTMLElement[] {
   return (details.links ?? []).flatMap((link) => [
-    element("h3", {}, link.says),
+    element("h3", {}, link.message),
     element(
       "ul",
-      { class: "legend", "aria-label": link.says },
+      { class: "legend", "aria-label": link.message },
       ...link.ends.map((place) =>
         element(
           "li",
@@ -340,16 +340,16 @@ export function showStatistics(parent: HTMLElement, found: Statistics, actions: 
   const parts = (values: Record<string, number>, strip: string): Part[] =>
     Object.entries(values)
       .sort((a, b) => b[1] - a[1])
-      .map(([key, ns]) => ({ says: words(key.replace(strip, "")), ns, colour: colourOf(key) }));
+      .map(([key, ns]) => ({ message: words(key.replace(strip, "")), ns, colour: colourOf(key) }));
   const devices = found.devices.map((device) => {
     const busy = parts(device.busy, "busy_");
     const known = Object.values(device.idle_by_cause).reduce((a, b) => a + b, 0);
-    const idle = parts(device.idle_by_cause, "idle_").map((p) => ({ ...p, says: `idle: ${p.says}` }));
+    const idle = parts(device.idle_by_cause, "idle_").map((p) => ({ ...p, message: `idle: ${p.message}` }));
     if (device.idle > known)
-      idle.push({ says: known ? "idle, not in counted steps" : "idle", ns: device.idle - known, colour: "var(--line)" });
+      idle.push({ message: known ? "idle, not in counted steps" : "idle", ns: device.idle - known, colour: "var(--line)" });
     const all = [...busy, ...idle];
-    const families = parts(device.families, "kernel_");
-    const total = families.reduce((sum, part) => sum + part.ns, 0);
+    const categories = parts(device.categories, "kernel_");
+    const total = categories.reduce((sum, part) => sum + part.ns, 0);
     return element(
       "div",
       {},
@@ -357,7 +357,7 @@ export function showStatistics(parent: HTMLElement, found: Statistics, actions: 
       bar(all, whole, "where the time of the range goes"),
       legend(all, whole, time),
       element("h3", {}, "By kind"),
-      legend(families.slice(0, 10), Math.max(1, total), time),
+      legend(categories.slice(0, 10), Math.max(1, total), time),
       element("h3", {}, "Longest in total"),
       element(
         "ul",
@@ -435,10 +435,10 @@ export function placeText(place: Place): string {
   return `${clean(place.name)}, ${time(place.end - place.start)}`;
 }
 
-export function absent(layout: Layout): HTMLElement {
+export function missing(layout: Layout): HTMLElement {
   const told = new Map<string, string>();
   for (const member of layout.members)
-    for (const { table, reason, flag } of member.absent)
+    for (const { table, reason, flag } of member.missing)
       told.set(table, `${table}: ${reason}${flag ? ` (${flag})` : ""}`);
   if (!told.size) return element("div");
   return element(

@@ -51,7 +51,7 @@ export class Flame implements Panel {
   private readonly reverseBox = element("input", { type: "checkbox", change: () => this.change() });
   private readonly findBox: HTMLInputElement;
   private readonly summary = element("span", { class: "note", role: "status" });
-  private readonly says = element("p", { class: "note flamesays", role: "status", "aria-live": "polite" });
+  private readonly message = element("p", { class: "note flamesays", role: "status", "aria-live": "polite" });
   private readonly findButton = element("button", { click: () => this.onTimeline(), title: "Search this name on the timeline" }, "Find on timeline");
   private readonly wholeButton = element("button", { click: () => this.zoom(-1), title: "Home" }, "Whole");
   private readonly canvas = element("canvas", {
@@ -96,7 +96,7 @@ export class Flame implements Panel {
         this.findButton,
         this.summary,
       ),
-      this.says,
+      this.message,
       this.scrolled,
     );
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
@@ -221,10 +221,10 @@ export class Flame implements Panel {
         const { nodes, total } = matching(this.tree, new RegExp(text, "i"));
         this.found = nodes;
         const share = percent(total / Math.max(1, this.tree.answer.total));
-        this.says.textContent = `${count(nodes.size)} nodes match, ${this.figure(total)} (${share})`;
+        this.message.textContent = `${count(nodes.size)} nodes match, ${this.figure(total)} (${share})`;
       } catch {
         this.findBox.setCustomValidity("no regular expression");
-        this.says.textContent = "no regular expression";
+        this.message.textContent = "no regular expression";
       }
     }
     this.paint();
@@ -325,12 +325,12 @@ export class Flame implements Panel {
   private tell(node: number): void {
     if (!this.tree) return;
     if (node < 0) {
-      if (!this.findBox.value) this.says.textContent = "Hover or use the arrow keys; click or Enter zooms.";
+      if (!this.findBox.value) this.message.textContent = "Hover or use the arrow keys; click or Enter zooms.";
       return;
     }
     const { nodes, total } = this.tree.answer;
     const whole = percent(nodes.total[node] / Math.max(1, total));
-    this.says.textContent =
+    this.message.textContent =
       `${clean(this.name(node), 200)}: ${this.figure(nodes.total[node])} (${whole}), ` +
       `itself ${this.figure(nodes.own[node])}, ${count(nodes.count[node])} ×`;
   }

@@ -159,9 +159,9 @@ export class Notes implements Panel {
     if (!deleted && this.tooLong(text)) return false;
     // made here a moment ago, so that its row did not know the revision yet
     const revision = note.revision || (this.notes.find(({ id }) => id === note.id)?.revision ?? 0);
-    let says = "";
+    let message = "";
     const asked = this.host.source.saveNote({ ...note, revision, text, deleted }).catch((error: unknown) => {
-      says = wrong(error);
+      message = wrong(error);
       throw error;
     });
     const found = await this.host.asking(asked);
@@ -169,7 +169,7 @@ export class Notes implements Panel {
       // another tab may have been faster: show what it wrote, and keep this text in its box
       const fresh = await this.host.source.notes().catch(() => null);
       if (fresh) this.take(fresh, { id: note.id, text });
-      this.refuse(note.id, `${deleted ? "Not removed" : "Not saved"}: ${says}`, text);
+      this.refuse(note.id, `${deleted ? "Not removed" : "Not saved"}: ${message}`, text);
       return false;
     }
     this.unsaved.delete(note.id);
@@ -187,10 +187,10 @@ export class Notes implements Panel {
   }
 
   /** Says beside a note why it was not kept; its text stays in its box. */
-  private refuse(id: string, says: string, text: string): void {
-    this.refused.set(id, clean(says, 400));
+  private refuse(id: string, message: string, text: string): void {
+    this.refused.set(id, clean(message, 400));
     this.show({ id, text });
-    this.host.say(clean(says, 200));
+    this.host.say(clean(message, 200));
   }
 
   private take(found: NotesAnswer, kept?: { id: string; text: string }): void {
@@ -233,7 +233,7 @@ export class Notes implements Panel {
     const kind = note.end > note.begin ? "note" : "mark";
     const box = element("textarea", {
       rows: 1,
-      "aria-describedby": `note-limit note-says-${note.id}`,
+      "aria-describedby": `note-limit note-message-${note.id}`,
       ...(this.refused.has(note.id) ? { "aria-invalid": "true" } : {}),
       "data-id": note.id,
       "aria-label": `Text of the ${kind} at ${time(note.begin)}`,
@@ -248,14 +248,14 @@ export class Notes implements Panel {
       sent = box.value;
       void this.save(note, box.value, false);
     };
-    const says = element("p", { class: "error", id: `note-says-${note.id}`, role: "alert" }, this.refused.get(note.id) ?? "");
+    const message = element("p", { class: "error", id: `note-message-${note.id}`, role: "alert" }, this.refused.get(note.id) ?? "");
     box.addEventListener("input", () => {
       const length = lengthOf(box.value);
-      if (length > LONGEST) says.textContent = tooMany(length);
-      else if (length >= NEARLY) says.textContent = `${count(length)} of ${count(LONGEST)} characters`;
-      else says.textContent = this.refused.get(note.id) ?? "";
+      if (length > LONGEST) message.textContent = tooMany(length);
+      else if (length >= NEARLY) message.textContent = `${count(length)} of ${count(LONGEST)} characters`;
+      else message.textContent = this.refused.get(note.id) ?? "";
       const wrongly = length > LONGEST || this.refused.has(note.id);
-      says.classList.toggle("error", wrongly);
+      message.classList.toggle("error", wrongly);
       box.setAttribute("aria-invalid", String(wrongly));
     });
     box.addEventListener("change", keep);
@@ -278,7 +278,7 @@ export class Notes implements Panel {
       {},
       element("td", { class: "figure" }, element("button", { class: "link", click: () => this.go(note), "aria-label": `Show the ${kind} at ${time(note.begin)}` }, time(note.begin))),
       element("td", { class: "figure" }, note.end > note.begin ? time(note.end - note.begin) : ""),
-      element("td", { class: "grow" }, box, says),
+      element("td", { class: "grow" }, box, message),
       element(
         "td",
         {},

@@ -50,10 +50,10 @@ export function windowOf(host: Host, scope: string, capture: boolean): Span | nu
   return capture ? { begin: host.layout.begin, end: host.layout.end } : null;
 }
 
-export function choice(says: string, options: [string, string][], change: () => void): HTMLSelectElement {
+export function choice(message: string, options: [string, string][], change: () => void): HTMLSelectElement {
   return element(
     "select",
-    { "aria-label": says, change },
+    { "aria-label": message, change },
     ...options.map(([value, text]) => element("option", { value }, text)),
   );
 }

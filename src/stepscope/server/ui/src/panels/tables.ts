@@ -12,7 +12,7 @@ const FIRST_ROWS = 200;
 interface Column {
   key: keyof GroupRow | "per_step" | "per_step_count";
   title: string;
-  says: string;
+  message: string;
   value: (row: GroupRow, table: TableAnswer) => number | string;
   text: (row: GroupRow, table: TableAnswer) => string;
 }
@@ -20,23 +20,23 @@ interface Column {
 const perStep = (value: number, table: TableAnswer): number => (table.steps ? value / table.steps : NaN);
 
 const FIGURES: Column[] = [
-  { key: "count", title: "count", says: "how many begin in the window", value: (r) => r.count, text: (r) => count(r.count) },
-  { key: "total_ns", title: "total", says: "their time, all devices together", value: (r) => r.total_ns, text: (r) => time(r.total_ns) },
-  { key: "mean_ns", title: "mean", says: "mean length", value: (r) => r.mean_ns, text: (r) => time(r.mean_ns) },
-  { key: "median_ns", title: "median", says: "median length", value: (r) => r.median_ns, text: (r) => time(r.median_ns) },
-  { key: "p95_ns", title: "p95", says: "95 % are shorter", value: (r) => r.p95_ns, text: (r) => time(r.p95_ns) },
-  { key: "share", title: "share", says: "share of the window's wall time, all devices together", value: (r) => r.share, text: (r) => percent(r.share) },
+  { key: "count", title: "count", message: "how many begin in the window", value: (r) => r.count, text: (r) => count(r.count) },
+  { key: "total_ns", title: "total", message: "their time, all devices together", value: (r) => r.total_ns, text: (r) => time(r.total_ns) },
+  { key: "mean_ns", title: "mean", message: "mean length", value: (r) => r.mean_ns, text: (r) => time(r.mean_ns) },
+  { key: "median_ns", title: "median", message: "median length", value: (r) => r.median_ns, text: (r) => time(r.median_ns) },
+  { key: "p95_ns", title: "p95", message: "95 % are shorter", value: (r) => r.p95_ns, text: (r) => time(r.p95_ns) },
+  { key: "share", title: "share", message: "share of the window's wall time, all devices together", value: (r) => r.share, text: (r) => percent(r.share) },
   {
     key: "per_step",
     title: "per step",
-    says: "time a step and device, over the steps that begin in the window",
+    message: "time a step and device, over the steps that begin in the window",
     value: (r, t) => perStep(r.total_ns, t),
     text: (r, t) => (t.steps ? time(perStep(r.total_ns, t)) : ""),
   },
   {
     key: "per_step_count",
     title: "count per step",
-    says: "how many a step and device",
+    message: "how many a step and device",
     value: (r, t) => perStep(r.count, t),
     text: (r, t) => (t.steps ? perStep(r.count, t).toFixed(2) : ""),
   },
@@ -54,7 +54,7 @@ const SAYS: Record<string, string> = {
   range: "innermost range",
   module: "module",
   source: "source line",
-  family: "family",
+  category: "category",
 };
 
 export class Tables implements Panel {
@@ -306,7 +306,7 @@ export class Tables implements Panel {
       {},
       this.header("name", SAYS[this.by] ?? first, "name"),
       ...others.map((key) => element("th", { scope: "col" }, words(key))),
-      ...FIGURES.map(({ key, title, says }) => this.header(key, title, says)),
+      ...FIGURES.map(({ key, title, message }) => this.header(key, title, message)),
     );
     const rows = shown.slice(0, this.most).map((row, i) => this.row(row, table, i));
     const rest = shown.length - rows.length;
@@ -335,7 +335,7 @@ export class Tables implements Panel {
     fill(this.grid, element("caption", { class: "hidden" }, `${this.title} of ${window}`), element("thead", {}, head), element("tbody", {}, ...rows));
   }
 
-  private header(key: string, title: string, says: string): HTMLElement {
+  private header(key: string, title: string, message: string): HTMLElement {
     const sorted = this.sort === key;
     return element(
       "th",
@@ -348,7 +348,7 @@ export class Tables implements Panel {
       element(
         "button",
         {
-          title: `${says}; click to sort`,
+          title: `${message}; click to sort`,
           click: () => {
             this.descending = sorted ? !this.descending : key !== "name";
             this.sort = key;

@@ -7,14 +7,14 @@ import { element, swatch } from "./dom";
 
 export interface DrawnClass {
   key: string;
-  says: string;
+  message: string;
   colour: string;
 }
 
 export interface LegendEntry {
   key: string;
   colour: string;
-  says: string;
+  message: string;
   section: string;
 }
 
@@ -38,12 +38,12 @@ export class Colours {
   /** For pixels: 0xAABBGGRR. */
   readonly pixel: Uint32Array;
   readonly text: string[];
-  readonly says: string[];
+  readonly message: string[];
 
   constructor(readonly classes: DrawnClass[]) {
     this.css = classes.map(({ colour }) => colour);
-    this.says = classes.map(({ key, says }) =>
-      key.startsWith("kernel_") ? `${key.slice(7)}: ${says}` : says.replaceAll("_", " "),
+    this.message = classes.map(({ key, message }) =>
+      key.startsWith("kernel_") ? `${key.slice(7)}: ${message}` : message.replaceAll("_", " "),
     );
     this.pixel = new Uint32Array(
       this.css.map((c) => {
@@ -80,7 +80,7 @@ export function coloursLegend(): HTMLElement {
     const own = entries.filter((entry) => entry.section === section);
     made.append(
       element("h3", {}, section),
-      element("ul", { class: "legend" }, ...own.map(({ colour, says }) => element("li", {}, swatch(colour), says))),
+      element("ul", { class: "legend" }, ...own.map(({ colour, message }) => element("li", {}, swatch(colour), message))),
     );
   }
   return made;

@@ -24,7 +24,7 @@ export class Frame {
   /**
    * Fills the page.
    *
-   * @param names of the window; `files` says what is shown, `tools` stand in the header
+   * @param names of the window; `files` message what is shown, `tools` stand in the header
    */
   build(root: HTMLElement, names: string, files: string, tools: HTMLElement[], body: HTMLElement): void {
     document.title = `${names} · Stepscope`;
@@ -45,7 +45,7 @@ export class Frame {
     );
   }
 
-  says(text: string): void {
+  message(text: string): void {
     this.status.textContent = text;
   }
 
@@ -64,7 +64,7 @@ export class Frame {
 
   help(keys: [string, string][]): void {
     const list = element("dl", {});
-    for (const [shows, says] of keys) if (shows) list.append(element("dt", {}, shows), element("dd", {}, says));
+    for (const [shows, message] of keys) if (shows) list.append(element("dt", {}, shows), element("dd", {}, message));
     // the button first: it has the focus, and must not scroll the keys out of sight
     fill(
       this.helpBox,
@@ -81,8 +81,8 @@ export class Frame {
   }
 }
 
-/** What the help says of a key. */
-export const said = ({ shows, says }: Key): [string, string] => [shows, says];
+/** What the help message of a key. */
+export const said = ({ shows, message }: Key): [string, string] => [shows, message];
 
 /** What went wrong, in words. */
 export const wrong = (error: unknown): string => (error instanceof Error ? error.message : String(error));

@@ -1,10 +1,10 @@
-/** Keys: what they match, and what the help says of them. */
+/** Keys: what they match, and what the help message of them. */
 
 export interface Key {
   /** Physical key, or the character where the place on the keyboard does not matter. */
   match: (event: KeyboardEvent) => boolean;
   shows: string;
-  says: string;
+  message: string;
   run: (event: KeyboardEvent) => void;
 }
 

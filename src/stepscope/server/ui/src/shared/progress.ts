@@ -7,11 +7,11 @@ const PATIENCE_MS = 400;
 const EVERY_MS = 700;
 
 /**
- * The answer to a question; until it is there, every now and then `says` what it waits for.
+ * The answer to a question; until it is there, every now and then `message` what it waits for.
  *
  * @param progress what is being made, in words
  */
-export async function waiting<T>(question: Promise<T>, progress: () => Promise<string>, says: (text: string) => void): Promise<T> {
+export async function waiting<T>(question: Promise<T>, progress: () => Promise<string>, message: (text: string) => void): Promise<T> {
   const since = performance.now();
   let over = false;
   let timer = 0;
@@ -19,7 +19,7 @@ export async function waiting<T>(question: Promise<T>, progress: () => Promise<s
     const doing = await progress().catch(() => "");
     if (over) return;
     const seconds = Math.round((performance.now() - since) / 1000);
-    says(`${clean(doing || "working", 200)} … ${seconds} s`);
+    message(`${clean(doing || "working", 200)} … ${seconds} s`);
     timer = window.setTimeout(() => void tell(), EVERY_MS);
   };
   timer = window.setTimeout(() => void tell(), PATIENCE_MS);

@@ -1,4 +1,4 @@
-/** Dark or light: what the person chose, else what the system says. */
+/** Dark or light: what the person chose, else what the system message. */
 
 /** Colours of the page for what is drawn, from its style sheet. */
 export interface Theme {

@@ -32,28 +32,28 @@ export class StepAside {
     });
   }
 
-  show(f: Figures, now: StepState, odd: Set<number>): void {
+  show(f: Figures, now: StepState, outlier: Set<number>): void {
     showFigures(this.root, f, {
       title: f.titles[now.device],
       parts: [this.bars, this.chosen],
       legend: legend(f, now.colour, this.colours),
       select: (step) => this.actions.select(step),
     });
-    this.select(f, now.selected, odd);
+    this.select(f, now.selected, outlier);
   }
 
-  fail(says: string): void {
-    fill(this.root, element("h2", {}, "No steps"), element("p", {}, clean(says, 800)));
+  fail(message: string): void {
+    fill(this.root, element("h2", {}, "No steps"), element("p", {}, clean(message, 800)));
   }
 
-  select(f: Figures, step: number, odd: Set<number>): void {
+  select(f: Figures, step: number, outlier: Set<number>): void {
     this.selected = step;
-    this.draw(f, odd);
+    this.draw(f, outlier);
     showStep(this.chosen, f, step, this.colours, (chosen) => this.actions.open(chosen));
   }
 
-  draw(f: Figures, odd: Set<number>): void {
-    this.bins = histogram(this.bars, f, themeNow(), odd, this.selected).bins;
+  draw(f: Figures, outlier: Set<number>): void {
+    this.bins = histogram(this.bars, f, themeNow(), outlier, this.selected).bins;
     this.bars.setAttribute("aria-label", `histogram of ${f.last - f.first + 1} step times in ${this.bins.length} bins`);
   }
 }
@@ -69,7 +69,7 @@ const PARTS: [string, string, string][] = [
 export interface Around {
   /** Which device it is. */
   title: string;
-  /** What stands between the figures and the odd steps. */
+  /** What stands between the figures and the outlier steps. */
   parts: HTMLElement[];
   legend: HTMLElement;
   select(step: number): void;
@@ -81,12 +81,12 @@ export function showFigures(parent: HTMLElement, f: Figures, around: Around): vo
   const at = (share: number): number => lengths[Math.min(counted - 1, Math.floor(share * counted))];
   const fact = (name: string, value: string): HTMLElement =>
     element("tr", {}, element("th", {}, name), element("td", { class: "figure" }, value));
-  const odd = f.outliers.map((o) =>
+  const outlier = f.outliers.map((o) =>
     element(
       "li",
       {},
       element("button", { class: "link", click: () => around.select(o.step) }, `▲ step ${o.step}: +${time(o.excess_ns)}`),
-      element("div", { class: "note" }, clean(o.says, 500)),
+      element("div", { class: "note" }, clean(o.message, 500)),
     ),
   );
   fill(
@@ -101,21 +101,21 @@ export function showFigures(parent: HTMLElement, f: Figures, around: Around): vo
       fact("counted", `${f.first} to ${f.last}`),
     ),
     around.parts[0],
-    element("p", { class: "note" }, "Steps by length; ▲ odd, ◆ median. A click chooses one."),
+    element("p", { class: "note" }, "Steps by length; ▲ outlier, ◆ median. A click chooses one."),
     ...around.parts.slice(1),
     element(
       "section",
       { "aria-label": "Odd steps" },
       element("h2", {}, `Odd steps (${count(f.outliers.length)}${f.outliers.length > MOST_LISTED ? `, the first ${MOST_LISTED}` : ""})`),
-      odd.length
-        ? element("ul", { class: "findings" }, ...odd.slice(0, MOST_LISTED))
+      outlier.length
+        ? element("ul", { class: "findings" }, ...outlier.slice(0, MOST_LISTED))
         : element("p", { class: "note" }, counted < 5 ? "Fewer than 5 steps tell no normal length." : "None takes far longer than the others."),
     ),
     element(
       "details",
       {},
       element("summary", {}, "How the steps were found"),
-      element("p", { class: "note" }, clean(f.says, 400)),
+      element("p", { class: "note" }, clean(f.message, 400)),
       ...(f.set_aside ? [element("p", { class: "note" }, clean(f.set_aside, 400))] : []),
       element("p", { class: "note" }, "Idle time of steps that are set aside has no cause and is left blank."),
     ),
@@ -127,7 +127,7 @@ export function showFigures(parent: HTMLElement, f: Figures, around: Around): vo
 export function legend(f: Figures, colour: Colouring, colours: Colours): HTMLElement {
   const busy: Record<Colouring, RegExp> = {
     kind: /^busy_/,
-    family: /^(kernel_|copy_|memset$)/,
+    category: /^(kernel_|copy_|memset$)/,
     phase: /^phase_/,
   };
   const idle = new Set([...f.columns.keys()].filter((c) => c.startsWith("idle:")).map((c) => `idle_${c.slice(5)}`));
@@ -137,11 +137,11 @@ export function legend(f: Figures, colour: Colouring, colours: Colours): HTMLEle
     if (!hatched && !busy[colour].test(key)) return;
     const square = swatch(colours.css[i]);
     if (hatched) square.classList.add("hatched");
-    items.push(element("li", {}, square, hatched ? `idle: ${colours.says[i]}` : colours.says[i]));
+    items.push(element("li", {}, square, hatched ? `idle: ${colours.message[i]}` : colours.message[i]));
   });
   return element(
     "details",
-    { open: colour !== "family" },
+    { open: colour !== "category" },
     element("summary", {}, "In these rows: solid works, hatched waits"),
     element("ul", { class: "legend" }, ...items),
   );
@@ -161,34 +161,34 @@ export function showStep(
   }
   const wall = f.end[step] - f.begin[step];
   const typical = f.end[f.median] - f.begin[f.median];
-  const row = (says: string, ns: number, key: string): HTMLElement => {
+  const row = (message: string, ns: number, key: string): HTMLElement => {
     const square = swatch(colours.css[colours.classes.findIndex((c) => c.key === key)] ?? "transparent");
     if (key.startsWith("idle_")) square.classList.add("hatched");
     return element(
       "li",
       {},
       square,
-      element("span", { class: "grow" }, says),
+      element("span", { class: "grow" }, message),
       element("span", { class: "figure" }, time(ns)),
       element("span", { class: "figure share" }, percent(ns / Math.max(1, wall))),
     );
   };
-  const odd = f.outliers.find((o) => o.step === step);
+  const outlier = f.outliers.find((o) => o.step === step);
   const aside = step < f.first || step > f.last;
   fill(
     parent,
     element("h2", {}, `Step ${step}`),
     element("p", {}, `${time(wall)}, ${wall >= typical ? "+" : "−"}${time(Math.abs(wall - typical))} to the median`),
     ...(aside ? [element("p", { class: "note" }, "set aside: not counted in any figure")] : []),
-    ...(odd ? [element("p", {}, `▲ odd: ${clean(odd.says, 500)}`)] : []),
-    element("ul", { class: "legend" }, ...partsOf(f, step).map(([says, ns, key]) => row(says, ns, key))),
+    ...(outlier ? [element("p", {}, `▲ outlier: ${clean(outlier.message, 500)}`)] : []),
+    element("ul", { class: "legend" }, ...partsOf(f, step).map(([message, ns, key]) => row(message, ns, key))),
     element("p", {}, element("button", { click: () => open(step) }, "Open in the timeline (Enter)")),
   );
 }
 
 /** What a step consists of: words, ns, class. */
 export function partsOf({ columns }: Figures, step: number): [string, number, string][] {
-  const found: [string, number, string][] = PARTS.map(([column, says, key]) => [says, columns.get(column)?.[step] ?? 0, key]);
+  const found: [string, number, string][] = PARTS.map(([column, message, key]) => [message, columns.get(column)?.[step] ?? 0, key]);
   let known = 0;
   for (const [column, values] of columns) {
     if (!column.startsWith("idle:")) continue;

@@ -8,7 +8,7 @@ import type { StepState } from "./address";
 
 const COLOURING_SAYS: Record<Colouring, string> = {
   kind: "by kind of work",
-  family: "by kernel family",
+  category: "by kernel category",
   phase: "by phase",
 };
 const SORT_SAYS: Record<Sort, string> = { index: "as they ran", duration: "longest first" };
@@ -25,7 +25,7 @@ export function labelled(label: string, options: [string, string][], value: stri
   const made = element(
     "select",
     { "aria-label": label, change: (event) => then((event.target as HTMLSelectElement).value) },
-    ...options.map(([key, says]) => element("option", { value: key, selected: key === value }, clean(says, 60))),
+    ...options.map(([key, message]) => element("option", { value: key, selected: key === value }, clean(message, 60))),
   );
   return element("label", {}, `${label} `, made);
 }
@@ -46,7 +46,7 @@ export function showChoices(parent: HTMLElement, f: Figures, now: StepState, cho
 /** What the rows cannot show. */
 export function remark(f: Figures): string {
   const missing = f.missing ? `${count(f.missing)} of ${count(f.count)} steps do not hold it and begin at their start.` : "";
-  const none = f.found === "whole_capture" ? `${f.says}; annotate the steps to see them side by side.` : "";
+  const none = f.found === "whole_capture" ? `${f.message}; annotate the steps to see them side by side.` : "";
   return clean([none, missing].filter(Boolean).join(" "), 400);
 }
 
@@ -57,7 +57,7 @@ export interface StepCommands {
   end(last: boolean): void;
   open(): void;
   median(): void;
-  odd(by: number): void;
+  outlier(by: number): void;
   sort(): void;
   align(): void;
   colour(): void;
@@ -73,24 +73,24 @@ export interface StepCommands {
 
 export function stepKeys(c: StepCommands): Key[] {
   return [
-    { match: code("ArrowDown"), shows: "↓ ↑, Shift", says: "next, previous step; ten with Shift", run: (e) => c.step(e.shiftKey ? 10 : 1) },
-    { match: code("ArrowUp"), shows: "", says: "", run: (e) => c.step(e.shiftKey ? -10 : -1) },
-    { match: code("Home"), shows: "Home, End", says: "first, last row", run: () => c.end(false) },
-    { match: code("End"), shows: "", says: "", run: () => c.end(true) },
-    { match: code("Enter", "NumpadEnter"), shows: "Enter, click", says: "open the step in the timeline; Shift+click only chooses it", run: () => c.open() },
-    { match: code("KeyM"), shows: "M", says: "select the median step", run: () => c.median() },
-    { match: code("KeyG"), shows: "G, Shift+G", says: "next, previous odd step", run: (e) => c.odd(e.shiftKey ? -1 : 1) },
-    { match: code("KeyO"), shows: "O", says: "sort: as they ran, longest first", run: () => c.sort() },
-    { match: code("KeyI"), shows: "I", says: "align at: step start, first kernel, ranges", run: () => c.align() },
-    { match: code("KeyC"), shows: "C", says: "colour by kind, family, phase", run: () => c.colour() },
-    { match: code("KeyN"), shows: "N, Shift+N", says: "next, previous device", run: (e) => c.device(e.shiftKey ? -1 : 1) },
-    { match: code("KeyW"), shows: "W S, Ctrl+wheel", says: "zoom in time", run: () => c.zoom(0.75) },
-    { match: code("KeyS"), shows: "", says: "", run: () => c.zoom(1 / 0.75) },
-    { match: code("KeyA", "ArrowLeft"), shows: "A D, ← →, drag", says: "move in time", run: () => c.pan(-0.12) },
-    { match: code("KeyD", "ArrowRight"), shows: "", says: "", run: () => c.pan(0.12) },
-    { match: typed("+", "="), shows: "+ −", says: "higher, lower rows", run: () => c.higher(2) },
-    { match: typed("-", "_"), shows: "", says: "", run: () => c.higher(0.5) },
-    { match: typed("0"), shows: "0, Shift+0", says: "show the steps, all of the longest", run: () => c.usual() },
-    { match: (e) => e.code === "Digit0" && e.shiftKey, shows: "", says: "", run: () => c.fit() },
+    { match: code("ArrowDown"), shows: "↓ ↑, Shift", message: "next, previous step; ten with Shift", run: (e) => c.step(e.shiftKey ? 10 : 1) },
+    { match: code("ArrowUp"), shows: "", message: "", run: (e) => c.step(e.shiftKey ? -10 : -1) },
+    { match: code("Home"), shows: "Home, End", message: "first, last row", run: () => c.end(false) },
+    { match: code("End"), shows: "", message: "", run: () => c.end(true) },
+    { match: code("Enter", "NumpadEnter"), shows: "Enter, click", message: "open the step in the timeline; Shift+click only chooses it", run: () => c.open() },
+    { match: code("KeyM"), shows: "M", message: "select the median step", run: () => c.median() },
+    { match: code("KeyG"), shows: "G, Shift+G", message: "next, previous outlier step", run: (e) => c.outlier(e.shiftKey ? -1 : 1) },
+    { match: code("KeyO"), shows: "O", message: "sort: as they ran, longest first", run: () => c.sort() },
+    { match: code("KeyI"), shows: "I", message: "align at: step start, first kernel, ranges", run: () => c.align() },
+    { match: code("KeyC"), shows: "C", message: "colour by kind, category, phase", run: () => c.colour() },
+    { match: code("KeyN"), shows: "N, Shift+N", message: "next, previous device", run: (e) => c.device(e.shiftKey ? -1 : 1) },
+    { match: code("KeyW"), shows: "W S, Ctrl+wheel", message: "zoom in time", run: () => c.zoom(0.75) },
+    { match: code("KeyS"), shows: "", message: "", run: () => c.zoom(1 / 0.75) },
+    { match: code("KeyA", "ArrowLeft"), shows: "A D, ← →, drag", message: "move in time", run: () => c.pan(-0.12) },
+    { match: code("KeyD", "ArrowRight"), shows: "", message: "", run: () => c.pan(0.12) },
+    { match: typed("+", "="), shows: "+ −", message: "higher, lower rows", run: () => c.higher(2) },
+    { match: typed("-", "_"), shows: "", message: "", run: () => c.higher(0.5) },
+    { match: typed("0"), shows: "0, Shift+0", message: "show the steps, all of the longest", run: () => c.usual() },
+    { match: (e) => e.code === "Digit0" && e.shiftKey, shows: "", message: "", run: () => c.fit() },
   ];
 }

@@ -21,7 +21,7 @@ const FAINT = 70;
 export interface Overlay {
   figures: Figures;
   order: Uint32Array;
-  odd: Set<number>;
+  outlier: Set<number>;
   /** Steps in a row, and pixels of a row. */
   group: number;
   rowPx: number;
@@ -150,7 +150,7 @@ export class StepPainter {
       const has = (test: (step: number) => boolean): boolean => steps.some(test);
       const longest = steps.reduce((most, s) => Math.max(most, figures.end[s] - figures.begin[s]), 0);
       const aside = steps.every((s) => s < figures.first || s > figures.last);
-      const odd = has((s) => over.odd.has(s));
+      const outlier = has((s) => over.outlier.has(s));
       const median = has((s) => s === figures.median);
       if (aside) {
         context.globalAlpha = 0.55;
@@ -167,7 +167,7 @@ export class StepPainter {
         context.fillText("▸", right - 9, y + rowPx / 2);
       }
       // the strip of step times
-      context.fillStyle = odd ? markColour("mark") : aside ? this.theme.line : this.theme.faint;
+      context.fillStyle = outlier ? markColour("mark") : aside ? this.theme.line : this.theme.faint;
       const bar = (RIGHT_PX - 12) * (longest / over.longest);
       context.fillRect(right + 8, y, Math.max(1, bar), Math.max(1, rowPx > 3 ? rowPx - 1 : rowPx));
       if (median) {
@@ -175,7 +175,7 @@ export class StepPainter {
         context.fillRect(LEFT_PX - 4, y, 4, Math.max(2, rowPx - 1));
         context.fillRect(right + 2, y, 4, Math.max(2, rowPx - 1));
       }
-      if (odd) {
+      if (outlier) {
         context.fillStyle = markColour("mark");
         context.fillRect(LEFT_PX - 4, y, 4, Math.max(1, rowPx - 1));
       }
@@ -190,13 +190,13 @@ export class StepPainter {
           for (const x of [LEFT_PX - 7, right]) context.fillRect(x, y - 1, 7, rowPx + 2); // a frame would hide it
         context.lineWidth = 1;
       }
-      const important = median || odd || chosen;
+      const important = median || outlier || chosen;
       const middle = y + Math.max(rowPx, 2) / 2;
       if (middle < AXIS_PX + 6) continue; // its label would be cut
       if (y - labelled >= 12 || (important && y - labelled >= 10)) {
         context.fillStyle = important ? this.theme.strong : this.theme.faint;
         context.textAlign = "right";
-        const sign = median ? "◆ " : odd ? "▲ " : "";
+        const sign = median ? "◆ " : outlier ? "▲ " : "";
         // of several steps in a row the first is named; what is pointed at is named in full
         context.fillText(`${sign}${steps[0]}${steps.length > 1 ? "…" : ""}`, LEFT_PX - 8, middle);
         context.textAlign = "left";
@@ -219,7 +219,7 @@ export class StepPainter {
 }
 
 /** Step times of the counted steps in bins; returns what the bins are, for clicks. */
-export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Theme, odd: Set<number>, selected: number): { low: number; width: number; bins: number[][] } {
+export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Theme, outlier: Set<number>, selected: number): { low: number; width: number; bins: number[][] } {
   const [width, height] = [330, 90];
   fit(canvas, width, height);
   const lengths: [number, number][] = [];
@@ -236,7 +236,7 @@ export function histogram(canvas: HTMLCanvasElement, figures: Figures, theme: Th
   bins.forEach((steps, i) => {
     if (!steps.length) return;
     const tall = Math.max(2, (steps.length / most) * (height - 4));
-    const share = steps.filter((s) => odd.has(s)).length / steps.length;
+    const share = steps.filter((s) => outlier.has(s)).length / steps.length;
     const x = (i * width) / count;
     context.fillStyle = theme.faint;
     context.fillRect(x, height - tall, width / count - 1, tall);

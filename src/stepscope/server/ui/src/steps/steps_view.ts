@@ -27,7 +27,7 @@ export interface StepActions {
   open(step: number, begin: number, end: number): void;
   /** The view has changed: the link should say so. */
   changed(): void;
-  says(text: string): void;
+  message(text: string): void;
   fail(text: string): void;
 }
 
@@ -42,7 +42,7 @@ export class StepsView {
   private readonly colours: Colours;
   private figures: Figures | null = null;
   private order: Uint32Array = new Uint32Array();
-  private odd = new Set<number>();
+  private outlier = new Set<number>();
   private view = new View(0, 1);
   private now = readSteps("").state;
   private hovered = -1;
@@ -94,7 +94,7 @@ export class StepsView {
   themed(): void {
     this.painter.theme = themeNow();
     this.changed();
-    if (this.figures) this.aside.draw(this.figures, this.odd);
+    if (this.figures) this.aside.draw(this.figures, this.outlier);
   }
 
   // --- link --------------------------------------------------------------------------------------
@@ -130,11 +130,11 @@ export class StepsView {
       this.failed = true;
       this.figures = null;
       this.grids.forget();
-      const says = wrong(error);
-      this.note.textContent = clean(says, 800);
+      const message = wrong(error);
+      this.note.textContent = clean(message, 800);
       fill(this.tools);
       this.stepRows.canvas.hidden = true;
-      this.aside.fail(says);
+      this.aside.fail(message);
     } finally {
       this.asking--;
       this.changed();
@@ -145,7 +145,7 @@ export class StepsView {
     const before = this.figures;
     this.figures = found;
     this.stepRows.canvas.hidden = false;
-    this.odd = new Set(found.outliers.map((o) => o.step));
+    this.outlier = new Set(found.outliers.map((o) => o.step));
     this.order = order(found.begin, found.end, this.now.sort);
     if (this.now.selected >= found.count) this.now.selected = -1;
     let [first, last] = [0, 1];
@@ -160,7 +160,7 @@ export class StepsView {
     this.wanted = null;
     this.grids.forget();
     this.toolbar();
-    this.aside.show(this.figures!, this.now, this.odd);
+    this.aside.show(this.figures!, this.now, this.outlier);
   }
 
   /** Shows the steps whole, but no more than some medians. */
@@ -226,7 +226,7 @@ export class StepsView {
       this.painter.paint(this.view, this.grids.shown, {
         figures: f,
         order: this.order,
-        odd: this.odd,
+        outlier: this.outlier,
         group,
         rowPx,
         scroll: this.stepRows.scroll,
@@ -277,16 +277,16 @@ export class StepsView {
   private setColour(colour: Colouring): void {
     this.now.colour = colour;
     this.toolbar();
-    this.aside.show(this.figures!, this.now, this.odd);
+    this.aside.show(this.figures!, this.now, this.outlier);
     this.changed();
   }
 
   private select(step: number, reveal = true): void {
     this.now.selected = step;
-    this.aside.select(this.figures!, step, this.odd);
+    this.aside.select(this.figures!, step, this.outlier);
     if (reveal) this.reveal();
     const f = this.figures!;
-    this.actions.says(`step ${step}, ${time(f.end[step] - f.begin[step])}`);
+    this.actions.message(`step ${step}, ${time(f.end[step] - f.begin[step])}`);
     this.changed();
   }
 
@@ -308,14 +308,14 @@ export class StepsView {
     if (this.figures && this.order.length) this.select(this.order[last ? this.order.length - 1 : 0]);
   }
 
-  private nextOdd(by: number): void {
-    const odd = this.order.filter((s) => this.odd.has(s));
-    if (!odd.length) {
-      this.actions.says("no step takes far longer than the others");
+  private nextOutlier(by: number): void {
+    const outlier = this.order.filter((s) => this.outlier.has(s));
+    if (!outlier.length) {
+      this.actions.message("no step takes far longer than the others");
       return;
     }
-    const at = odd.indexOf(this.now.selected);
-    this.select(odd[at < 0 ? (by > 0 ? 0 : odd.length - 1) : (at + by + odd.length) % odd.length]);
+    const at = outlier.indexOf(this.now.selected);
+    this.select(outlier[at < 0 ? (by > 0 ? 0 : outlier.length - 1) : (at + by + outlier.length) % outlier.length]);
   }
 
   private open(step: number): void {
@@ -344,7 +344,7 @@ export class StepsView {
       end: (last) => this.end(last),
       open: () => this.open(this.now.selected),
       median: () => ready((f) => this.select(f.median)),
-      odd: (by) => this.nextOdd(by),
+      outlier: (by) => this.nextOutlier(by),
       sort: () => ready(() => this.setSort(next(SORTS, this.now.sort))),
       align: () => ready((f) => this.setAlign(next(["start", "kernel", ...f.ranges.map((_, i) => `range:${i}`)], this.now.align))),
       colour: () => ready(() => this.setColour(next(COLOURINGS, this.now.colour))),
@@ -407,10 +407,10 @@ export class StepsView {
   private hint(row: number, x: number): string {
     const { group } = this.rows;
     const steps = this.order.subarray(row * group, (row + 1) * group);
-    if (x < 0 || x >= this.stepRows.chart) return rowSays(this.figures!, steps, this.odd, null);
+    if (x < 0 || x >= this.stepRows.chart) return rowSays(this.figures!, steps, this.outlier, null);
     const at = this.view.time(x, this.stepRows.chart);
     const { grid, first } = this.grids.shown ?? { grid: null, first: 0 };
     const cell = grid ? cellSays(grid, row - first / grid.group, at, this.colours) : "";
-    return rowSays(this.figures!, steps, this.odd, `at ${time(at)}: ${cell || "nothing"}`);
+    return rowSays(this.figures!, steps, this.outlier, `at ${time(at)}: ${cell || "nothing"}`);
   }
 }

@@ -6,7 +6,7 @@ import { percent, time } from "../shared/format";
 import { partsOf } from "./aside";
 
 /** What a row of one or several steps is: which, how long, what stands out, what they consist of. */
-export function rowSays(f: Figures, steps: Uint32Array, odd: Set<number>, here: string | null): string {
+export function rowSays(f: Figures, steps: Uint32Array, outlier: Set<number>, here: string | null): string {
   const lengths = Array.from(steps, (s) => f.end[s] - f.begin[s]);
   const said =
     steps.length > 1
@@ -14,12 +14,12 @@ export function rowSays(f: Figures, steps: Uint32Array, odd: Set<number>, here: 
       : `step ${steps[0]}, ${time(lengths[0])}`;
   const marks = [
     steps.includes(f.median) ? "median" : "",
-    Array.from(steps).some((s) => odd.has(s)) ? "odd" : "",
+    Array.from(steps).some((s) => outlier.has(s)) ? "outlier" : "",
     steps.length === 1 && (steps[0] < f.first || steps[0] > f.last) ? "set aside" : "",
   ].filter(Boolean);
   const parts = [marks.length ? `${said} (${marks.join(", ")})` : said];
   if (here !== null) parts.push(here);
-  if (steps.length === 1) parts.push(...partsOf(f, steps[0]).map(([says, ns]) => `${says} ${time(ns)}`));
+  if (steps.length === 1) parts.push(...partsOf(f, steps[0]).map(([message, ns]) => `${message} ${time(ns)}`));
   return parts.join(" · ");
 }
 
@@ -28,10 +28,10 @@ export function cellSays(grid: Grid, row: number, at: number, colours: Colours):
   const column = Math.floor((at - grid.begin) / grid.bucket);
   if (row < 0 || row >= grid.rows || column < 0 || column >= grid.columns) return "";
   const i = row * grid.columns + column;
-  const says = (share: number, code: number, before: string): string =>
-    code === NOTHING ? "" : `${before}${colours.says[code]} ${percent(share / 255)}`;
-  const phase = grid.phase && grid.phase[i] !== NOTHING ? colours.says[grid.phase[i]] : "";
-  return [says(grid.busy[i], grid.busy_code[i], ""), phase, says(grid.idle[i], grid.idle_code[i], "idle by ")]
+  const message = (share: number, code: number, before: string): string =>
+    code === NOTHING ? "" : `${before}${colours.message[code]} ${percent(share / 255)}`;
+  const phase = grid.phase && grid.phase[i] !== NOTHING ? colours.message[grid.phase[i]] : "";
+  return [message(grid.busy[i], grid.busy_code[i], ""), phase, message(grid.idle[i], grid.idle_code[i], "idle by ")]
     .filter(Boolean)
     .join(", ");
 }

@@ -16,9 +16,9 @@ export interface Timeline {
   readonly marks: Marks;
   /** What the panels beside it may do. */
   readonly actions: Actions;
-  /** Waits for an answer; null where there is none, which the page then says. */
+  /** Waits for an answer; null where there is none, which the page then message. */
   asking<T>(question: Promise<T>): Promise<T | null>;
   /** Something that is shown has changed: it is drawn in the next frame. */
   changed(): void;
-  says(text: string): void;
+  message(text: string): void;
 }

@@ -3,7 +3,7 @@
 import type { TrackInfo, TrackTile } from "../data/types";
 import { bytes, count } from "../shared/format";
 
-/** How names of metrics end, and the unit that says. */
+/** How names of metrics end, and the unit that message. */
 const UNITS: [RegExp, string][] = [
   [/_mhz$/, "MHz"],
   [/_watts?$/, "W"],

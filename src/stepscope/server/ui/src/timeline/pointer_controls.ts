@@ -102,9 +102,9 @@ export class PointerControls {
     marks.cursor = view.time(this.point(event), timelineView.width);
     const lane = this.timeline.tracks.at(timelineView.y(event));
     const under = this.under(event);
-    let says = under ? hint(under.place, under.count, under.share) : "";
-    if (lane?.tile?.counter) says = clean(levelSays(lane.info, lane.tile, marks.cursor), 200);
-    showTip(timelineView.tip, timelineView.root, event, says);
+    let message = under ? hint(under.place, under.count, under.share) : "";
+    if (lane?.tile?.counter) message = clean(levelSays(lane.info, lane.tile, marks.cursor), 200);
+    showTip(timelineView.tip, timelineView.root, event, message);
     this.timeline.changed();
   }
 
@@ -150,7 +150,7 @@ export class PointerControls {
     const row = tiles?.get(under.lane.info.id)?.rows.find((r) => r.depth === under.depth);
     const place = row ? nearest(source, under.lane, row, at, 3 * pixel) : null;
     if (place) await this.actions.select(place);
-    else this.timeline.says("zoom in to select");
+    else this.timeline.message("zoom in to select");
   }
 }
 

@@ -29,7 +29,7 @@ export class Selection {
     marks.arrows = arrowPairs(details);
     if (reveal) timeline.timelineView.reveal(details);
     showDetails(this.panel, details, timeline.layout, timeline.actions);
-    timeline.says(`selected ${clean(details.name, 100)}, ${time(details.end - details.start)}`);
+    timeline.message(`selected ${clean(details.name, 100)}, ${time(details.end - details.start)}`);
     timeline.changed();
   }
 
@@ -51,10 +51,10 @@ export class Selection {
     this.timeline.changed();
   }
 
-  /** Goes to the end of an arrow or link, or says that there is none. */
+  /** Goes to the end of an arrow or link, or message that there is none. */
   follow(to: Place | undefined, none: string): void {
     if (to) void this.navigateTo(to);
-    else this.timeline.says(none);
+    else this.timeline.message(none);
   }
 
   async near(step: number, same: boolean): Promise<void> {
@@ -65,7 +65,7 @@ export class Selection {
     }
     const next = await this.timeline.asking(this.timeline.source.near(selected.track, selected.row, step, same));
     if (next) await this.navigateTo(next);
-    else this.timeline.says(`no ${step > 0 ? "later" : "earlier"} one on this track`);
+    else this.timeline.message(`no ${step > 0 ? "later" : "earlier"} one on this track`);
   }
 
   /** With nothing selected, the keyboard begins with the first slice in view of the first track that has one. */
@@ -98,7 +98,7 @@ export class Selection {
       const place = nearest(source, lane, row, middle, view.span);
       if (place) return this.select(place.track, place.row);
     }
-    this.timeline.says(step > 0 ? "nothing further down" : "nothing further up");
+    this.timeline.message(step > 0 ? "nothing further down" : "nothing further up");
   }
 
   /** Shows the next or previous step, or the one in the middle where none is shown whole. */
@@ -109,17 +109,17 @@ export class Selection {
     const row = lane?.tile?.rows[0];
     const at = lane && row ? nearest(source, lane, row, (view.begin + view.end) / 2, view.span) : null;
     if (!at) {
-      timeline.says("no steps are known yet");
+      timeline.message("no steps are known yet");
       return;
     }
     const whole = at.start >= view.begin && at.end <= view.end && at.end - at.start > view.span / 2;
     const next = whole ? await timeline.asking(source.near(at.track, at.row, by, false)) : at;
     if (!next) {
-      timeline.says(`no ${by > 0 ? "later" : "earlier"} step`);
+      timeline.message(`no ${by > 0 ? "later" : "earlier"} step`);
       return;
     }
     view.frame(next.start, next.end, 0.05);
-    timeline.says(`${clean(next.name, 80)}, ${time(next.end - next.start)}`);
+    timeline.message(`${clean(next.name, 80)}, ${time(next.end - next.start)}`);
     timeline.changed();
   }
 
@@ -141,7 +141,7 @@ export class Selection {
     const { diagnosis } = this.diagnosed!;
     const cause = words(diagnosis.findings[finding].cause);
     const late = instance.waiting.length ? `; rank ${instance.rank} is late: ${doing || silent}` : meanwhile;
-    this.timeline.says(`${cause}, ${instanceSays(instance)}${late}`);
+    this.timeline.message(`${cause}, ${instanceSays(instance)}${late}`);
     for (const item of document.querySelectorAll<HTMLElement>(".finding"))
       item.setAttribute("aria-current", String(item.dataset.number === String(finding)));
     this.timeline.changed();

@@ -26,7 +26,7 @@ export class TimelineView {
     private readonly tracks: Tracks,
     overlay: HTMLElement,
     private readonly changed: () => void,
-    private readonly says: (text: string) => void,
+    private readonly message: (text: string) => void,
     /** The filter is gone, because it hid what had to be shown. */
     private readonly unfiltered: () => void,
   ) {
@@ -67,7 +67,7 @@ export class TimelineView {
         move: (group, by) => this.edit(() => this.tracks.move(group, by)),
         moveLane: (lane, by) =>
           this.edit(() => {
-            if (!this.tracks.moveLane(lane, by)) this.says("it stands at the edge of its group");
+            if (!this.tracks.moveLane(lane, by)) this.message("it stands at the edge of its group");
           }),
         drag: (lane, event) => this.drag(lane, event),
       });

@@ -89,10 +89,10 @@ function abroad({ info }: Lane): string {
   return `${rank}${info.title} · ${info.group.slice(rank.length)}`;
 }
 
-function tool(text: string, says: string, run: () => void, on = false): HTMLElement {
+function tool(text: string, message: string, run: () => void, on = false): HTMLElement {
   return element(
     "button",
-    { class: on ? "tool on" : "tool", "aria-label": says, title: says, click: run },
+    { class: on ? "tool on" : "tool", "aria-label": message, title: message, click: run },
     text,
   );
 }

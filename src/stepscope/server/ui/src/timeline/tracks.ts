@@ -148,7 +148,7 @@ export class Tracks {
     return [folded.map((g) => g.title), opened.map((g) => g.title)];
   }
 
-  /** Moves a track among those that are shown in its group; says whether it could. */
+  /** Moves a track among those that are shown in its group; message whether it could. */
   moveLane(lane: Lane, by: number): boolean {
     const lanes = this.siblings(lane);
     const shown = lanes.filter((other) => other === lane || this.isPinned(lane) || this.shows(other));
@@ -316,7 +316,7 @@ export class Tracks {
     return this.isPinned(lane) || this.spot.lanes.includes(lane);
   }
 
-  /** Unfolds what hides a track; says whether the filter hid it, which is then gone. */
+  /** Unfolds what hides a track; message whether the filter hid it, which is then gone. */
   reveal(lane: Lane): boolean {
     lane.folded = false;
     if (this.stray(lane)) return false;
@@ -376,7 +376,7 @@ function all(group: Group): Lane[] {
   return [...group.lanes, ...group.children.flatMap((child) => child.lanes)];
 }
 
-/** Whether a device's track says when it works, or why it waits. */
+/** Whether a device's track message when it works, or why it waits. */
 function telltale({ info }: Lane): boolean {
   return info.table === "idle_gap" || info.path.endsWith("/busy");
 }

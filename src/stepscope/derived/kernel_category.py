@@ -1,4 +1,4 @@
-"""The table ``kernel_family``."""
+"""The table ``kernel_category``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.attribution import ENGINE, MODULE_PREFIX, plain_range_name
-from stepscope.kernels.view import FAMILY_NAMES, MATH_NAMES, PHASES
+from stepscope.kernels.view import CATEGORY_NAMES, MATH_NAMES, PHASES
 from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ COLUMNS: Final = {
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
     "steady": "whether it starts in the steady steps",
-    "family": "what kind of work it is, by its name; null for copies and sets",
-    "math": "arithmetic of matrix products, convolutions and attention; null where not known",
+    "category": "what kind of work it is, by its name; null for copies and sets",
+    "math": "arithmetic of GEMMs, convolutions and attention; null where not known",
     "kernel": "short name, with the operation of generic kernels",
     "phase": "forward, backward or optimizer; null for copies between host and device",
     "operator": "innermost framework operator at the launch, or innermost NVTX range of one",
@@ -38,19 +38,19 @@ COLUMNS: Final = {
 }
 
 
-def family_table(job: JobView) -> pa.Table:
-    """Family, phase and origin of every operation of a job."""
+def category_table(job: JobView) -> pa.Table:
+    """Category, phase and origin of every operation of a job."""
     import pyarrow as pa
 
-    parts = [_families(device) for device in job.devices]
+    parts = [_categories(device) for device in job.devices]
     return pa.concat_tables(parts).unify_dictionaries()
 
 
-def _families(device: Device) -> pa.Table:
+def _categories(device: Device) -> pa.Table:
     import pyarrow as pa
 
     e = device.explanation
-    kernels, ops = e.kernels, e.lane.ops
+    kernels, ops = e.kernels, e.gpu.ops
     who = kernels.attribution
     operators = who.operators.texts.get("name", [])
     ranges = [plain_range_name(text) for text in who.ranges.texts.get("name", [])]
@@ -63,7 +63,7 @@ def _families(device: Device) -> pa.Table:
         "start_ns": ops["start_ns"],
         "end_ns": ops["end_ns"],
         "steady": kernels.steady,
-        "family": _text(kernels.family, FAMILY_NAMES),
+        "category": _text(kernels.category, CATEGORY_NAMES),
         "math": _text(kernels.math, MATH_NAMES),
         "kernel": _text(ops["name"], [c.label for c in kernels.classes]),
         "phase": _text(kernels.phase, PHASES),
@@ -101,8 +101,8 @@ def _text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:
 
 
 TABLE = DerivedTable(
-    "kernel_family",
+    "kernel_category",
     "One operation on a GPU: what kind of work it is, and what launched it.",
     COLUMNS,
-    family_table,
+    category_table,
 )

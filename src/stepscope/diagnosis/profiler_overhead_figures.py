@@ -34,11 +34,11 @@ OVERHEAD_NAMES: Final = (_OF_MEASURED, _OF_CALLS, _OF_CHARGED)
 _CHARGED: Final = "profiler_overhead"
 """The cause that torch.profiler's estimated cost is charged to."""
 
-_WORTH_A_REMARK: Final = 0.08
+_WORTH_A_WARNING: Final = 0.08
 """Late launches that take this part of the step would be a finding (``launch_bound``)."""
 
 
-def doubtful_ns(case: Case, late_ns: float) -> float:
+def uncertain_overhead_ns(case: Case, late_ns: float) -> float:
     """Of so much time in late launches, what the capturing tool may have made, ns a step.
 
     Its cost lies on all late launches of the step alike. With torch.profiler the estimate itself
@@ -75,7 +75,7 @@ def measured_figures(case: Case) -> list[Figure]:
         return []
 
     timed = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
-    steady = "FROM step WHERE steady AND {lane}"
+    steady = "FROM step WHERE steady AND {gpu}"
     cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
     spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"
     error = f"{DEVIATIONS} * {spread} * sqrt(1 / {STEADY_STEPS} + 1 / sum(steps))"
@@ -110,7 +110,7 @@ def overhead_figures(case: Case) -> list[Figure]:
         return tool_figures(case)
     if not case.idle_ns(_CHARGED):
         return []
-    charged = f"FROM idle_gap WHERE cause = '{_CHARGED}' AND {{lane}}"
+    charged = f"FROM idle_gap WHERE cause = '{_CHARGED}' AND {{gpu}}"
     return [
         Figure(
             name,
@@ -133,7 +133,7 @@ def overhead(about: Mapping[str, Evidence]) -> ProfilerOverhead | None:
     return None
 
 
-def measured_remark(case: Case) -> str:
+def measured_warning(case: Case) -> str:
     """What recording costs, a template over :func:`measured_figures`; empty where not measured."""
     measured = case.explanation.measured
     if measured is None:
@@ -196,8 +196,8 @@ def tool_text(case: Case, late_ns: float) -> str:
 
 
 def unclaimed_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unclaimed_remark`; none where it has nothing to say."""
-    late, least = case.idle_ns("launch_bound"), _WORTH_A_REMARK * case.step_ns
+    """Figures of :func:`unclaimed_warning`; none where it has nothing to say."""
+    late, least = case.idle_ns("launch_bound"), _WORTH_A_WARNING * case.step_ns
     e = case.explanation
     if e.tool is None or e.measured is not None or not late - unclaimed_ns(case) < least <= late:
         return []
@@ -205,7 +205,7 @@ def unclaimed_figures(case: Case) -> list[Figure]:
     return [time, *tool_figures(case)]
 
 
-def unclaimed_remark(case: Case) -> str:
+def unclaimed_warning(case: Case) -> str:
     """Why late launches are no finding, a template over :func:`unclaimed_figures`."""
     tool = case.explanation.tool
     if tool is None or not unclaimed_figures(case):

@@ -1,4 +1,4 @@
-"""Matrix products by cuBLASLt through ctypes: what the tensor cores attain."""
+"""Matrix products by cuBLASLt through ctypes: what the tensor cores achieve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IN_SYSTEM = ("/usr/local/cuda*/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/a
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of matrix product.
+    """One kind of GEMM.
 
     Attributes:
         operand: type of the factors.
@@ -36,7 +36,7 @@ class Kind:
         compute: how it is computed.
         item: bytes of an operand.
         bytes_: for each byte of an operand, the values it may take: random numbers of sizes near
-            one. Zeros would need less power, and so give a rate that no program attains.
+            one. Zeros would need less power, and so give a rate that no program achieves.
         least: compute capability from which the device can do it.
     """
 
@@ -51,7 +51,7 @@ class Kind:
 _ANY = bytes(range(256))
 _NEAR_ONE = b"\x3e\x3f\xbe\xbf"
 KINDS: Final = {
-    "fp64_product": Kind(_F64, _F64, _COMPUTE_64F, 8, (*[_ANY] * 6, b"\xe0\xe5\xef", b"\x3f\xbf"),
+    "fp64_gemm": Kind(_F64, _F64, _COMPUTE_64F, 8, (*[_ANY] * 6, b"\xe0\xe5\xef", b"\x3f\xbf"),
                         (8, 0)),
     "tf32": Kind(_F32, _F32, _COMPUTE_TF32, 4, (_ANY, _ANY, _ANY, _NEAR_ONE), (8, 0)),
     "fp16": Kind(_F16, _F16, _COMPUTE_32F, 2, (_ANY, b"\x34\x35\x38\x39\xb4\xb5\xb8\xb9"), (7, 0)),
@@ -110,7 +110,7 @@ class Lt:
                    ctypes.c_uint64(size), ctypes.c_uint64(size), ctypes.c_int64(size))  # fmt: skip
         return layout
 
-    def products(
+    def gemms(
         self, kind: Kind, size: int, places: tuple[int, int, int, int]
     ) -> Iterator[Callable[[], None]]:
         """Ways to do one square product, the one that cuBLAS thinks the fastest first.

@@ -1,4 +1,4 @@
-"""Kernel families and arithmetic from names, on names that libraries really give."""
+"""Kernel categories and arithmetic from names, on names that libraries really give."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.kernels.ceilings import PRODUCTS, Peaks, peaks_of
-from stepscope.kernels.families import FAMILIES, MATHS, classify
+from stepscope.kernels.categories import CATEGORIES, MATHS, classify
+from stepscope.kernels.ceilings import GEMMS, Peaks, peaks_of
 
 TABLE = Path(__file__).parents[1] / "data" / "kernel_names.tsv"
 NAMES = [line.split("\t") for line in TABLE.read_text().splitlines()[1:]]
 
 
-@pytest.mark.parametrize(("family", "math", "name"), NAMES, ids=[row[2][:40] for row in NAMES])
-def test_names_of_libraries(family: str, math: str, name: str) -> None:
+@pytest.mark.parametrize(("category", "math", "name"), NAMES, ids=[row[2][:40] for row in NAMES])
+def test_names_of_libraries(category: str, math: str, name: str) -> None:
     found = classify(name)
-    assert (found.family, found.math or "-") == (family, math)
+    assert (found.category, found.math or "-") == (category, math)
 
 
 def test_generic_kernels_are_told_apart_by_what_they_compute() -> None:
@@ -39,22 +39,22 @@ def test_generic_kernels_are_told_apart_by_what_they_compute() -> None:
         "void at::native::unrolled_elementwise_kernel<at::native::bfloat16_copy_kernel_cuda("
         "at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul>, 8, X>(int)"
     )
-    assert (cast.family, cast.element_bytes, cast.thread_elements) == ("copy", 6, 8)
+    assert (cast.category, cast.element_bytes, cast.thread_elements) == ("copy", 6, 8)
 
 
 def test_a_graph_is_a_family_of_its_own() -> None:
-    assert classify("anything", "graph").family == "graph"
+    assert classify("anything", "graph").category == "graph"
 
 
 @given(st.text(max_size=200))
 def test_any_text_has_a_family(text: str) -> None:
     found = classify(text)
-    assert found.family in FAMILIES
+    assert found.category in CATEGORIES
     assert found.math in {"", *MATHS}
 
 
 @pytest.mark.parametrize(
-    ("product", "name"),
+    ("gemm", "name"),
     [
         ("NVIDIA H200", "H200"),
         ("NVIDIA GH200 480GB", "GH200"),
@@ -73,8 +73,8 @@ def test_any_text_has_a_family(text: str) -> None:
         ("Tesla T4", "T4"),
     ],
 )
-def test_products(product: str, name: str) -> None:
-    found = peaks_of(product)
+def test_gemms(gemm: str, name: str) -> None:
+    found = peaks_of(gemm)
     assert found is not None
     assert found.name == name
 
@@ -83,11 +83,11 @@ def test_unknown_products_have_no_peaks() -> None:
     assert peaks_of("AMD Instinct MI300X") is None
     assert peaks_of("") is None
     assert peaks_of("NVIDIA A10G") is None  # no public sheet was found
-    assert peaks_of("NVIDIA H800") is None  # its data sheet is not public
+    assert peaks_of("NVIDIA H800") is None  # its datasheet is not public
     assert peaks_of("NVIDIA GeForce RTX 4090 Laptop GPU") is None
 
 
-@pytest.mark.parametrize("peaks", PRODUCTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("peaks", GEMMS, ids=lambda p: p.name)
 def test_peaks_are_plausible(peaks: Peaks) -> None:
     assert peaks.fp64 <= peaks.fp32 <= peaks.half
     assert peaks.of("fp64") >= peaks.fp64

@@ -1,4 +1,4 @@
-"""Kernel families and arithmetic from kernel names. One place, so that all agree.
+"""Kernel categories and arithmetic from kernel names. One place, so that all agree.
 
 Rules are matched against distinct names only (a few hundred in a trace), never row by row. They
 know the names of cuBLAS, cuDNN, CUTLASS, PyTorch, FlashAttention, FlashInfer, Triton, Inductor, XLA
@@ -17,8 +17,8 @@ from stepscope.activity import names as words
 from stepscope.activity.communication import is_communication
 from stepscope.trace.text import LONGEST_JUDGED
 
-FAMILIES: Final = {
-    "matmul": "matrix products",
+CATEGORIES: Final = {
+    "matmul": "GEMMs",
     "attention": "fused attention",
     "convolution": "convolutions",
     "elementwise": "element by element, the shape stays",
@@ -39,17 +39,17 @@ FAMILIES: Final = {
     "graph": "a whole CUDA graph that the capture did not look into",
     "other": "not recognised",
 }
-"""Every family and what it holds."""
+"""Every category and what it holds."""
 
 MATHS: Final = {
     "fp64": "double precision",
-    "fp32": "single precision on the general cores, without tensor cores",
+    "fp32": "single precision on the CUDA cores, without tensor cores",
     "tf32": "single-precision operands on tensor cores (TF32)",
     "16bit": "FP16 or BF16 on tensor cores",
     "8bit": "FP8 or INT8 on tensor cores",
     "tensor": "tensor cores, operands not known",
 }
-"""Arithmetic of matrix products, convolutions and attention, as far as the name tells."""
+"""Arithmetic of GEMMs, convolutions and attention, as far as the name tells."""
 
 _WRAPPER = re.compile(
     r"elementwise_kernel(?!\w)|elementwise_kernel_(with_index|manual_unroll)"
@@ -63,7 +63,7 @@ class KernelClass:
     """What a kernel's name says.
 
     Attributes:
-        family: key of ``FAMILIES``.
+        category: key of ``CATEGORIES``.
         math: key of ``MATHS``; empty where it does not apply or the name does not tell.
         label: short name for people, with the operation of generic kernels:
             ``vectorized_elementwise_kernel [addcmul]``.
@@ -74,7 +74,7 @@ class KernelClass:
         thread_elements: elements that each thread of it does; 0 where the name does not tell.
     """
 
-    family: str
+    category: str
     math: str
     label: str
     operation: str
@@ -83,8 +83,8 @@ class KernelClass:
     thread_elements: int
 
 
-def _rule(family: str, pattern: str) -> tuple[str, re.Pattern[str]]:
-    return family, re.compile(pattern, re.IGNORECASE)
+def _rule(category: str, pattern: str) -> tuple[str, re.Pattern[str]]:
+    return category, re.compile(pattern, re.IGNORECASE)
 
 
 _RULES: Final = (
@@ -244,22 +244,22 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
         return KernelClass("communication", "", short, "", 0, 0, 0)
     generic = bool(_WRAPPER.search(base)) or short in ("reduce_kernel", "multi_tensor_apply_kernel")
     if not generic:
-        family = next((family for family, rule in _RULES if rule.search(plain)), "other")
-        math = _math(plain) if family in ("matmul", "convolution", "attention") else ""
-        return KernelClass(family, math, _shortened(short, plain), "", 0, 0, 0)
+        category = next((category for category, rule in _RULES if rule.search(plain)), "other")
+        math = _math(plain) if category in ("matmul", "convolution", "attention") else ""
+        return KernelClass(category, math, _shortened(short, plain), "", 0, 0, 0)
     operation = _operation(plain[len(base) :])
     if short == "reduce_kernel":
-        family = "reduction"
+        category = "reduction"
     elif short == "multi_tensor_apply_kernel":
-        family = "optimizer"
+        category = "optimizer"
     else:
         what = short.split("elementwise")[0] + " " + operation
-        family = next((f for f, rule in _OF_OPERATION if rule.search(what)), "elementwise")
+        category = next((f for f, rule in _OF_OPERATION if rule.search(what)), "elementwise")
     found = _TENSORS.search(plain)
     tensors = int(found.group(1)) if found else 0
     label = f"{short} [{operation}]" if operation else short
     return KernelClass(
-        family=family,
+        category=category,
         math="",
         label=label,
         operation=operation,

@@ -12,7 +12,7 @@ from stepscope.capture.threads import THREADS_FILE, ThreadSampler
 COUNTERS_FILE = "counters.csv"
 
 
-class Beside:
+class Sidecar:
     """The samplers of one run.
 
     Args:
@@ -50,6 +50,6 @@ class Beside:
             self._threads.stop()
         self._profilers.stop()
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What the user should know, in sentences."""
-        return list(dict.fromkeys(one.says() for one in self._profilers.all()))
+        return list(dict.fromkeys(one.message() for one in self._profilers.all()))

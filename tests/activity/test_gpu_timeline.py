@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.activity.device import lanes, rows_by
+from stepscope.activity.device import gpus, rows_by
 from stepscope.trace.frame import Frame
 
 
@@ -43,20 +43,20 @@ def test_lanes_of_processes_with_several_devices() -> None:
         found = tables.get(table, Frame(dict.fromkeys(columns, empty), {"kind": [], "name": []}))
         return found.only(columns)
 
-    found = lanes(read)
+    found = gpus(read)
     counts = {p: int((process == p).sum()) for p in (10, 20, 30)}
     order = sorted(counts, key=lambda p: -counts[p])
-    assert [(lane.process_id, lane.device) for lane in found] == [
+    assert [(gpu_timeline.process_id, gpu_timeline.device) for gpu_timeline in found] == [
         (p, d) for p in order for d in (0, 1)
     ]
-    for lane in found:
-        mine = (process == lane.process_id) & (device == lane.device)
-        assert lane.ops["correlation_id"].tolist() == ids[mine].tolist()
-        assert len(lane.host.api) == counts[lane.process_id]
-        linked = lane.host.api["correlation_id"][lane.call[lane.call >= 0]]
+    for gpu_timeline in found:
+        mine = (process == gpu_timeline.process_id) & (device == gpu_timeline.device)
+        assert gpu_timeline.ops["correlation_id"].tolist() == ids[mine].tolist()
+        assert len(gpu_timeline.host.api) == counts[gpu_timeline.process_id]
+        linked = gpu_timeline.host.api["correlation_id"][gpu_timeline.call[gpu_timeline.call >= 0]]
         assert linked.tolist() == ids[mine & known].tolist()
-        assert (lane.call >= 0).tolist() == known[mine].tolist()
-        assert lane.host.launch_threads == [lane.process_id]
+        assert (gpu_timeline.call >= 0).tolist() == known[mine].tolist()
+        assert gpu_timeline.host.launch_threads == [gpu_timeline.process_id]
 
 
 def test_only_the_texts_that_rows_have() -> None:

@@ -25,7 +25,7 @@ def rank_figures(c: Collectives | None) -> list[Figure]:
     share = "SELECT sum({}) / sum(step_ns) FROM rank_pace"
     figures = [
         Figure("waiting_share", "share", share.format("waiting_ns")),
-        Figure("transfer_share", "share", share.format("transfer_ns + absent_ns")),
+        Figure("transfer_share", "share", share.format("transfer_ns + missing_ns")),
     ]
     if c.alone:
         figures += [
@@ -51,28 +51,28 @@ def rank_figures(c: Collectives | None) -> list[Figure]:
     return figures
 
 
-def rank_remarks(
+def rank_warnings(
     c: Collectives | None, findings: Sequence[Finding], about: Mapping[str, Evidence]
 ) -> list[str]:
     """Sentences about waiting, transferring and who is last."""
     if c is None or not len(c.parts):
-        return [] if c is None else list(c.says)
+        return [] if c is None else list(c.message)
     waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
-    remarks = []
+    warnings = []
     if c.alone and transfer > _NOTABLE:
-        remarks.append(
+        warnings.append(
             f"communication runs uncovered for {percent(transfer)} of the time; the capture of one "
             "rank cannot tell moving data from waiting for a late rank, so give the captures of "
             "all ranks together"
         )
     elif c.alone and about["communication_share"].value > _NOTABLE:
-        remarks.append(
+        warnings.append(
             f"communication runs for {percent(about['communication_share'].value)} of the time, "
             f"{percent(transfer)} of the time with no compute beside it (exposed) and for "
             f"{percent(about['blocking_share'].value)} while other work was ready (blocking)"
         )
     elif not c.alone and waiting + transfer > _NOTABLE:
-        remarks.append(
+        warnings.append(
             f"GPUs wait inside collectives for another rank, busy only in appearance, for "
             f"{percent(waiting)} of the time of all ranks, and move data with nothing to cover it "
             f"for {percent(transfer)}"
@@ -83,11 +83,11 @@ def rank_remarks(
             shown(about[name].value, about[name].unit)
             for name in ("joined_last", "operations", "waiting_for_it_ns")
         )
-        remarks.append(
+        warnings.append(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
             f"the others wait {others} a step for it, {_because(c, last)}"
         )
-    return [*remarks, *c.says]
+    return [*warnings, *c.message]
 
 
 def _because(c: Collectives, last: int) -> str:

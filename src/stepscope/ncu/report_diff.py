@@ -9,7 +9,7 @@ from typing import Final
 from stepscope.ncu.decide import limiter_of
 from stepscope.ncu.metrics import METRICS, STALLS_METRIC
 from stepscope.ncu.model import Launch, Report
-from stepscope.ncu.result import AGAINST_SCHEMA, Against, Change, Pair
+from stepscope.ncu.result import REPORT_DIFF_SCHEMA, Change, Pair, ReportDiff
 from stepscope.ncu.roofline import roofline_of
 from stepscope.ncu.stalls import STALLS, stall_cycles
 
@@ -30,7 +30,7 @@ _COMPARED: Final = (
 )  # fmt: skip
 
 
-def against(report: Report, other: Report) -> Against:
+def report_diff(report: Report, other: Report) -> ReportDiff:
     """Compare two reports; kernels are matched by name, else by function.
 
     A change of a template's arguments changes the name. What is left is then matched by function,
@@ -44,14 +44,14 @@ def against(report: Report, other: Report) -> Against:
     for was, now in _renamed(before, after):
         after[was] = after.pop(now)
     both = sorted((name for name in before if name in after), key=lambda n: -_time(before[n]))
-    return Against(
-        schema=AGAINST_SCHEMA,
+    return ReportDiff(
+        schema=REPORT_DIFF_SCHEMA,
         path=report.path,
         other=other.path,
         pairs=[_pair(name, before[name], after[name]) for name in both],
         only_before=[name for name in before if name not in after],
         only_after=[name for name in after if name not in before],
-        remarks=_remarks(report.launches, other.launches),
+        warnings=_warnings(report.launches, other.launches),
     )
 
 
@@ -130,22 +130,22 @@ def _change(label: str, metric: str, unit: str, before: float, after: float) -> 
     return Change(label, metric, unit, before, after, after / before if before else None)
 
 
-def _remarks(before: Sequence[Launch], after: Sequence[Launch]) -> list[str]:
-    said = []
+def _warnings(before: Sequence[Launch], after: Sequence[Launch]) -> list[str]:
+    stated = []
     devices = [{launch.device for launch in side if launch.device} for side in (before, after)]
     if all(devices) and devices[0] != devices[1]:
         names = [", ".join(sorted(side)) for side in devices]
-        said.append(f"the devices differ: {names[0]} before, {names[1]} after")
+        stated.append(f"the devices differ: {names[0]} before, {names[1]} after")
     clocks = [_mean(side, "sm_frequency") for side in (before, after)]
     if clocks[0] and clocks[1] and abs(clocks[1] / clocks[0] - 1) > CLOCK_TOLERANCE:
-        said.append(
+        stated.append(
             f"the clocks differ ({clocks[0] / 1e9:.2f} and {clocks[1] / 1e9:.2f} GHz), so do "
             "times: profile both with ncu --clock-control base"
         )
-    told = [any(stall_cycles(launch) for launch in side) for side in (before, after)]
-    if told[0] != told[1]:
-        said.append(
-            f"only the report {'before' if told[0] else 'after'} holds why warps wait, so limiters "
+    facts = [any(stall_cycles(launch) for launch in side) for side in (before, after)]
+    if facts[0] != facts[1]:
+        stated.append(
+            f"only the report {'before' if facts[0] else 'after'} holds why warps wait, so limiters "
             "may differ for that reason alone: profile both with the same --set"
         )
-    return said
+    return stated
