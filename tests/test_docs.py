@@ -174,7 +174,7 @@ def test_every_cause_says_all_that_it_should() -> None:
         section = text_of("causes.md").split(f"\n## {cause.id}\n")[1].split("\n## ")[0]
         for part in (cause.title, cause.definition, cause.prediction, cause.reference):
             assert prose(part) in section
-        for label in ("Detected by", "Look-alikes", "Reported from"):
+        for label in ("Detected by", "Differential", "Reported from"):
             assert re.search(rf"^- {label}: \S", section, re.MULTILINE), f"{cause.id}: {label}"
 
 

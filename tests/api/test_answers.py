@@ -171,7 +171,7 @@ def test_options_and_paths_have_answers_of_their_own(
     link.symlink_to(capture)
     ceilings = tmp_path / "ceilings.json"
     figures = '"dram_bytes_per_s": 1e12, "fp32_flop_per_s": 1e13, "fp64_flop_per_s": 1e12'
-    about = '"schema": "stepscope.ceilings/1", "device": "GPU", "measured_at": ""'
+    about = '"schema": "stepscope.ceilings/2", "device": "GPU", "measured_at": ""'
     ceilings.write_text(f"{{{about}, {figures}}}")
     others: list[tuple[tuple[Path, ...], dict[str, Any]]] = [
         ((), {"step": "none"}),

@@ -279,7 +279,7 @@ def test_run_captures_and_diagnoses(stepscope: Stepscope, program: Program) -> N
 
 def test_doctor_names_what_is_missing_and_the_remedy(stepscope: Stepscope) -> None:
     document = stepscope.json("doctor", PATH="/usr/bin:/bin")
-    assert document["schema"] == "stepscope.doctor/1"
+    assert document["schema"] == "stepscope.doctor/2"
     checks = {check["name"]: check for check in document["checks"]}
     assert {"driver", "cupti", "backend collector", "backend nsys", "backend torch"} <= set(checks)
     for check in checks.values():

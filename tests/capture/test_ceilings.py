@@ -252,7 +252,7 @@ def test_a_real_gpu_is_near_its_data_sheet(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     rows = stepscope.json("ceilings", "-o", path)
     assert rows == json.loads(path.read_text())
-    assert rows["schema"] == "stepscope.ceilings/1"
+    assert rows["schema"] == "stepscope.ceilings/2"
     lines = stepscope("ceilings", "-f", "csv").stdout.splitlines()
     for title, _, _, sheet, share in list(csv.reader(lines))[1:]:
         if sheet:

@@ -342,7 +342,7 @@ def test_query_answers(sql: str, format_: str, command: Stepscope, starved: Path
 
 def test_info(command: Stepscope, starved: Path) -> None:
     found = command.json("info", starved)
-    assert found["schema"] == "stepscope.info/1"
+    assert found["schema"] == "stepscope.info/2"
     (rank_trace,) = found["traces"]
     meta = rank_trace["meta"]
     assert (rank_trace["path"], rank_trace["rank"]) == (str(starved), 0)

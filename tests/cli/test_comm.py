@@ -22,7 +22,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_formats_say_the_same(ranks: list[Path], reader: Stepscope) -> None:
     document = reader.json("comm", *ranks)
-    assert document["schema"] == "stepscope.comm/1"
+    assert document["schema"] == "stepscope.comm/2"
     assert (document["ranks"], len(document["arrivals"])) == (2, 2)
     (operation,) = document["operations"]
     parts = operation["waiting_ns"] + operation["transfer_ns"] + operation["missing_ns"]

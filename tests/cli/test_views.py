@@ -117,7 +117,7 @@ def test_programs_get_nanoseconds_and_all_rows(reader: Stepscope, sqlite_capture
     assert len(everything.splitlines()) == len(rows) + 2
     few = reader.json("kernels", sqlite_capture, "--limit", "3")
     assert len(few["rows"]) == 3
-    assert few["schema"] == "stepscope.kernels/1"
+    assert few["schema"] == "stepscope.kernels/2"
     first = dict(zip(few["columns"], few["rows"][0], strict=True))
     assert first["min_ns"] <= first["median_ns"] <= first["max_ns"]
     assert abs(first["mean_ns"] * first["calls"] - first["time_ns"]) <= first["calls"]

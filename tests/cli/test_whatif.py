@@ -22,7 +22,7 @@ def capture() -> Path:
 def test_whatif(reader: Stepscope, capture: Path):
     done = reader("whatif", capture, "--free", "host_sync,launch_bound", "--format", "json")
     result = msgspec.json.decode(done.stdout, type=WhatIf, strict=False)
-    assert result.schema == "stepscope.whatif/1"
+    assert result.schema == "stepscope.whatif/2"
     assert result.changes == ["without host_sync", "without launch_bound"]
     assert result.prediction_low_ns <= result.predicted_step_ns <= result.prediction_high_ns
     assert result.predicted_step_ns < 0.75 * result.measured_step_ns
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused(
 def test_critical_path(reader: Stepscope, capture: Path):
     done = reader("critical-path", capture, "--format", "json")
     result = msgspec.json.decode(done.stdout, type=CriticalPath, strict=False)
-    assert result.schema == "stepscope.critical_path/1"
+    assert result.schema == "stepscope.critical_path/2"
     assert sum(part.ns for part in result.parts) == result.total_ns
     assert len(result.steps) == 12
     assert {place.name for place in result.ranges} >= {"forward", "backward", "optimizer"}

@@ -47,7 +47,7 @@ def test_every_format_of_a_comparison(captures: tuple[str, str], tmp_path: Path)
     assert "input_starvation" in text
     assert run(compare, *captures, "-f", "markdown")[1].startswith("### Slower")
     document = json.loads(run(compare, *captures, "-f", "json")[1])
-    assert document["schema"] == "stepscope.compare/1"
+    assert document["schema"] == "stepscope.compare/2"
     assert sum(p["difference_ns"] for p in document["parts"]) == document["step"]["difference_ns"]
     assert document["runs"] == []
     page = tmp_path / "c.html"
@@ -58,7 +58,7 @@ def test_every_format_of_a_comparison(captures: tuple[str, str], tmp_path: Path)
 def test_a_capture_against_itself_and_a_trend(captures: tuple[str, str]) -> None:
     assert run(compare, captures[0], captures[0])[1].startswith("No difference")
     document = json.loads(run(compare, *captures, captures[0], "-f", "json")[1])
-    assert document["schema"] == "stepscope.trend/1"
+    assert document["schema"] == "stepscope.trend/2"
     assert [row["since_previous"] for row in document["rows"]] == [
         "no_difference", "slower", "faster",
     ]  # fmt: skip

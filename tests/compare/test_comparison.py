@@ -322,4 +322,4 @@ def test_five_percent_in_one_kernel_inside_noisy_steps(factor: float, tmp_path: 
 def test_the_profile_survives_json() -> None:
     run = of(bundled("cnn_small"))
     assert msgspec.json.decode(msgspec.json.encode(run), type=Profile) == run
-    assert json.loads(msgspec.json.encode(run))["schema"] == "stepscope.profile/1"
+    assert json.loads(msgspec.json.encode(run))["schema"] == "stepscope.profile/2"

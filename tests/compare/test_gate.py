@@ -277,12 +277,12 @@ def test_older_profiles_are_upgraded_step_by_step(
 ) -> None:
     file = tmp_path / "base.json"
     write_baseline(file, [run(10)], "0.1")
-    monkeypatch.setattr(stored, "PROFILE_SCHEMA", "stepscope.profile/3")
-    monkeypatch.setitem(stored.UPGRADES, 1, lambda d: {**d, "verdict": d["verdict"] + " 2"})
+    monkeypatch.setattr(stored, "PROFILE_SCHEMA", "stepscope.profile/4")
     monkeypatch.setitem(stored.UPGRADES, 2, lambda d: {**d, "verdict": d["verdict"] + " 3"})
+    monkeypatch.setitem(stored.UPGRADES, 3, lambda d: {**d, "verdict": d["verdict"] + " 4"})
     (one,) = read_baseline(file).runs
-    assert one.verdict == "gpu_bound_healthy 2 3"
-    assert one.schema == "stepscope.profile/3"
+    assert one.verdict == "gpu_bound_healthy 3 4"
+    assert one.schema == "stepscope.profile/4"
 
 
 def test_every_earlier_version_has_an_upgrade() -> None:

@@ -264,7 +264,7 @@ def test_config(tmp_path: Path, reader: Stepscope) -> None:
 
 
 _CEILINGS = json.dumps(
-    {"schema": "stepscope.ceilings/1", "device": "NVIDIA H200", "measured_at": "2026-01-01",
+    {"schema": "stepscope.ceilings/2", "device": "NVIDIA H200", "measured_at": "2026-01-01",
      "dram_bytes_per_s": 4.1e12, "fp32_flop_per_s": 5.5e13, "fp64_flop_per_s": 3e13,
      "bf16_flop_per_s": 8e14, "warnings": ["none"], "sms": 132}
 ).encode()  # fmt: skip

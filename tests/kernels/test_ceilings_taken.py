@@ -15,7 +15,7 @@ from stepscope.kernels.ceilings import Ceilings, peaks_from, peaks_of
 from stepscope.trace.errors import InputError
 
 MEASURED: dict[str, Any] = {
-    "schema": "stepscope.ceilings/1",
+    "schema": "stepscope.ceilings/2",
     "device": "NVIDIA H200",
     "measured_at": "2026-11-21T12:00:00Z",
     "dram_bytes_per_s": 4.4e12,

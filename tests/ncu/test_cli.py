@@ -72,7 +72,7 @@ def test_two_reports(stepscope: Stepscope, report: Path, tmp_path: Path) -> None
     assert "Duration" in done.stdout
     assert "stroke-dasharray" in drawing.read_text()
     printed = stepscope.json("kernels", report, "--against", after)
-    wanted = schema("ncu-against")
+    wanted = schema("ncu-report-diff")
     fits(printed, wanted, wanted["$defs"])  # type: ignore[arg-type]
 
 
@@ -166,7 +166,7 @@ def test_compare_takes_reports(stepscope: Stepscope, report: Path, tmp_path: Pat
     text = stepscope("compare", report, after).stdout
     assert "0.50x" in text
     printed = stepscope.json("compare", report, after)
-    wanted = schema("ncu-against")
+    wanted = schema("ncu-report-diff")
     fits(printed, wanted, wanted["$defs"])  # type: ignore[arg-type]
     assert printed == stepscope.json("kernels", report, "--against", after)
     assert "| Duration |" in stepscope("compare", report, after, "-f", "markdown").stdout

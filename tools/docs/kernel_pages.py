@@ -31,8 +31,8 @@ def kernels_page() -> list[str]:
         table(("constant", "value", "meaning"), rows),
         "## Data-sheet peaks",
         "Dense, in TFLOP/s; memory in GB/s; 16 bit and FP8 with FP32 accumulation. Products are "
-        "found by their name; variants of other names (H800, laptops) are left out where no data "
-        "sheet is public, and no gain from tensor cores is estimated for them. "
+        "found by their name; variants of other names (H800, laptops) are left out where no "
+        "datasheet is public, and no gain from tensor cores is estimated for them. "
         "`stepscope ceilings` measures any device.",
         table(
             ("product", "FP64", "FP64 products", "FP32", "TF32", "BF16", "FP8", "memory", "source"),

@@ -36,7 +36,7 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
             result.RuleMessage,
         ],
     ),
-    "ncu-against": (
+    "ncu-report-diff": (
         "two reports compared",
         "`kernels REPORT --against`",
         result.REPORT_DIFF_SCHEMA,

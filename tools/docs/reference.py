@@ -161,7 +161,7 @@ def causes_page() -> str:
             f"## {cause.id}",
             f"**{cause.title}.** {prose(cause.definition)}",
             f"- Detected by: {first_sentence(cause.detect)}\n"
-            f"- Look-alikes: {prose(cause.differential)}\n"
+            f"- Differential: {prose(cause.differential)}\n"
             f"- Prediction: {prose(cause.prediction)}\n"
             f"- Reported from: {_threshold(cause)}\n"
             f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"
@@ -218,8 +218,8 @@ def idle_page() -> str:
             ],
         ),
         "## Evidence for long silences",
-        f"{prose(summary(untraced_cpu_).partition(chr(10) * 2)[2])} It stands in column `evidence` of "
-        "[`idle_gap`](tables.md#idle_gap).",
+        f"{prose(summary(untraced_cpu_).partition(chr(10) * 2)[2])} It stands in column `evidence` "
+        "of [`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(untraced_cpu_.EVIDENCE)]),
         "## Evidence for events",
         "Events that own the host's time; the text stands in column `evidence` of "

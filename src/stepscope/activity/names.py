@@ -293,7 +293,7 @@ WRITE_CALL = re.compile(
 LOCK_WAIT_CALL = re.compile(
     r"^(pthread_cond_(timed|clock)wait|sem_(timed|clock)wait|futex\w*|syscall_futex)"
 )
-"""Operating-system calls with a time limit that CPython's global lock waits in."""
+"""Operating-system calls with a time limit that CPython's GIL waits in."""
 
 COMPILE_RANGE = re.compile(
     r"dynamo_timed|compile_inner|_compile\.|call_user_compiler|compile_fx|fx_codegen|GraphLowering"

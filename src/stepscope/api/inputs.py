@@ -149,15 +149,25 @@ def read_ceilings(path: str | Path) -> Ceilings:
     Raises:
         InputError: it is no such file.
     """
+    import msgspec
+
     from stepscope.kernels.ceilings import SCHEMA, Ceilings
     from stepscope.trace.text import JsonError, from_json
 
     advice = "stepscope ceilings -o FILE writes one on the GPU"
     try:
-        found: Ceilings = from_json(Path(path).read_bytes(), Ceilings)
+        known = from_json(Path(path).read_bytes())
+        if isinstance(known, dict) and known.get("schema") == f"{SCHEMA[:-1]}1":
+            names = {
+                "multiprocessors": "sms",  # old name: new name
+                "remarks": "warnings",  # old name: new name
+                "fp64_product_flop_per_s": "fp64_gemm_flop_per_s",
+            }
+            known = {names.get(k, k): v for k, v in known.items()} | {"schema": SCHEMA}
+        found = msgspec.convert(known, Ceilings)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; {advice}") from error
-    except JsonError as error:
+    except (JsonError, msgspec.ValidationError) as error:
         raise InputError(f"{path} holds no ceilings: {error}; {advice}") from error
     rates = [v for n in Ceilings.__struct_fields__ if n.endswith("_per_s")
              if (v := getattr(found, n)) is not None]  # fmt: skip

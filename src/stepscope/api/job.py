@@ -390,7 +390,7 @@ class Job:
             cache(self.figure),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
-            warnings=self.warnings,
+            assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
         )

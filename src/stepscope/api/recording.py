@@ -306,7 +306,7 @@ def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """What a GPU of this machine achieves: ``stepscope.ceilings/1`` as a document.
+    """What a GPU of this machine achieves: ``stepscope.ceilings/2`` as a document.
 
     Args:
         device: number of the GPU.

@@ -1,7 +1,7 @@
 """Steps that take far longer than the run's normal ones, and what they contain in addition.
 
-Each outlier step is compared with one normal step, the one of median length. What a step consists of
-adds up to its length exactly, so the differences add up to what the outlier step took too long.
+Each outlier step is compared with one normal step, the one of median length. What a step consists
+of adds up to its length exactly, so the differences add up to what the outlier step took too long.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Outliers:
         reference: number of the normal step that they are compared with; -1 where there is none.
         limit_ns: from which length on a step is odd.
         parts: columns ``step``, ``part`` (index into ``PARTS``), ``name`` (index into ``names``),
-            ``excess_ns`` (time that the outlier step spends more on it), ``more`` (operations more);
+            ``excess_ns`` (time that the outlier step spends more on it), ``more`` (operations);
             the excesses of a step sum to the difference of the two lengths exactly.
         names: causes of idle time, kernels, and kinds of copies.
     """

@@ -128,15 +128,15 @@ def _reports(
     if format_ == "json":
         text = options.as_json(found)
     elif format_ == "markdown":
-        from stepscope.render.ncu_markdown import against_markdown
+        from stepscope.render.ncu_markdown import report_diff_markdown
 
-        text = against_markdown(found)
+        text = report_diff_markdown(found)
     elif format_ == "html":
-        from stepscope.render.ncu_html import against_page
+        from stepscope.render.ncu_html import report_diff_page
 
-        text = against_page(found)
+        text = report_diff_page(found)
     else:
-        text = ncu.against_text(found)
+        text = ncu.report_diff_text(found)
     options.write_to(text, output)
 
 

@@ -29,7 +29,7 @@ def command(format_: str, program: tuple[str, ...]) -> None:
             raise UsageError(f"{program[0]} is no program that can be found; check its name")
     checks = examine_machine(program)
     if format_ == "json":
-        document = {"schema": "stepscope.doctor/1", "checks": checks}
+        document = {"schema": "stepscope.doctor/2", "checks": checks}
         options.write(options.as_json(document))
         return
     from stepscope.render.text import clean

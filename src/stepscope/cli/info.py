@@ -31,7 +31,7 @@ def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
             }
             for rank_trace in job.ranks
         ]
-        document = {"schema": "stepscope.info/1", "traces": rank_traces, "warnings": job.warnings}
+        document = {"schema": "stepscope.info/2", "traces": rank_traces, "warnings": job.warnings}
         options.write(options.as_json(document))
         return
     from stepscope.render.info import info_text

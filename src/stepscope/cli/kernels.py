@@ -112,7 +112,7 @@ def _trace(
         from stepscope.render import views
 
         view = (views.kernels_text, views.kernels_markdown)
-        options.write_view(job.kernels, format_, "stepscope.kernels/1", limit, *view)
+        options.write_view(job.kernels, format_, "stepscope.kernels/2", limit, *view)
     options.warn_of_problems(job)
 
 

@@ -60,7 +60,7 @@ def ceilings(function: F) -> F:
         "--ceilings",
         default="",
         type=click.Path(readable=False),
-        help="Use these measured ceilings (from stepscope ceilings -o), not with the data sheet's.",
+        help="Use these measured ceilings (from stepscope ceilings -o), not with the datasheet's.",
     )(function)
 
 
@@ -201,7 +201,8 @@ def warn_of_problems(job: Job) -> None:
 
     for problem in job.problems:
         if problem.severity in ("data_loss", "error"):
-            line = f"{problem.count:,} x {problem.message} ({', '.join(problem.scope)}); {problem.remedy}"
+            scope = ", ".join(problem.scope)
+            line = f"{problem.count:,} x {problem.message} ({scope}); {problem.remedy}"
             click.echo(clean(f"{problem.severity}: {line}", 400), err=True)
 
 

@@ -170,7 +170,7 @@ def _payload(text: str) -> tuple[str, int]:
     return name, size
 
 
-Member = tuple[int, IntArray]
+Participation = tuple[int, IntArray]
 """Position of a device in ``JobCalls.participants``, and rows of its ``Calls``."""
 
 _MIN_SHARE = 0.3
@@ -193,7 +193,7 @@ class Channel:
         point_to_point: whether it holds sends and receives.
     """
 
-    members: list[Member]
+    members: list[Participation]
     ranks: tuple[int, ...]
     size: int
     declared: bool
@@ -219,7 +219,7 @@ def channels(job: JobCalls) -> list[Channel]:
 def _declared(job: JobCalls) -> list[Channel]:
     found = []
     for group, name in enumerate(job.groups):
-        members: list[Member] = []
+        members: list[Participation] = []
         for device, calls in enumerate(job.calls):
             rows = np.flatnonzero((calls.group == group) & ~calls.point_to_point)
             if len(rows):
@@ -265,7 +265,7 @@ def _linked(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
         # another replica of the same group keeps pace with this one, but not as exactly
         closest = min(residual for _, residual, _, _ in links)
         links = [k for k in links if k[1] <= max(3 * closest, HOP_NS * len(links))]
-        members: list[Member] = [(device, seed)]
+        members: list[Participation] = [(device, seed)]
         for _, _, other, candidate in links:
             taken.add((other, candidate))
             members.append((other, streams[other][candidate]))
@@ -285,7 +285,7 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
     taken: set[tuple[int, int]] = set()
     found: list[Channel] = []
     rest_of: dict[tuple[int, int], int] = {}
-    unlinked: dict[int, list[Member]] = {}
+    unlinked: dict[int, list[Participation]] = {}
     while todo := [
         (len(rows), device, number)
         for device, own in enumerate(left)
@@ -304,7 +304,7 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
         taken.add((other, candidate))
         whole = ((device, seed), (other, left[other][candidate]))
         both = _of_both(job, device, seed, other, left[other][candidate])
-        members: list[Member] = sorted(zip((device, other), both, strict=True), key=_device)
+        members: list[Participation] = sorted(zip((device, other), both, strict=True), key=_device)
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
         found.append(Channel(members, ranks, 2, False, True))
         for (one, rows), part in zip(whole, both, strict=True):
@@ -321,7 +321,7 @@ def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
     return found
 
 
-def _device(member: Member) -> int:
+def _device(member: Participation) -> int:
     return member[0]
 
 

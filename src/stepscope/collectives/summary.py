@@ -11,7 +11,7 @@ from stepscope.collectives.parallel import LABELS
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
-SCHEMA = "stepscope.comm/1"
+SCHEMA = "stepscope.comm/2"
 
 
 class Operations(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ class GroupUse(msgspec.Struct, frozen=True):
 
 
 class Communication(msgspec.Struct, frozen=True):
-    """The result of ``stepscope comm``: the contract ``stepscope.comm/1``.
+    """The result of ``stepscope comm``: the contract ``stepscope.comm/2``.
 
     Attributes:
         schema: name and version of this contract.
@@ -142,7 +142,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     facts = c.facts
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
-    warnings = list(c.message)
+    warnings = list(c.warnings)
     if c.alone:
         warnings.append(
             "only one rank is there, so waiting for other ranks cannot be told from transferring"

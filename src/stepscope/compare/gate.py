@@ -27,7 +27,7 @@ NOTHING_ASKED: Final = (
     "nothing to check; give --budget step_ms=25, --baseline FILE, a stepscope.toml, or "
     "--save-baseline FILE to begin with"
 )
-SCHEMA: Final = "stepscope.gate/1"
+SCHEMA: Final = "stepscope.gate/2"
 BASELINE: Final = "baseline"
 _REPEATS: Final = "several PATHs, and --baseline or --save-baseline with several captures"
 Status = Literal["pass", "fail", "cannot_tell"]
@@ -67,7 +67,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class GateResult(msgspec.Struct, frozen=True):
-    """The whole verdict: the contract ``stepscope.gate/1``.
+    """The whole verdict: the contract ``stepscope.gate/2``.
 
     Attributes:
         schema: name and version of this contract.

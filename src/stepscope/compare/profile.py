@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-SCHEMA: Final = "stepscope.profile/1"
+SCHEMA: Final = "stepscope.profile/2"
 
 BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_copy", "memset")
 """Parts of the step in which the device is busy; the others are ``idle:CAUSE``."""

@@ -1,4 +1,4 @@
-"""The result of a comparison: the contract ``stepscope.compare/1``. Times are ns."""
+"""The result of a comparison: the contract ``stepscope.compare/2``. Times are ns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.compare.profile import Profile
 from stepscope.trace.text import html_table
 from stepscope.trace.units import milliseconds
 
-SCHEMA: Final = "stepscope.compare/1"
+SCHEMA: Final = "stepscope.compare/2"
 Verdict = Literal["faster", "slower", "no_difference", "not_comparable"]
 Fate = Literal["gone", "new", "smaller", "larger", "unchanged"]
 

@@ -191,6 +191,33 @@ def read_profile(document: Document, where: str) -> Profile:
     return profile
 
 
+_RENAMED: Final = {
+    "kernels": {"family": "category"},  # old name: new name
+    "findings": {"says": "message"},  # old name: new name
+}
+
+
+def _second(document: Document) -> Document:
+    """Version 2: kernels have a category, findings a message."""
+
+    def renamed(rows: object, names: dict[str, str]) -> object:
+        if not isinstance(rows, list):
+            return rows
+        return [
+            {names.get(k, k): v for k, v in one.items()} if isinstance(one, dict) else one
+            for one in rows
+        ]
+
+    found = dict(document)
+    for rows, names in _RENAMED.items():
+        if rows in found:
+            found[rows] = renamed(found[rows], names)
+    return found
+
+
+UPGRADES[1] = _second
+
+
 def _wrong(profile: Profile) -> str:
     """What cannot be in a profile whatever the run was; empty where it is sound."""
     steps, parts = len(profile.wall_ns), list(profile.parts_ns.values())

@@ -1,4 +1,4 @@
-"""Several runs one after the other: the contract ``stepscope.trend/1``."""
+"""Several runs one after the other: the contract ``stepscope.trend/2``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.compare.comparison import compare
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import Verdict
 
-SCHEMA: Final = "stepscope.trend/1"
+SCHEMA: Final = "stepscope.trend/2"
 _REPEATS: Final = "compare two of the runs with --repeat-before and --repeat-after"
 
 

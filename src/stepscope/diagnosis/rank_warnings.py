@@ -56,7 +56,7 @@ def rank_warnings(
 ) -> list[str]:
     """Sentences about waiting, transferring and who is last."""
     if c is None or not len(c.parts):
-        return [] if c is None else list(c.message)
+        return [] if c is None else list(c.warnings)
     waiting, transfer = (about[name].value for name in ("waiting_share", "transfer_share"))
     warnings = []
     if c.alone and transfer > _NOTABLE:
@@ -87,7 +87,7 @@ def rank_warnings(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
             f"the others wait {others} a step for it, {_because(c, last)}"
         )
-    return [*warnings, *c.message]
+    return [*warnings, *c.warnings]
 
 
 def _because(c: Collectives, last: int) -> str:

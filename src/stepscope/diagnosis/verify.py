@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from stepscope.diagnosis.profiler_overhead_figures import OVERHEAD_NAMES
 from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.trace.errors import InputError, UsageError
+from stepscope.trace.problems import with_current_names
 
 _EARLIER: Final = "stepscope.diagnosis/1"
 VERIFICATION_SCHEMA = "stepscope.verify/1"
@@ -95,7 +97,7 @@ def decoded(report: bytes) -> Diagnosis:
             "diagnose --format json"
         )
     try:
-        return msgspec.convert(known, type=Diagnosis)
+        return msgspec.convert(_with_current_names(known), type=Diagnosis)
     except msgspec.ValidationError as error:
         raise InputError(
             f"the report is not whole: {error}; write it again with stepscope diagnose --format "
@@ -104,10 +106,36 @@ def decoded(report: bytes) -> Diagnosis:
 
 
 _RENAMED: Final = {
-    "message": "message",
-    "recommendations": "recommendations",
-    "because": "root_cause",
+    "says": "message",  # old name: new name
+    "do": "recommendations",  # old name: new name
+    "because": "root_cause",  # old name: new name
 }
+_RENAMED_IN_SQL: Final = (
+    ("kernel_family", "kernel_category"),  # old name: new name
+    (r"\bfamily\b", "category"),  # old name: new name
+    ("absent_ns", "missing_ns"),  # old name: new name
+)
+
+
+def _with_current_names(report: dict[str, Any]) -> dict[str, Any]:
+    """A report whose problems and statements use the names of today's tables."""
+
+    def current(value: Any) -> Any:
+        if isinstance(value, list):
+            return [current(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        found = {name: current(item) for name, item in value.items()}
+        if isinstance(sql := found.get("sql"), str):
+            for old, new in _RENAMED_IN_SQL:
+                sql = re.sub(old, new, sql)
+            found["sql"] = sql
+        return found
+
+    named: dict[str, Any] = current(report)
+    if "problems" in named:
+        named["problems"] = with_current_names(named["problems"])
+    return named
 
 
 def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
@@ -124,8 +152,8 @@ def _upgraded(report: dict[str, Any]) -> dict[str, Any]:
         return {_RENAMED.get(name, name): item for name, item in value.items()}
 
     upgraded = dict(report)
-    if "warnings" in upgraded:
-        upgraded["warnings"] = upgraded.pop("warnings")
+    if "remarks" in upgraded:  # old name: new name
+        upgraded["warnings"] = upgraded.pop("remarks")  # old name: new name
     for finding in (found := renamed(report.get("findings"))) or []:
         if isinstance(finding, dict) and "inside" in finding:
             finding["inside"] = renamed(finding["inside"])

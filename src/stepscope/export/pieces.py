@@ -24,7 +24,7 @@ class Piece:
 
     Attributes:
         track: the track.
-        number: 0, or more where slices overlap in part and need further lanes.
+        number: 0, or more where slices overlap in part and need further layers.
         rows: rows of the track, in their order.
     """
 
@@ -34,14 +34,14 @@ class Piece:
 
     @property
     def title(self) -> str:
-        """Name of the lane."""
+        """Name of the layer."""
         return self.track.title + (f" (overlapping {self.number})" if self.number else "")
 
 
 def pieces(timeline: Timeline, track: Track) -> Iterator[Piece]:
-    """The slices of a track in lanes in which they nest: other viewers demand that.
+    """The slices of a track in layers in which they nest: other viewers demand that.
 
-    A slice that overlaps another in part goes into a further lane, unchanged.
+    A slice that overlaps another in part goes into a further layer, unchanged.
     """
     slices = timeline.track(track.id).slices
     rows = np.arange(len(slices))

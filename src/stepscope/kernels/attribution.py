@@ -91,7 +91,7 @@ def stack_of(frame: Frame, rows: IntArray) -> Stack:
 class Attribution:
     """Who launched each operation of one device; read and computed when first asked.
 
-    Every array has one value an operation of ``lane.ops``.
+    Every array has one value an operation of ``GPU.ops``.
 
     Args:
         gpu: the device.
@@ -237,7 +237,7 @@ class Attribution:
         """Range, operator and Python function or line that hold most of some operations' time.
 
         Args:
-            rows: rows of ``lane.ops``.
+            rows: rows of ``GPU.ops``.
 
         Returns:
             Each None where no value holds a third of the time.

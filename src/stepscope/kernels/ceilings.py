@@ -143,7 +143,7 @@ GEMMS: Final = tuple(peaks for _, peaks in _GEMMS)
 """Every product of the table."""
 
 
-SCHEMA: Final = "stepscope.ceilings/1"
+SCHEMA: Final = "stepscope.ceilings/2"
 
 
 class Ceilings(msgspec.Struct, frozen=True):

@@ -169,10 +169,10 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) for size in value)
 
 
-GENERAL_ATTAINED = 0.8
+CUDA_CORE_ACHIEVED = 0.8
 """Share of the peak that large single-precision products achieve on the CUDA cores."""
 
-TENSOR_ATTAINED = 0.55
+TENSOR_ACHIEVED = 0.55
 """Share of the dense peak that products of the same size achieve on tensor cores: they need 7 to 15
 times the operands a second, so that memory and launches weigh more."""
 
@@ -212,7 +212,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     rows = np.flatnonzero(single & kernels.steady)
     if not len(rows):
         return None
-    achieved = TENSOR_ATTAINED / GENERAL_ATTAINED
+    achieved = TENSOR_ACHIEVED / CUDA_CORE_ACHIEVED
     # on some products TF32 is no faster than the CUDA cores, only BF16 is
     rate = peaks.tf32 if peaks.tf32 > _FASTER * peaks.fp32 else peaks.half
     ratio = max(rate / peaks.fp32 * achieved, 1.0)

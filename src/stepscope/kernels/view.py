@@ -24,7 +24,7 @@ class Repair:
     """One repair of some operations of one device, in its steady window.
 
     Attributes:
-        rows: rows of ``lane.ops``, ascending.
+        rows: rows of ``GPU.ops``, ascending.
         old_ns: length of each.
         new_ns: length of each after the repair; 0 for one that is merged into another.
         merged: which of them are not launched any more.
@@ -78,8 +78,8 @@ MATH_NAMES: Final = tuple(MATHS)
 PHASES: Final = ("forward", "backward", "optimizer")
 """Phases of a step, as far as they can be told."""
 
-ATTAINED_BANDWIDTH = 0.8
-"""Share of the data-sheet memory bandwidth that a streaming kernel achieves: 80 to 90 % in STREAM
+ACHIEVED_BANDWIDTH = 0.8
+"""Share of the datasheet memory bandwidth that a streaming kernel achieves: 80 to 90 % in STREAM
 measurements on NVIDIA GPUs."""
 
 _OPTIMIZER_RANGE = re.compile(
@@ -96,7 +96,7 @@ _GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "bloc
 
 
 class Kernels:
-    """The kernels of one device; every array has one value an operation of ``lane.ops``.
+    """The kernels of one device; every array has one value an operation of ``GPU.ops``.
 
     Args:
         gpu: the device.
@@ -272,7 +272,7 @@ class Kernels:
     def attainable_bandwidth(self) -> float:
         """What a streaming kernel achieves, bytes/s; 0 if unknown."""
         measured = self.peaks is not None and self.peaks.measured
-        return self.bandwidth * (1.0 if measured else ATTAINED_BANDWIDTH)
+        return self.bandwidth * (1.0 if measured else ACHIEVED_BANDWIDTH)
 
     def per_step(self, time_ns: float) -> float:
         """A time of the steady window as ns a step."""

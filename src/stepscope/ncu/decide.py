@@ -38,7 +38,7 @@ LOW_OCCUPANCY = 0.5
 """Theoretical occupancy from which on resources take at least half of the warps that could hide
 latency."""
 
-ATTAINED = 0.7
+ACHIEVED = 0.7
 """Share of the theoretical occupancy that must be achieved before it is what limits: else blocks
 run out or are uneven, and a higher limit would stay unused."""
 
@@ -291,7 +291,7 @@ def _waiting(facts: Facts) -> Finding | None:
         and theoretical <= LOW_OCCUPANCY
         and facts.top_wait not in _NOT_HIDDEN
         and not _few_warps_by_design(facts)
-        and (achieved is None or achieved >= ATTAINED * theoretical)
+        and (achieved is None or achieved >= ACHIEVED * theoretical)
     ):
         limits = ", ".join(LIMITS[key][0] for key in occupancy.limited_by)
         return _found(

@@ -145,7 +145,7 @@ def _warnings(before: Sequence[Launch], after: Sequence[Launch]) -> list[str]:
     facts = [any(stall_cycles(launch) for launch in side) for side in (before, after)]
     if facts[0] != facts[1]:
         stated.append(
-            f"only the report {'before' if facts[0] else 'after'} holds why warps wait, so limiters "
-            "may differ for that reason alone: profile both with the same --set"
+            f"only the report {'before' if facts[0] else 'after'} holds why warps wait, so "
+            "limiters may differ for that reason alone: profile both with the same --set"
         )
     return stated

@@ -1,4 +1,4 @@
-"""Results about an Nsight Compute report: the contracts ``stepscope.ncu_kernels/1`` and others.
+"""Results about an Nsight Compute report: the contracts ``stepscope.ncu_kernels/2`` and others.
 
 The same objects come out of ``--format json`` and the Python API. Times are ns, shares 0 to 1.
 """
@@ -9,9 +9,9 @@ import msgspec
 
 from stepscope.ncu.roofline import Roofline
 
-KERNELS_SCHEMA = "stepscope.ncu_kernels/1"
-EXPLANATION_SCHEMA = "stepscope.ncu_explanation/1"
-REPORT_DIFF_SCHEMA = "stepscope.ncu_against/1"
+KERNELS_SCHEMA = "stepscope.ncu_kernels/2"
+EXPLANATION_SCHEMA = "stepscope.ncu_explanation/2"
+REPORT_DIFF_SCHEMA = "stepscope.ncu_report_diff/2"
 
 
 class KernelRow(msgspec.Struct, frozen=True):

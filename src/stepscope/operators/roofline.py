@@ -24,7 +24,7 @@ from stepscope.kernels.view import MATH_NAMES, Kernels
 from stepscope.operators.flops import Work, work_of_call
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
-SCHEMA: Final = "stepscope.operator_rooflines/1"
+SCHEMA: Final = "stepscope.operator_rooflines/2"
 
 WORTH_EXAMINING = 0.01
 """Share of the step from which a slow operator is worth a run of ncu."""

@@ -19,7 +19,7 @@ _LONGEST_LINE = 400
 
 
 def as_json(found: Communication) -> str:
-    """The contract ``stepscope.comm/1``."""
+    """The contract ``stepscope.comm/2``."""
     return msgspec.json.encode(found).decode() + "\n"
 
 

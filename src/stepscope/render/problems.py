@@ -25,4 +25,5 @@ def _note(same: list[Problem]) -> str:
     count = sum(problem.count for problem in same)
     scope = dict.fromkeys(table for problem in same for table in problem.scope)
     where = f" in {len(same)} captures" if len(same) > 1 else ""
-    return f"{same[0].severity}: {count:,} x {same[0].message} ({', '.join(scope)}){where}: {same[0].remedy}"
+    one, named = same[0], ", ".join(scope)
+    return f"{one.severity}: {count:,} x {one.message} ({named}){where}: {one.remedy}"

@@ -102,7 +102,7 @@ GRAPH_NS: Final = 1_000
 
 PINNED_BYTES_PER_NS: Final = 20.0
 """Bandwidth of pinned copies between host and device where the capture shows none, in bytes a ns
-(GB/s): PCI Express 4.0 with 16 lanes delivers 20 to 25 GB/s, version 5.0 about twice that."""
+(GB/s): PCI Express 4.0 with 16 GPUs delivers 20 to 25 GB/s, version 5.0 about twice that."""
 
 LARGE_COPY_BYTES: Final = 1 << 20
 """Copies from this size on show the bandwidth; smaller ones mostly latency."""

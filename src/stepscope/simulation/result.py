@@ -1,4 +1,4 @@
-"""Results of a simulation: the contracts ``stepscope.whatif/1`` and ``stepscope.critical_path/1``.
+"""Results of a simulation: the contracts ``stepscope.whatif/2`` and ``stepscope.critical_path/2``.
 
 The same objects come out of ``--format json`` and the Python API. Times are integer nanoseconds.
 """
@@ -10,8 +10,8 @@ import msgspec
 from stepscope.trace.text import html_table
 from stepscope.trace.units import milliseconds
 
-WHATIF_SCHEMA = "stepscope.whatif/1"
-CRITICAL_PATH_SCHEMA = "stepscope.critical_path/1"
+WHATIF_SCHEMA = "stepscope.whatif/2"
+CRITICAL_PATH_SCHEMA = "stepscope.critical_path/2"
 
 
 class StepBudget(msgspec.Struct, frozen=True):

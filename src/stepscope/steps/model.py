@@ -192,8 +192,8 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
     compilation, autotuning, profiler start). A last step under half the median was cut by the end
-    of the capture; last steps of no length at all were only enqueued in it. Outlier steps in the middle
-    stay: they are jitter, which is a finding of its own.
+    of the capture; last steps of no length at all were only enqueued in it. Outlier steps in the
+    middle stay: they are jitter, which is a finding of its own.
 
     Args:
         duration_ns: length of each step.
@@ -261,7 +261,7 @@ def coverage(gpu_timeline: GpuTimeline, bounds_ns: IntArray) -> Coverage:
     """How much of what the device did lies between the first and the last boundary.
 
     Args:
-        gpu: the device.
+        gpu_timeline: the device.
         bounds_ns: step boundaries on the device's timeline, ns.
     """
     begin, end = int(bounds_ns[0]), int(bounds_ns[-1])
@@ -310,7 +310,7 @@ def account(gpu_timeline: GpuTimeline, begin: Ints, end: Ints) -> Accounting:
     """Account for the device's time in each window ``[begin[i], end[i])``.
 
     Args:
-        gpu: the device.
+        gpu_timeline: the device.
         begin: window begins, ns.
         end: window ends, ns.
     """

@@ -19,7 +19,7 @@ from stepscope.trace.trace import RankTrace
 if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
 
-Explained = Callable[[], "Sequence[tuple[Member, Explanation]]"]
+Explained = Callable[[], "Sequence[tuple[RankTrace, Explanation]]"]
 
 
 class Timeline:

@@ -57,6 +57,21 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
+_EARLIER = {"says": "message", "do": "remedy"}  # old name: new name
+
+
+def with_current_names(problems: object) -> object:
+    """Decoded problems with the names of today, whichever version wrote them."""
+    if not isinstance(problems, list):
+        return problems
+    return [
+        {_EARLIER.get(name, name): value for name, value in one.items()}
+        if isinstance(one, dict)
+        else one
+        for one in problems
+    ]
+
+
 def _kinds(*kinds: ProblemKind) -> dict[str, ProblemKind]:
     return {kind.id: kind for kind in kinds}
 

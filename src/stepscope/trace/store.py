@@ -26,7 +26,7 @@ from stepscope.trace.checksums import is_sealed, sealed, stored_file
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.folders import write_private
 from stepscope.trace.meta import Meta
-from stepscope.trace.problems import ProblemLog
+from stepscope.trace.problems import ProblemLog, with_current_names
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES, Table, arrow_schema
 from stepscope.trace.table_file import TableFile
 from stepscope.trace.text import clean_dictionary
@@ -258,7 +258,10 @@ def read_meta(folder: Path) -> Meta:
         if (about.files is not None or about.seal) and not is_sealed(raw):
             raise damaged(path, "its content does not match its checksum")
         if about.schema_version <= SCHEMA_VERSION:
-            return msgspec.json.decode(raw, type=Meta)
+            known = msgspec.json.decode(raw)
+            known["problems"] = with_current_names(known.get("problems", []))
+            known["missing"] = known.pop("absent", known.get("missing", []))  # old name: new name
+            return msgspec.convert(known, Meta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(path, str(error)) from error
     raise InputError(

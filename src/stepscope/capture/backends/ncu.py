@@ -98,8 +98,8 @@ def plan(options: Options, shown: bool = False) -> Plan:
         files=files,
         notes=(
             *([note] if note else []),
-            f"{metadata}; each is run some 40 times. The program is ended after {_LIMIT_S:.0f} seconds "
-            "of that, or by Ctrl+C, and what was recorded by then is kept",
+            f"{metadata}; each is run some 40 times. The program is ended after {_LIMIT_S:.0f} "
+            "seconds of that, or by Ctrl+C, and what was recorded by then is kept",
         ),
         outside=True,
         results=f"{RESULT}.ncu-rep",

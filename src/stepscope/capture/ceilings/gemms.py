@@ -1,4 +1,4 @@
-"""Matrix products by cuBLASLt through ctypes: what the tensor cores achieve."""
+"""GEMMs by cuBLASLt through ctypes: what the tensor cores achieve."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from stepscope.capture.ceilings.gemms import KINDS, WORKSPACE_BYTES, Kind, Lt, n
 from stepscope.capture.ceilings.programs import CHAINS, STEPS, UNIT, UNROLLED, chain, stream
 from stepscope.capture.errors import CaptureError
 
-SCHEMA: Final = "stepscope.ceilings/1"
+SCHEMA: Final = "stepscope.ceilings/2"
 """Contract of what is written."""
 
 _THREADS = 256

@@ -108,7 +108,7 @@ class _Collector:
             torch.cuda.synchronize()
         self._library.stepscope_stand_aside()
 
-    def remark(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._library.stepscope_remark(b"info", text.encode())
 
     def finish(self, how: bytes) -> None:
@@ -167,7 +167,7 @@ class _OtherProfiler:
                 self._recorder = _Collector(self._configuration)
             if on and self._configuration.get("stand_aside") == "1":
                 self._recorder.stand_aside()
-            self._recorder.remark(f"other profiler {'began' if on else 'ended'}: {self._name}")
+            self._recorder.note(f"other profiler {'began' if on else 'ended'}: {self._name}")
         except Exception:
             self._recorder = None  # the program's own profiling goes on whatever happens here
 

@@ -2,7 +2,7 @@
 
 The thread needs the GIL for each sample: it sees a busy thread where that one gives
 the lock away, at the latest after the switch interval (5 ms). Times are those of the collector's
-clock. Files are opened again for each write: the program may close descriptors that it did not open.
+clock. Files are opened for each write: the program may close descriptors that it did not open.
 """
 
 import atexit

@@ -44,8 +44,8 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "median_blocks",
                 "count",
-                "SELECT coalesce(median(blocks), 0)::BIGINT FROM kernel_category WHERE gpu_op_id IN "
-                f"(SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{gpu}}) "
+                "SELECT coalesce(median(blocks), 0)::BIGINT FROM kernel_category WHERE gpu_op_id "
+                f"IN (SELECT gpu_op_id FROM kernel_repair WHERE cause = '{_ID}' AND {{gpu}}) "
                 "AND {gpu}",
             ),
         ],

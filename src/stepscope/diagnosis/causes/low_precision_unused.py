@@ -1,4 +1,4 @@
-"""Matrix products run in single precision without tensor cores."""
+"""GEMMs run in single precision without tensor cores."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CAUSE = Cause(
     id=_ID,
     title="Tensor cores unused",
     definition=(
-        "Matrix products or convolutions take kernels that multiply in single precision on the "
+        "GEMMs or convolutions take kernels that multiply in single precision on the "
         "CUDA cores (sgemm, simt, ffma), although the device has tensor cores. PyTorch "
         "multiplies so by default when inputs are float32."
     ),

@@ -32,7 +32,7 @@ _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier W
     "machine",
 )
 def detect(case: Case) -> Detection | None:
-    """What outlier steps take longer than a normal one, where no more specific cause explains it."""
+    """What outlier steps take over a normal one, where no more specific cause explains it."""
     e = case.explanation
     odd = e.outliers
     if not len(odd):
@@ -58,8 +58,8 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of {normal_step_ns}: "
-        + _MESSAGE[kind].format(place=place),
+        message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
+        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place),
         texts=where.texts() | ({"name": repr(name)} if name else {}),
         recommendations=_DO[kind],
         figures=[
@@ -207,7 +207,7 @@ def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:
 
 
 def _absorbed(case: Case, odd: Outliers) -> frozenset[tuple[str, int]]:
-    """Causes whose time lies in the outlier steps nearly all: they say less than the outlier steps do."""
+    """Causes whose time lies in the outlier steps nearly all: they say less than these do."""
     e = case.explanation
     return frozenset(
         (cause, case.rank)

@@ -53,7 +53,8 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "attention_products_ns",
                 "ns",
-                "SELECT sum(end_ns - start_ns)::BIGINT FROM kernel_category WHERE category = 'matmul' "
+                "SELECT sum(end_ns - start_ns)::BIGINT FROM kernel_category WHERE category = "
+                "'matmul' "
                 f"AND {{gpu}} AND {{window}} AND gpu_op_id IN ({members})",
             ),
         ],

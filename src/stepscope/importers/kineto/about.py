@@ -165,9 +165,9 @@ def write_communicators(writer: TraceWriter, found: dict[str, Any]) -> None:
 def write_remarks(writer: TraceWriter, process_id: int, found: dict[str, Any]) -> None:
     """Write what the profiler logged about its own capture as ``diagnostic``."""
     rows = [
-        (severity, str(remark))
+        (severity, str(entry))
         for key, severity in _REMARKS.items()
-        for remark in (found[key] if isinstance(found.get(key), list) else [])
+        for entry in (found[key] if isinstance(found.get(key), list) else [])
     ]
     if rows:
         writer.append(

@@ -210,12 +210,12 @@ def read_diagnostics(sink: Sink, raws: Sequence[Raw]) -> None:
         process = process_of(raw)
         records += [
             {
-                "time_ns": int(remark.get("time_ns", 0)) - sink.origin_ns,
+                "time_ns": int(entry.get("time_ns", 0)) - sink.origin_ns,
                 "process_id": process,
-                "severity": str(remark.get("severity", "info")),
-                "text": str(remark.get("text", "")),
+                "severity": str(entry.get("severity", "info")),
+                "text": str(entry.get("text", "")),
             }
-            for remark in raw.all("remark")
+            for entry in raw.all("remark")
         ]
         end = raw.one("end")
         # workers without a GPU usually leave by os._exit, and their events outlive them
@@ -334,11 +334,11 @@ def names_of(files: Files) -> dict[tuple[int, int], str]:
 def periods(raw: Raw, end_ns: int) -> Iterator[tuple[str, int, int]]:
     """(profiler, begin, end) of other profilers that the hook noted, in monotonic ns."""
     open_: dict[str, int] = {}
-    for remark in raw.all("remark"):
-        match = _OTHER.fullmatch(str(remark.get("text", "")))
+    for entry in raw.all("remark"):
+        match = _OTHER.fullmatch(str(entry.get("text", "")))
         if match is None:
             continue
-        time = int(remark.get("time_ns", 0))
+        time = int(entry.get("time_ns", 0))
         if match[1] == "began":
             open_.setdefault(match[2], time)
         elif match[2] in open_:
@@ -395,10 +395,10 @@ def count_profilers(sink: Sink, files: Files, raws: Sequence[Raw], processes: se
 
 def _refusals(raw: Raw) -> Iterator[tuple[str, int, int]]:
     """(what the collector said, begin, end) where another tool had CUPTI before it."""
-    for remark in raw.all("remark"):
-        text = str(remark.get("text", ""))
+    for entry in raw.all("remark"):
+        text = str(entry.get("text", ""))
         if text.startswith("another profiler already uses CUPTI"):
-            yield text, int(remark.get("time_ns", 0)), end_of(raw)
+            yield text, int(entry.get("time_ns", 0)), end_of(raw)
 
 
 def _work_between(raw: Raw, begin: int, end: int) -> int:

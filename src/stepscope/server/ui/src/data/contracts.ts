@@ -4,7 +4,7 @@ export interface Diagnosis {
   schema: string;
   trace: TraceSummary;
   step_ns: StepTime;
-  accounting: LaneAccounting[];
+  accounting: DeviceAccounting[];
   verdict: string;
   findings: Finding[];
   warnings: string[];
@@ -50,7 +50,7 @@ export interface StepTime {
   coefficient_of_variation: number;
 }
 
-export interface LaneAccounting {
+export interface DeviceAccounting {
   rank: number;
   device: number;
   wall_ns: number;
@@ -114,7 +114,7 @@ export interface Problem {
   count: number;
   scope: string[];
   message: string;
-  recommendations: string;
+  remedy: string;
   detail: string;
 }
 
