@@ -252,6 +252,8 @@ def _rounded(data: pa.ChunkedArray, column: Column) -> pa.Array:
     array = data.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if pa.types.is_string(array.type):
+        return array.dictionary_encode()  # a text is then written once, however many rows have it
     if not pa.types.is_floating(array.type) or column.unit in ("mem", "thru"):
         return array
     values = array.to_numpy(zero_copy_only=False)

@@ -27,7 +27,7 @@ _RECORDING = "estimated cost of recording in the steady steps; stepscope diagnos
 def _run(source: Source, arguments: Arguments) -> Answer:
     meta = source.trace.meta
     found: list[tuple[str, str, str]] = [
-        ("records lost", f"{problem.count:,}", f"{problem.message}; {problem.recommendations}")
+        ("records lost", f"{problem.count:,}", f"{problem.message}; {problem.remedy}")
         for problem in meta.problems
         if problem.severity in ("data_loss", "error")
     ]

@@ -12,11 +12,16 @@ _MICROSECOND_NS = 1000
 # ended; ``ordered`` where the program made a stream wait for an event since that operation's call,
 # for then it may have waited on purpose
 _WORK = """
-WITH enqueued AS (
-    SELECT op.*, coalesce(op.context, -1) AS place, call.start_ns AS call_ns, call.thread_id
+WITH streams AS (
+    SELECT process_id, coalesce(context, -1) AS place, stream, last(flag) AS flag,
+        last(priority) AS priority
+    FROM all_stream GROUP BY ALL
+), enqueued AS (
+    SELECT op.id, op.kind, op.process_id, op.device, op.stream, op.start_ns, op.end_ns,
+        coalesce(op.context, -1) AS place, call.start_ns AS call_ns, call.thread_id
     FROM gpu_op AS op JOIN cuda_call AS call USING (process_id, correlation_id)
     WHERE op.kind IN ('kernel', 'memcpy', 'memset') AND op.correlation_id >= 0
-        AND op.graph_node_id IS NULL
+        AND op.graph_node_id IS NULL AND (SELECT {possible} FROM streams)
     QUALIFY row_number() OVER (PARTITION BY op.id ORDER BY call.id) = 1
 ), waits AS (
     SELECT process_id, thread_id, start_ns FROM cuda_call WHERE name LIKE '%StreamWaitEvent%'
@@ -32,10 +37,6 @@ WITH enqueued AS (
             AS ordered
     FROM previous ASOF LEFT JOIN waits ON waits.process_id = previous.process_id
         AND waits.thread_id = previous.thread_id AND waits.start_ns < previous.call_ns
-), streams AS (
-    SELECT process_id, coalesce(context, -1) AS place, stream, last(flag) AS flag,
-        last(priority) AS priority
-    FROM all_stream GROUP BY ALL
 )"""
 # an operation began as soon as other work had ended, though it was ready long before: ``waiting``
 # may have waited, for what is in ``holding`` of the same process and ``group``
@@ -50,15 +51,17 @@ _HELD = f"""holders AS (
         AND holders.end_ns - waiting.ready_ns >= {{us}} * {_MICROSECOND_NS}
 )
 SELECT sum(wait_ns)::BIGINT AS total, count(*), total::DOUBLE / count(*), max(wait_ns),
-    mine.process_id, mine.device, mine.stream, other.stream, mine.name, other.name
+    mine.process_id, mine.device, mine.stream, other.stream, what.name, by.name
 FROM held JOIN work AS mine ON mine.id = held.id JOIN work AS other ON other.id = held.other
+JOIN gpu_op AS what ON what.id = held.id JOIN gpu_op AS by ON by.id = held.other
 WHERE {{condition}}
 GROUP BY 5, 6, 7, 8, 9, 10
 ORDER BY total DESC, arg_min(wait_ns, held.id), 5, 6, 7, 8, 9, 10 LIMIT {{rows}}
 """
 # the null stream orders the blocking streams of its context, and only those; only what was
 # enqueued before can be waited for
-_DEFAULT_STREAM = f"""{_WORK}, sides AS (
+_FLAGS = "bool_or(flag = 'null') AND bool_or(flag = 'default')"
+_DEFAULT_STREAM = f"""{_WORK.replace("{possible}", _FLAGS)}, sides AS (
     SELECT work.*, place || CASE flag WHEN 'null' THEN ' null' ELSE ' blocking' END AS own,
         place || CASE flag WHEN 'null' THEN ' blocking' ELSE ' null' END AS opposite
     FROM work JOIN streams USING (process_id, place, stream) WHERE flag IN ('null', 'default')
@@ -68,7 +71,8 @@ _DEFAULT_STREAM = f"""{_WORK}, sides AS (
     SELECT * EXCLUDE (own, opposite), own AS side FROM sides
 ), {_HELD.replace("{condition}", "other.call_ns < mine.call_ns")}"""
 # a smaller number is a higher priority; the lower one ran already when the higher became ready
-_PRIORITY = f"""{_WORK}, kernels AS (
+_LEVELS = "count(DISTINCT priority) > 1"
+_PRIORITY = f"""{_WORK.replace("{possible}", _LEVELS)}, kernels AS (
     SELECT work.*, priority FROM work JOIN streams USING (process_id, place, stream)
     WHERE kind = 'kernel' AND priority IS NOT NULL
 ), waiting AS (
