@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
@@ -39,8 +40,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         # What is kept of a timeline beside the cached traces.
         "shelves": {"timeline", "trace", ".answers"},
         "explained": {
-            *("activity", "breakdown", "jobs", "kernels", "simulation", "diagnosis", "steps"),
-            "trace",
+            *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
+            *("steps", "trace"),
         },
         "tables": {"sql", "derived", "diagnosis", "trace", ".answers", ".explained"},
         "reports": {"reports", "compare", "trace", ".tables"},
@@ -51,7 +52,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
             *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("diagnosis", "compare", "timeline"),
+            *("memory", "diagnosis", "compare", "timeline"),
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
             ".ncu",
         },
@@ -92,6 +93,8 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
     "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    # Who allocated memory, when and what for.
+    "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
     "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
     "timeline": {
@@ -106,11 +109,11 @@ ARROWS: dict[str, set[str]] = {
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
-        *("trace", "intervals"),
+        *("activity", "trace", "intervals"),
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "ncu", "operators", "simulation", "collectives"),
+        *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
         *("reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
@@ -139,8 +142,9 @@ OWNERS: dict[str, set[str]] = {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history"),
+        "export.tables",
     },
-    "sqlite3": {"importers", "compare.history.sqlite"},
+    "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
@@ -161,7 +165,7 @@ PRINTING = {
 
 PURE = {
     *("activity", "steps", "gaps", "kernels", "breakdown", "collectives", "jobs", "operators"),
-    *("simulation", "derived", "diagnosis", "intervals"),
+    *("memory", "simulation", "derived", "diagnosis", "intervals"),
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
@@ -202,6 +206,12 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file's syntax; hundreds of files take seconds, which those pay who need them."""
+    return list(ast.walk(ast.parse(path.read_bytes(), str(path))))
+
+
 def imports_of(module: str, path: Path) -> Iterator[Import]:
     """Every import, those inside functions and under TYPE_CHECKING too.
 
@@ -209,7 +219,7 @@ def imports_of(module: str, path: Path) -> Iterator[Import]:
     lazily by name.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes(path):
         match node:
             case ast.Import():
                 for alias in node.names:
@@ -229,13 +239,19 @@ def imports_of(module: str, path: Path) -> Iterator[Import]:
                     yield Import(module, node.lineno, text)
 
 
-IMPORTS = [found for module, path in MODULES.items() for found in imports_of(module, path)]
-INTERNAL = [i for i in IMPORTS if i.target.split(".")[0] == "stepscope"]
-EXTERNAL = [
-    i
-    for i in IMPORTS
-    if i.target.split(".")[0] not in {"stepscope", "__future__", *sys.stdlib_module_names}
-]
+@cache
+def imports() -> list[Import]:
+    """Every import of the package."""
+    return [found for module, path in MODULES.items() for found in imports_of(module, path)]
+
+
+def internal() -> list[Import]:
+    return [i for i in imports() if i.target.split(".")[0] == "stepscope"]
+
+
+def external() -> list[Import]:
+    known = {"stepscope", "__future__", *sys.stdlib_module_names}
+    return [i for i in imports() if i.target.split(".")[0] not in known]
 
 
 def within(module: str, place: str) -> bool:
@@ -294,13 +310,13 @@ def test_the_table_names_rooms_and_has_no_circle() -> None:
 
 
 def test_imports_follow_the_arrows() -> None:
-    wrong = [i for i in INTERNAL if not allowed(i)]
+    wrong = [i for i in internal() if not allowed(i)]
     assert not wrong, listed(wrong)
 
 
 def test_a_room_has_no_arrow_that_it_does_not_need() -> None:
     targets: dict[str, set[str]] = {name: set() for name in ARROWS}
-    for i in INTERNAL:
+    for i in internal():
         targets[i.room].add(i.target)
     stale = {
         f"{name} -> {arrow}"
@@ -311,23 +327,23 @@ def test_a_room_has_no_arrow_that_it_does_not_need() -> None:
     assert not stale
 
 
-def circles(imports: list[Import]) -> list[str]:
+def circles(found: list[Import]) -> list[str]:
     """A circle of modules in each room that has one; lazy imports and those of types count."""
     graphs: dict[str, dict[str, set[str]]] = {}
-    for i in imports:
+    for i in found:
         if i.target in MODULES and room(i.target) == i.room and i.target != i.module:
             graphs.setdefault(i.room, {}).setdefault(i.module, set()).add(i.target)
-    found = []
+    answer = []
     for graph in graphs.values():
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
-            found.append(" is imported by ".join(error.args[1]))
-    return found
+            answer.append(" is imported by ".join(error.args[1]))
+    return answer
 
 
 def test_modules_of_a_room_import_each_other_in_no_circle() -> None:
-    assert circles(INTERNAL) == []
+    assert circles(internal()) == []
     ends = ("stepscope.gaps.idle", "stepscope.gaps.gil")
     assert len(circles([Import(ends[0], 1, ends[1]), Import(ends[1], 1, ends[0])])) == 1
 
@@ -342,14 +358,14 @@ def test_the_modules_of_a_facade_follow_arrows_of_their_own(facade: str) -> None
     }
     assert set().union(*graph.values()) <= modules
     TopologicalSorter(graph).prepare()  # raises where there is a circle
-    inside = [i for i in INTERNAL if i.room == facade and i.target != "stepscope"]
+    inside = [i for i in internal() if i.room == facade and i.target != "stepscope"]
     wrong = [i for i in inside if not allowed_to_part(i)]
     assert not wrong, listed(wrong)
 
 
 @pytest.mark.parametrize("facade", PARTS)
 def test_a_facade_has_no_arrow_that_it_does_not_need(facade: str) -> None:
-    inside = [i for i in INTERNAL if i.room == facade]
+    inside = [i for i in internal() if i.room == facade]
     used = {(part(i.module), arrow) for i in inside for arrow in allowed_to_part(i)}
     stated = {(name, arrow) for name, arrows in PARTS[facade].items() for arrow in arrows}
     assert stated == used
@@ -380,7 +396,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", OWNERS)
 def test_an_engine_is_imported_by_its_owners_only(engine: str) -> None:
-    users = {i.module for i in IMPORTS if within(i.target, engine)}
+    users = {i.module for i in imports() if within(i.target, engine)}
     assert misplaced(users, OWNERS[engine]) == set()
 
 
@@ -409,7 +425,7 @@ def effects(module: str, path: Path) -> Iterator[tuple[str, str]]:
     for found in imports_of(module, path):
         if any(within(found.target, name) for name in OUTSIDE):
             yield "files", str(found)
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes(path):
         match node:
             case ast.Call(func=ast.Name(id="print" | "input")):
                 yield "prints", f"{module}:{node.lineno} {ast.unparse(node)}"
@@ -471,7 +487,7 @@ def test_importers_do_not_know_each_other() -> None:
 
     wrong = [
         i
-        for i in INTERNAL
+        for i in internal()
         if (own := source_format(i.module)) and (other := source_format(i.target)) and own != other
     ]
     assert not wrong, listed(wrong)
@@ -481,7 +497,7 @@ def test_importers_do_not_know_each_other() -> None:
     ("rooms", "libraries"), [(STANDARD_LIBRARY_ONLY, set()), (NUMPY_ONLY, {"numpy"})]
 )
 def test_rooms_that_stand_almost_alone(rooms: set[str], libraries: set[str]) -> None:
-    wrong = [i for i in EXTERNAL if i.room in rooms and i.target.split(".")[0] not in libraries]
+    wrong = [i for i in external() if i.room in rooms and i.target.split(".")[0] not in libraries]
     assert not wrong, listed(wrong)
 
 
@@ -510,7 +526,7 @@ def test_third_party_imports_are_declared() -> None:
 
     wrong = [
         i
-        for i in EXTERNAL
+        for i in external()
         if not declared & {canonicalize_name(d) for d in provided_by(i.target.split(".")[0])}
     ]
     assert not wrong, listed(wrong)

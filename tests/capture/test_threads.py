@@ -105,15 +105,22 @@ def test_every_period_is_filled_and_sums_are_exact(
 def test_threads_of_a_recorded_program(program: Program) -> None:
     trace = program.trace(
         """
+        limit = time.monotonic() + 100
         def work():
-            end = time.monotonic() + 0.6
-            while time.monotonic() < end: pass
-        threads = [threading.Thread(target=time.sleep, args=(0.6,)) for _ in range(2)]
+            # until it ran for long enough and was seen to, however busy the machine is
+            before, me = readings(os.getpid()), os.getpid()
+            while time.thread_time() < enough or readings(me) < before + 10:
+                assert time.monotonic() < limit
+                for _ in range(200_000): pass
+        worked = threading.Event()
+        threads = [threading.Thread(target=worked.wait) for _ in range(2)]
         [t.start() for t in threads]
         child = os.fork()
+        enough = time.thread_time() + 0.4
         if child == 0:
             work(); os._exit(0)
-        launch(5); work(); launch(5); os.waitpid(child, 0)
+        while not all(readings(t.native_id) for t in threads): time.sleep(0.01)
+        launch(5); work(); launch(5); os.waitpid(child, 0); worked.set()
         [t.join() for t in threads]
         launch(1)
         """,

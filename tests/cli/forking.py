@@ -15,6 +15,7 @@ import gc
 import io
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -30,8 +31,8 @@ AT_START = ("run",)
 """Commands that start programs: how they themselves were started is part of what is tested."""
 COMMAND = "from stepscope.cli.main import main; main()"
 HEAVY = (
-    "adbc_driver_sqlite.dbapi", "duckdb", "numpy", "pyarrow.compute", "pyarrow.csv",
-    "pyarrow.dataset", "pyarrow.parquet", "rich.console", "rich.table", "rich.text",
+    "adbc_driver_sqlite.dbapi", "duckdb", "numpy.ma", "numpy.random", "pyarrow.compute",
+    "pyarrow.csv", "pyarrow.dataset", "pyarrow.parquet", "rich.console", "rich.table", "rich.text",
 )  # fmt: skip
 
 
@@ -115,20 +116,53 @@ def _text(stream: Any) -> str:
 
 
 def _serve() -> str | None:
-    """Fork for every request; in a child, the program that it is to run; in the end None."""
+    """Fork for every request and tell how each child ends; in a child, its program; at last None.
+
+    No process stands between: to fork one with all this loaded takes as long as many a command.
+    """
     control = socket.socket(fileno=os.dup(0))
+    ended, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, socket.socket] = {}
     while True:
+        ready, _, _ = select.select([control, ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            _tell_ends(running)
+        if control not in ready:
+            continue
         message, streams, _, _ = socket.recv_fds(control, 1, 4)
         if not message:  # the tests have ended
             return None
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if _fork() == 0:
-            control.close()
-            return _watch(*streams)
-        for stream in streams:
+        asking = socket.socket(fileno=streams.pop(0))
+        if child := _fork():
+            running[child] = asking
+            _send(asking, child)
+            for stream in streams:
+                os.close(stream)
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for stream in (ended, wakes):
             os.close(stream)
+        for other in (control, *running.values()):
+            other.close()
+        return _become(asking, *streams)
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    """Tell those who asked how their children ended."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            with running.pop(found[0]) as asking:
+                _send(asking, found[1])
+
+
+def _send(asking: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        asking.sendall(f"{number}\n".encode())
 
 
 def _fork() -> int:
@@ -138,19 +172,10 @@ def _fork() -> int:
         return os.fork()
 
 
-def _watch(connection: int, *streams: int) -> str:
-    """Fork the child, and tell its number and its end; returns the program, in the child."""
-    asking = socket.socket(fileno=connection)
-    with asking.makefile("r") as lines:
+def _become(asking: socket.socket, *streams: int) -> str:
+    """In a child: take on what was asked for; returns the program."""
+    with asking, asking.makefile("r") as lines:
         asked = json.loads(lines.readline())
-    child = _fork()
-    if child:
-        for stream in streams:
-            os.close(stream)
-        asking.sendall(f"{child}\n".encode())
-        asking.sendall(f"{os.waitpid(child, 0)[1]}\n".encode())
-        os._exit(0)
-    asking.close()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -126,7 +126,7 @@ def test_help_on_reports_and_rules() -> None:
     assert "cuda_gpu_kern_sum[:nvtx-name][:base][:mangled]" in every
     one = run("stats", "--help-reports", "um_sum").stdout
     assert "rows: " in one
-    assert "Old names: unifiedmemory" in one
+    assert "Other names: unifiedmemory" in one
     assert "gpu_gaps[:rows=50][:gap=500]" in run("analyze", "--help-rules").stdout
     assert "chunks" in run("analyze", "--help-rules", "gpu_time_util").stdout
 

@@ -22,6 +22,9 @@ import pytest
 import zstandard
 from tests.fuzz.damage import in_bytes
 from tests.support.captures import DATA
+from tests.support.perfetto import timeline
+from tests.support.rocprof import Run, as_database, as_json
+from tests.support.xspace import training
 
 from stepscope.api import Job
 from stepscope.trace.cache import Cache
@@ -82,7 +85,9 @@ def kineto_text() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def originals(kineto_text: bytes) -> dict[str, bytes]:
+def originals(kineto_text: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    rocpd = tmp_path_factory.mktemp("rocpd") / "results.db"
+    as_database(Run(), rocpd, tracks=True)
     nsys, kineto = IMPORTERS / "nsys_data", IMPORTERS / "kineto_data"
     return {
         "ddp.sqlite": lzma.decompress((nsys / "ddp_2steps.sqlite.xz").read_bytes()),
@@ -92,6 +97,10 @@ def originals(kineto_text: bytes) -> dict[str, bytes]:
         "cnn.json.gz": gzip.compress(kineto_text, 1),
         "cnn.json.zst": zstandard.compress(kineto_text, 1),
         "ddp.json.zst": (kineto / "ddp_rank2.json.zst").read_bytes(),
+        "jax.xplane.pb": training(steps=6, host_ns=4_000_000),
+        "rocprof.json": as_json(Run()),
+        "rocprof.db": rocpd.read_bytes(),
+        "loop.pftrace": timeline(),
     }
 
 
@@ -128,7 +137,7 @@ def each(
 @pytest.mark.parametrize(
     "name",
     ["ddp.sqlite", "host.sqlite", "host.arrows", "cnn.json", "cnn.json.gz", "cnn.json.zst",
-     "ddp.json.zst"],
+     "ddp.json.zst", "jax.xplane.pb", "rocprof.json", "rocprof.db", "loop.pftrace"],
 )  # fmt: skip
 def test_damaged_bytes(name: str, originals: dict[str, bytes], tmp_path: Path) -> None:
     def make(path: Path, choose: random.Random) -> None:
@@ -137,13 +146,14 @@ def test_damaged_bytes(name: str, originals: dict[str, bytes], tmp_path: Path) -
     assert any(each(name, tmp_path, CASES, make))
 
 
-@pytest.mark.parametrize("name", ["ddp.sqlite", "host.sqlite"])
+@pytest.mark.parametrize("name", ["ddp.sqlite", "host.sqlite", "rocprof.db"])
 def test_odd_values_in_sqlite(name: str, originals: dict[str, bytes], tmp_path: Path) -> None:
     def make(path: Path, choose: random.Random) -> None:
         path.write_bytes(originals[name])
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA writable_schema=ON")
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        names = [row[0] for row in listed]
         tables = [n for n in names if not n.startswith(("ENUM_", "sqlite_"))]
         for table in choose.sample(tables, min(len(tables), choose.choice([1, 3, 8]))):
             distort(connection, table, choose)

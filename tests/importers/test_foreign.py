@@ -10,26 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.protobuf import field, varint
 
 from stepscope.api import Job
 from stepscope.trace.errors import InputError
 
 Make = Callable[[Path], None]
-
-
-def varint(value: int) -> bytes:
-    found = b""
-    while value > 0x7F:
-        found += bytes((value & 0x7F | 0x80,))
-        value >>= 7
-    return found + bytes((value,))
-
-
-def field(number: int, content: bytes | int) -> bytes:
-    """A field of a protocol buffer."""
-    if isinstance(content, int):
-        return varint(number << 3) + varint(content)
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def plane(number: int, name: bytes, text: bytes = b"") -> bytes:
@@ -70,10 +56,6 @@ def database(*tables: str) -> Make:
     return make
 
 
-XSPACE_GPU = (
-    plane(1, b"/host:CPU", b"jit_step")
-    + plane(2, b"/device:GPU:0 (NVIDIA H200)", b"loop_fusion")
-)  # fmt: skip
 OPERATOR = {"cat": "cpu_op", "name": "aten::mm"}
 PERFETTO = b"".join(
     field(1, field(10, 1) + field(8, 1000 * n) + field(60, field(1, 5) + field(2, b"main")))
@@ -81,12 +63,6 @@ PERFETTO = b"".join(
 )
 
 FILES: dict[str, tuple[Make, str]] = {
-    "jax.xplane.pb": (written(XSPACE_GPU), r"JAX or TensorFlow.*of a GPU.*nsys profile"),
-    "jax.xplane.pb.gz": (zipped(XSPACE_GPU), r"JAX or TensorFlow.*of a GPU.*nsys profile"),
-    "amd.xplane.pb": (
-        written(plane(1, b"/device:GPU:0", b"Cijk_Ailk_Bljk_SB_MT64x64x16_gfx942")),
-        r"JAX or TensorFlow.*AMD GPU.*rocprofv3",
-    ),
     "tpu.xplane.pb": (
         written(plane(1, b"/device:TPU:0", b"fusion")), r"JAX or TensorFlow.*TPU.*GPUs only",
     ),
@@ -96,7 +72,7 @@ FILES: dict[str, tuple[Make, str]] = {
     ),
     "tf.trace.json.gz": (
         zipped(chrome(*named("/host:CPU", "/device:GPU:0"), {"name": "fusion"})),
-        r"TensorFlow's own profiler.*nsys profile",
+        r"TensorFlow's own profiler.*give the \.xplane\.pb",
     ),
     "tpu.trace.json.gz": (
         zipped(chrome(*named("/host:CPU", "/device:TPU:0"), {"name": "fusion"})),
@@ -134,7 +110,9 @@ FILES: dict[str, tuple[Make, str]] = {
              {"name": "MatMul", "ph": "X", "pid": 3, "tid": 0, "ts": "1.0", "dur": 2.0}]).encode()),
         r"Ascend.*MindStudio",
     ),
-    "rocprof.json": (written(b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}'), r"rocprofv3.*ROCm"),
+    "kernel_trace.csv": (
+        written(b'"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n'), r"rocprofv3 \(CSV\)",
+    ),
     "rocprof_old.json": (
         written(chrome(*named("CPU HIP API", "GPU0"), {"name": "gemm"})), r"AMD's rocprof",
     ),
@@ -146,17 +124,12 @@ FILES: dict[str, tuple[Make, str]] = {
         written(b'{"version": "0.0.4"}{"id": "1", "name": "mm", "type": "COMP_NODE"}'), r"Chakra",
     ),
     "chakra.et": (written(b"\x07" + field(1, b"0.0.4") + varint(20) + b"\x08\x01"), r"Chakra"),
-    "snapshot.pickle": (
-        written(pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]})),
-        r"memory snapshot.*memory_viz",
-    ),
     "other.pkl": (written(pickle.dumps({"a": 1})), r"pickle of Python, which is never loaded"),
-    "trace.pftrace": (written(PERFETTO), r"Perfetto"),
-    "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto"),
+    "trace.pftrace": (written(PERFETTO), r"Perfetto without a track"),
+    "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto without a track"),
     "kernels.rep": (written(b"NVR\0" + bytes(60)), r"Nsight Compute report.*stepscope ncu"),
     "trace.sqlite.xz": (written(b"\xfd7zXZ\0" + bytes(20)), r"packed with xz.*unpack"),
-    "rocpd.db": (database("rocpd_kernel_dispatch_00ab"), r"rocpd database of an AMD GPU"),
-    "rpd.rpd": (database("rocpd_api", "rocpd_op"), r"rocpd database of an AMD GPU"),
+    "rpd.rpd": (database("rocpd_api", "rocpd_op"), r"AMD's rpd.*rocprofv3 --sys-trace"),
     "old.nvvp": (database("CUPTI_ACTIVITY_KIND_KERNEL", "StringTable"), r"nvprof"),
     "memory.json": (written(b"[[1700, 1701], [[0, 1, 2], [0, 3, 4]]]"), r"export_memory_timeline"),
     "memory.raw.json.gz": (zipped(b"[[-1, 0, 4096, 1], [17, 1, 64, 0]]"), r"memory_timeline"),
@@ -192,10 +165,11 @@ def test_a_foreign_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:
-    inner = tmp_path / "plugins" / "profile" / "2026"
+    inner = tmp_path / "dumps" / "inner"
     inner.mkdir(parents=True)
-    (inner / "host.xplane.pb").write_bytes(XSPACE_GPU)
-    with pytest.raises(InputError, match=r"no capture.*host\.xplane\.pb is a profile of JAX"):
+    make, _ = FILES["snapshot.pickle"]
+    make(inner / "snapshot.pickle")
+    with pytest.raises(InputError, match=r"no capture.*snapshot\.pickle is a memory snapshot"):
         Job([tmp_path])
 
 
@@ -225,12 +199,8 @@ def test_python_functions_of_viztracer_beside_kernels_do_not_hide_these(tmp_path
 
 
 SHARED_FILES = {
-    "public/formats/jax_conv.mi300.xplane.pb": r"XSpace.*AMD GPU.*rocprofv3",
     "public/formats/pytorch_et_resnet.json.gz": r"ExecutionTraceObserver",
-    "public/formats/rocprof_908.json.gz": r"rocprofv3",
-    "public/formats/torch_memory_snapshot.pickle": r"memory snapshot",
     "public/formats/xprof_tpu_inference.xplane.pb": r"XSpace.*TPU, damaged",
-    "h200-2/jax_healthy.xplane.pb.gz": r"XSpace.*of a GPU.*stepscope run",
     "h200/ncu/kernels.ncu-rep.xz": r"packed with xz",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.reports.differences import DIFFERENCES
 from stepscope.reports.registry import DEFAULT, DEFAULT_RULES, reports, rules
-from stepscope.reports.report import Report
+from stepscope.reports.report import Argument, Report
 from tools.docs.markdown import code, prose, table
 
 _UNITS = {"dur": "time", "ts": "time", "mem": "bytes", "thru": "bytes a second", "ratio": "%"}
@@ -39,6 +39,12 @@ def rules_page() -> list[str]:
     ]
 
 
+def _value(argument: Argument) -> str:
+    if argument.text:
+        return "=TEXT"
+    return "" if argument.default is None else f"={argument.default}"
+
+
 def _entries(known: Mapping[str, Report], default: tuple[str, ...]) -> list[str]:
     parts = [
         table(
@@ -53,13 +59,10 @@ def _entries(known: Mapping[str, Report], default: tuple[str, ...]) -> list[str]
         parts += [f"## {name}", f"**{report.title}.** {prose(report.doc)}"]
         if report.advice:
             parts.append(prose(report.advice))
-        lines = [
-            f"- `{a.name}{'' if a.default is None else f'={a.default}'}`: {prose(a.doc)}"
-            for a in report.arguments
-        ]
+        lines = [f"- `{a.name}{_value(a)}`: {prose(a.doc)}" for a in report.arguments]
         lines += [f"- Needs {need.what}: `{need.flag}`" for need in report.needs]
         if report.aliases:
-            lines.append(f"- Old names: {', '.join(map(code, report.aliases))}")
+            lines.append(f"- Other names: {', '.join(map(code, report.aliases))}")
         parts.append("\n".join(lines))
         rows = [(c.label.strip(), _UNITS.get(c.unit, ""), prose(c.doc)) for c in report.columns]
         parts.append(table(("column", "unit", "meaning"), rows))

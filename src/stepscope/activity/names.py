@@ -201,7 +201,9 @@ NEVER_A_STEP = re.compile(
 regularly they repeat: layers repeat inside one step."""
 
 
-_XLA_MODULE = re.compile(r"^(?:TSL:)?XlaModule:#.*?hlo_module=([\w.\-]+)")
+_XLA_MODULE = re.compile(
+    r"^(?:TSL:)?XlaModule:#.*?hlo_module=(?P<nvtx>[\w.\-]+)|^(?P<trace>[\w.\-]+):XLA GPU module$"
+)
 _XLA_STEP = re.compile(r"step|train|update(?!_slice)", re.IGNORECASE)
 
 
@@ -210,11 +212,13 @@ def is_step_range(text: str) -> bool:
     """Whether a range name says that it holds a whole iteration of the program's loop.
 
     XLA names the range of a compiled program after the function that it was compiled from
-    (``XlaModule:#hlo_module=jit_train_step,program_id=7#``).
+    (``XlaModule:#hlo_module=jit_train_step,program_id=7#`` in NVTX, ``jit_train_step:XLA GPU
+    module`` in its own profiles).
     """
     module = _XLA_MODULE.match(text)
     if module:
-        return bool(_XLA_STEP.search(module[1])) and not EPOCH_RANGE.search(module[1])
+        name = module["nvtx"] or module["trace"]
+        return bool(_XLA_STEP.search(name)) and not EPOCH_RANGE.search(name)
     if ENGINE_STEP.search(text):
         return True
     if NEVER_A_STEP.search(text):

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
+    from stepscope.memory.fit import Change as MemoryChange
     from stepscope.simulation import Change, Simulation
     from stepscope.steps.model import StepChoice
+    from stepscope.trace.frame import IntArray
 
 _TRACING: Final = (
     "capture with CUDA tracing on (nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the "
@@ -110,6 +112,24 @@ class Explained:
         if self._ceilings is not None:
             self._check_ceilings([device.explanation for device in found], self._ceilings)
         return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.gpu.device)))
+
+    def host_steps(self, rank_trace: RankTrace) -> dict[int, IntArray]:
+        """Begins of the steps of a trace's devices on the host and the end of the last, ns.
+
+        Nothing for a trace without GPU work, or whose steps nothing marks.
+        """
+        import numpy as np
+
+        from stepscope.breakdown.explain import explain
+
+        if not rank_trace.trace.rows("gpu_op"):
+            return {}
+        found = explain(rank_trace.trace.frame, rank_trace.trace.meta, self._ceilings, self._choice)
+        return {
+            e.gpu.device: np.append(e.steps.begin_ns, e.steps.end_ns)
+            for e in found
+            if e.steps.marked
+        }
 
     def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
         """Say so where ceilings are of another product than the devices."""
@@ -224,6 +244,13 @@ def changes_of(
     return found
 
 
+def memory_change(batch: float, checkpoint: bool, zero: int, ranks: int) -> MemoryChange:
+    """A change whose need of memory can be predicted."""
+    from stepscope.memory.fit import Change
+
+    return Change(batch, checkpoint, zero, ranks if zero else 1)
+
+
 def why_without_gpu(path: str, read: Reader, source: str) -> str:
     """One sentence: the trace, why it holds no GPU work as far as that shows, and what to do.
 
@@ -234,6 +261,11 @@ def why_without_gpu(path: str, read: Reader, source: str) -> str:
     """
     from stepscope.breakdown.without_gpu import without_gpu
 
+    if source == "torch_memory":
+        return (
+            f"{path} is a memory snapshot, which tells of memory and not of time; "
+            f"stepscope memory explains it, and for time {_TRACING}"
+        )
     known = without_gpu(read)
     if known.launches:
         return (

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from stepscope.kernels.ceilings import Ceilings
 
 _RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
-_CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"}
+_CAPTURE_SUFFIXES = {
+    *(".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"),
+    *(".pb", ".pftrace", ".db"),
+}
+_XPROF_FOLDER = Path("plugins", "profile")
+"""Below a log folder, where profiles of JAX and TensorFlow lie: a folder a time, a file a host."""
 
 
 def captures_of(paths: Sequence[str | Path], left_out: list[str]) -> list[Path]:
@@ -73,7 +78,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
         if is_trace_folder(path) or detect(path) is not None:
             return [path]
         # A run of ours whose traces were not made yet, or elsewhere, is read from its raw files.
-        for folder in (path, path / _RAW_FOLDER):
+        for folder in (path, path / _RAW_FOLDER, *_of_xprof(path)):
             if found or not folder.is_dir():
                 continue
             for child in sorted(folder.iterdir()):
@@ -91,6 +96,23 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
     # nsys leaves an export beside its report: these are one capture
     exports = {child.with_suffix("") for child in found if child.suffix == ".sqlite"}
     return [c for c in found if c.suffix != ".nsys-rep" or c.with_suffix("") not in exports]
+
+
+def _of_xprof(folder: Path) -> list[Path]:
+    """The one folder of profiles below a log folder of JAX or TensorFlow.
+
+    Raises:
+        InputError: there are several.
+    """
+    profiles = folder / _XPROF_FOLDER
+    if not profiles.is_dir():
+        return []
+    times = [child for child in sorted(profiles.iterdir()) if child.is_dir()]
+    if len(times) > 1:
+        raise InputError(
+            f"{folder} holds profiles of {len(times)} times; name one of them, as {times[-1]}"
+        )
+    return times
 
 
 def _instead(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -16,6 +16,7 @@ from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
+from stepscope.trace.meta import Meta
 from stepscope.trace.one_job import refuse_ranks_as_runs
 from stepscope.trace.problems import Problem
 from stepscope.trace.text import html_table
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.diagnosis.result import Diagnosis, Finding
     from stepscope.diagnosis.verify import Verification
+    from stepscope.memory.fit import Change as MemoryChange
+    from stepscope.memory.report import Explained as Allocations
+    from stepscope.memory.result import Memory
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.timeline import Timeline
 
 _SHORTEST_S = 1e-3
@@ -299,6 +304,70 @@ class Job:
 
         return self._answers.find("communication", Communication, made)
 
+    def memory(
+        self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
+    ) -> Memory:
+        """What was allocated over time, at its peak, and by whom.
+
+        Args:
+            at: peak, end or oom: the moment whose holders are listed.
+            change: of :mod:`stepscope.memory.fit`: predict the peak after it.
+            limit_bytes: what the changed run must fit in.
+
+        Raises:
+            InputError: no capture holds allocations.
+            UsageError: the change is impossible, or cannot be predicted from these captures.
+        """
+        from stepscope.memory.report import report
+        from stepscope.memory.result import Memory
+
+        def made() -> Memory:
+            from stepscope.memory.fit import predict
+
+            known = self.allocations
+            changed = [predict(d, change, limit_bytes) for d in known] if change else []
+            devices = [report(d, at) for d in known]
+            return Memory(paths=self.paths, devices=devices, prediction=changed)
+
+        return self._answers.find(f"memory {at} {change} {limit_bytes}", Memory, made)
+
+    @cached_property
+    def allocations(self) -> list[Allocations]:
+        """Blocks of every device with what they are for, by rank.
+
+        Raises:
+            InputError: no capture holds allocations.
+        """
+        from stepscope.memory.report import explained
+
+        found = []
+        for rank_trace in self.ranks:
+            steps = self.explained.host_steps(rank_trace)
+            found += explained(rank_trace.trace.frame, rank_trace.rank, steps)
+        if not found:
+            raise InputError(without_memory(self.paths[0], self.traces[0].meta))
+        return found
+
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
+
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
 
@@ -350,6 +419,50 @@ class Job:
             return critical_path(self.simulation, readers, self.paths, step)
 
         return self._answers.find(f"critical path {step}", CriticalPath, made)
+
+    def exported(
+        self, kind: str, *, counters: bool = False, critical_path: bool = False
+    ) -> Iterator[bytes]:
+        """The timeline as a file of another viewer, in parts.
+
+        Args:
+            kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            critical_path: whether to draw what decided how long the steps took.
+
+        Raises:
+            InputError: the critical path is asked for, and a trace holds no GPU work.
+        """
+        drawn: list[Drawn] = []
+        if critical_path:
+            drawn = list(self._drawn_path())
+        return self.views.exported(kind, counters=counters, drawn=drawn)
+
+    def _drawn_path(self) -> Iterator[Drawn]:
+        """The critical path, one piece a device."""
+        import numpy as np
+
+        from stepscope.simulation.overlay import stretches
+        from stepscope.timeline.added import Drawn
+
+        timeline = self.timeline
+        offset = {
+            rank_trace.rank: offset
+            for rank_trace, offset in zip(timeline.rank_traces, timeline.offsets_ns, strict=True)
+        }
+        devices = self.simulation.devices
+        found = stretches(self.simulation, [offset[rank] for rank, _ in devices])
+        for number, (rank, e) in enumerate(devices):
+            mine = [one for one in found if one.device == number]
+            if mine:
+                yield Drawn(
+                    rank,
+                    e.gpu.process_id,
+                    e.gpu.device,
+                    np.array([one.start_ns for one in mine], np.int64),
+                    np.array([one.end_ns for one in mine], np.int64),
+                    [one.text for one in mine],
+                )
 
     @property
     def findings(self) -> list[Finding]:
@@ -477,6 +590,17 @@ class Job:
                 "--kernel REGEX"
             )
         return found
+
+
+def without_memory(path: str, meta: Meta) -> str:
+    """Why a capture tells nothing of memory, and what would."""
+    flags = {
+        "kineto": "torch.profiler.profile(profile_memory=True), or stepscope run --backend torch "
+        "--memory",
+        "nsys": "nsys profile --cuda-memory-usage=true",
+    }
+    flag = flags.get(meta.source, "stepscope run --record memory")
+    return f"{path} holds no allocations of memory; capture with {flag}"
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stepscope.compare.profile import Profile
     from stepscope.compare.result import Comparison
     from stepscope.compare.step_rows import Matched
+    from stepscope.compare.trees import Merged
     from stepscope.compare.trend import Trend
 
 Paths = str | Path | Sequence[str | Path]
@@ -52,6 +53,31 @@ def compare_runs(
         raise UsageError("a comparison needs two runs; name captures of both")
     found = profiles([*earlier, *later], **opening)
     return compare(found[: len(earlier)], found[len(earlier) :], run_noise=run_noise)
+
+
+def compare_trees(
+    before: Paths, after: Paths, *, names: bool = False, **opening: Unpack[OpenOptions]
+) -> list[Merged]:
+    """The operators and annotations of two runs as one call tree, or by name.
+
+    Of several ranks the first one counts.
+
+    Args:
+        before: the earlier run, one path or the paths of its ranks.
+        after: the later run.
+        names: whether to add up by name, wherever an operator is called.
+        opening: how captures are opened.
+
+    Raises:
+        InputError: a path cannot be read as a capture, or holds no GPU work.
+    """
+    from stepscope.compare.trees import by_name, call_tree, merge
+
+    jobs = [Job(listed(paths), **opening) for paths in (before, after)]
+    refuse_ranks_as_runs([job.traces for job in jobs])
+    devices = [job.explained.devices[0] for job in jobs]
+    trees = [call_tree(device.explanation, device.read) for device in devices]
+    return by_name(*trees) if names else merge(*trees)
 
 
 def trend_of_runs(

@@ -18,9 +18,12 @@ from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepscope.api.explained import Explained
     from stepscope.api.shelves import Shelves
     from stepscope.breakdown.explain import Explanation
+    from stepscope.timeline.added import Drawn
     from stepscope.timeline.ask import Asker
     from stepscope.timeline.panels import Panels
     from stepscope.timeline.stepview.steps import AlignedSteps, StepView
@@ -253,11 +256,15 @@ class Views:
 
         return instances(self.asker, self._explained.view, cause, ranks)
 
-    def exported(self, kind: str) -> Iterator[bytes]:
+    def exported(
+        self, kind: str, *, counters: bool = False, drawn: Sequence[Drawn] = ()
+    ) -> Iterator[bytes]:
         """The timeline as a file of another viewer, in parts.
 
         Args:
             kind: ``perfetto``, ``chrome`` or ``speedscope``.
+            counters: whether to add the length of each stream's queue and the bandwidth of copies.
+            drawn: the critical path, to be drawn as tracks of its devices.
         """
         from stepscope.export import chrome, perfetto, speedscope
 
@@ -266,7 +273,50 @@ class Views:
             "perfetto": perfetto.write,
             "speedscope": speedscope.write,
         }
-        return writers[kind](self.timeline)
+        timeline = self.timeline
+        if counters or drawn:
+            from stepscope.timeline.added import counter_tracks, drawn_track, with_tracks
+
+            added = list(counter_tracks(timeline)) if counters else []
+            added += [drawn_track(timeline, "Critical path", one) for one in drawn]
+            timeline = with_tracks(timeline, added)
+        return writers[kind](timeline)
+
+    def write_database(self, path: Path) -> None:
+        """Write a SQLite file in the schema of Nsight Systems.
+
+        Args:
+            path: the file, which does not exist.
+
+        Raises:
+            UsageError: the job has several captures, or ids that do not fit the schema.
+            OSError: the file cannot be written.
+        """
+        from stepscope.export import nsys
+
+        if len(self._ranks) > 1:
+            raise UsageError(
+                f"a file of Nsight Systems' schema holds one capture, and these are "
+                f"{len(self._ranks)} ranks; export each by itself, or as parquet"
+            )
+        nsys.write(self._ranks[0].trace, path)
+
+    def write_tables(self, folder: Path, kind: str) -> list[str]:
+        """Write every table of all ranks as a file.
+
+        Args:
+            folder: an existing empty folder.
+            kind: ``parquet`` or ``arrow``.
+
+        Returns:
+            The tables that were written.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        from stepscope.export import tables
+
+        return tables.write(self._ranks, folder, kind)
 
     def refuse_too_large(self, window: str, step: int | None) -> None:
         """Refuse what :meth:`extract` would refuse, as far as that is known without much work.

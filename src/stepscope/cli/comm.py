@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 @options.formats(*options.TABLE_FORMATS)
 @click.option(
     "--by",
-    type=click.Choice(("operation", "rank")),
+    type=click.Choice(("operation", "rank", "instance", "split")),
     default="operation",
     show_default=True,
-    help="What a row of --format csv is; the other formats show both.",
+    help="What a row is: a kind of operation in a group; a rank (the formats other than csv show "
+    "both); one collective on one rank; what all-to-alls carry from one rank to another.",
 )
 @options.opening
 def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions) -> None:
@@ -32,11 +33,19 @@ def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions)
 
     Bandwidths count the transfer only, as nccl-tests defines them. They need message sizes, which
     torch.profiler records and Nsight Systems does not.
+
+    --by split shows who sends how much to whom in all-to-alls, which tells a rank that gets more
+    than the others.
     """
     from stepscope.api import Job
     from stepscope.render import comm
 
     job = Job(paths, **opening)
+    if by in ("instance", "split"):
+        table = job.collective_instances() if by == "instance" else job.all_to_all_splits()
+        options.write(comm.rows_as(table, by, format_))
+        options.warn_of_problems(job)
+        return
     found = job.communication
     if format_ == "csv":
         options.write(comm.as_csv(found, by))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.compare.trend import Trend
 
-_FORMATS = ("terminal", "markdown", "json", "html")
+_FORMATS = ("terminal", "markdown", "json", "html", "csv")
 
 
 @click.command()
@@ -40,6 +40,11 @@ _FORMATS = ("terminal", "markdown", "json", "html")
     help="How far two single runs of the same code may lie apart (in 95 of 100 pairs); by "
     "default 0.05 where the device sets the pace, more where it waits.",
 )
+@click.option(
+    "--by",
+    type=click.Choice(("tree", "name")),
+    help="Compare operators and annotations instead: as one call tree, or by name.",
+)
 @options.formats(*_FORMATS)
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")
 @options.opening
@@ -50,6 +55,7 @@ def command(
     repeat_before: tuple[str, ...],
     repeat_after: tuple[str, ...],
     run_noise: float | None,
+    by: str | None,
     format_: str,
     output: str | None,
     opening: OpenOptions,
@@ -62,6 +68,9 @@ def command(
 
     Two Nsight Compute reports are compared kernel by kernel, metric by metric: limiter, time,
     bytes, hit rates, stalls.
+
+    --by tree merges the call trees of operators and annotations: where they part, and what either
+    side takes there on the host and on the GPU. --by name adds them up by name.
     """
     from stepscope.api.ncu import is_kernel_report
     from stepscope.api.runs import compare_runs, trend_of_runs
@@ -85,6 +94,13 @@ def command(
         named = [list(before), list(after)]
     if run_noise is not None and not 0 <= run_noise <= 1:  # nan passes every range of click's
         raise UsageError("--run-noise is a share between 0 and 1, as in 0.05 for 5 %")
+    if by is not None:
+        _operators(named, by, format_, output, opening)
+        return
+    if format_ == "csv":
+        raise UsageError(
+            "--format csv is for --by tree and --by name; --format json has all figures"
+        )
     if len(named) < 2:
         raise UsageError("a comparison needs two runs: stepscope compare BEFORE AFTER")
     if len(named) > 2:
@@ -102,6 +118,22 @@ def command(
         )
         text = _comparison(result, format_, output)
     options.write_to(text, output)
+
+
+def _operators(
+    named: list[list[str]], by: str, format_: str, output: str | None, opening: OpenOptions
+) -> None:
+    """Compare the operators of two runs."""
+    from stepscope.api.runs import compare_trees
+    from stepscope.render import compare_tree
+    from stepscope.trace.errors import UsageError
+
+    if len(named) != 2:
+        raise UsageError(f"--by {by} compares two runs: stepscope compare BEFORE AFTER --by {by}")
+    if format_ == "html":
+        raise UsageError(f"--by {by} has no --format html; there are terminal, markdown, csv, json")
+    rows = compare_trees(named[0], named[1], names=by == "name", **opening)
+    options.write_to(compare_tree.written(rows, by, format_, _width(output)), output)
 
 
 def _reports(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,20 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.api import OpenOptions
+    from collections.abc import Iterator
+
+    from stepscope.api import Job, OpenOptions
+
+_BY_SUFFIX = {
+    ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto",
+    ".speedscope.json": "speedscope",
+    ".json": "chrome",
+    ".sqlite": "sqlite",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+_FOLDERS = ("parquet", "arrow")
 
 
 @click.command()
@@ -21,40 +35,70 @@ if TYPE_CHECKING:
     "--type",
     "-t",
     "kind",
-    type=click.Choice(["perfetto", "chrome", "speedscope"]),
-    required=True,
-    help="Format of the file.",
+    type=click.Choice(["perfetto", "chrome", "speedscope", "sqlite", *_FOLDERS]),
+    help="Format; by default the output's suffix says which: .pftrace, .json, .speedscope.json, "
+    ".sqlite, .parquet, .arrow.",
 )
 @click.option(
-    "--output", "-o", type=click.Path(), required=True, help="File to write; .gz packs it."
+    "--output",
+    "-o",
+    type=click.Path(),
+    required=True,
+    help="File to write, for parquet and arrow a folder; .gz packs a timeline.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--counters", is_flag=True, help="Add the queue length of each stream and copy bandwidths."
+)
+@click.option("--critical-path", is_flag=True, help="Draw what decided how long the steps took.")
+@click.option("--force", is_flag=True, help="Overwrite the file or folder.")
 @options.formats("text", "json")
 @options.opening
 def command(
-    paths: tuple[str, ...], kind: str, output: str, force: bool, format_: str, opening: OpenOptions
+    paths: tuple[str, ...],
+    kind: str | None,
+    output: str,
+    counters: bool,
+    critical_path: bool,
+    force: bool,
+    format_: str,
+    opening: OpenOptions,
 ) -> None:
-    """Write the timeline for another viewer.
+    """Write the capture in the format of another tool.
 
-    Tracks, launch arrows and counters are those of `stepscope ui`, with steps and with idle time
-    by cause. `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope. Nothing is
+    `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope: tracks, launch arrows and
+    counters are those of `stepscope ui`, with steps and with idle time by cause; --counters adds
+    how many operations wait in each stream's queue, and the bandwidth of copies; --critical-path
+    draws the chain of work and waits that decided how long the steps took. `sqlite` has the schema
+    of Nsight Systems' exports, so `nsys stats` and other tools for these read it. `parquet` and
+    `arrow` are a folder with a file for each table that `stepscope query` knows. Nothing is
     printed, but with --format json one line that says what was written.
     """
-    import gzip
-
     from stepscope.api import Job
 
     path = Path(output)
-    if path.is_dir():
+    kind = kind or _kind_of(path)
+    if path.is_dir() and kind not in _FOLDERS:
         raise UsageError(f"{output} is a folder; name a file")
+    if path.is_file() and kind in _FOLDERS:
+        raise UsageError(f"{output} is a file; {kind} is written as a folder")
     if path.exists() and not force:
         raise UsageError(f"{output} exists; --force overwrites it")
+    if kind in (*_FOLDERS, "sqlite") and path.suffix == ".gz":
+        raise UsageError(f"{kind} is not packed; leave .gz out of {output}")
+    if path.is_dir():
+        _refuse_other_files(path, kind)
     options.refuse_inputs(output)
-    parts = Job(paths, **opening).views.exported(kind)
+    if kind in (*_FOLDERS, "sqlite", "speedscope") and (counters or critical_path):
+        raise UsageError(
+            f"--counters and --critical-path draw into perfetto and chrome, not {kind}"
+        )
+    job = Job(paths, **opening)
+    if kind not in (*_FOLDERS, "sqlite"):
+        parts = job.exported(kind, counters=counters, critical_path=critical_path)
+    else:
+        parts = iter(())
     try:
-        with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
-            for part in parts:
-                file.write(part)
+        _write(job, kind, path, parts)
     except OSError as error:
         raise StorageError(
             f"cannot write {output}: {error.strerror}; choose another file"
@@ -62,3 +106,50 @@ def command(
     if format_ == "json":
         written = {"schema": "stepscope.export/1", "type": kind, "file": output}
         options.write(json.dumps(written) + "\n")
+
+
+def _kind_of(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    for suffix, kind in _BY_SUFFIX.items():
+        if name.endswith(suffix):
+            return kind
+    raise UsageError(
+        f"the suffix of {path} says no format; end it in {', '.join(_BY_SUFFIX)}, or give --type"
+    )
+
+
+def _write(job: Job, kind: str, path: Path, parts: Iterator[bytes]) -> None:
+    """Write the file or folder; it appears under its name only when it is whole."""
+    import gzip
+
+    if kind not in (*_FOLDERS, "sqlite"):
+        with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    _remove(partial)
+    try:
+        if kind == "sqlite":
+            job.views.write_database(partial)
+        else:
+            partial.mkdir(parents=True)
+            job.views.write_tables(partial, kind)
+        _remove(path)
+        partial.replace(path)
+    finally:
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _refuse_other_files(folder: Path, kind: str) -> None:
+    """Only a folder that an earlier export wrote is overwritten."""
+    others = sorted(child.name for child in folder.iterdir() if child.suffix != f".{kind}")
+    if others:
+        raise UsageError(f"{folder} holds {others[0]}, which no export wrote; name another folder")

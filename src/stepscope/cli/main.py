@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
     "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
+    "memory": "Show GPU memory: over time by category, who held it at the peak, growth, a refusal.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",

@@ -231,6 +231,22 @@ def as_json(result: object) -> str:
     return msgspec.json.format(msgspec.json.encode(result)).decode() + "\n"
 
 
+_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def size_of(text: str) -> int:
+    """Bytes of a size that the user wrote: ``500M``, ``2G``, or bytes.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    try:
+        return round(float(number or 0) * (_SIZES[unit] if unit else 1))
+    except (ValueError, KeyError, OverflowError) as error:
+        raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
+
+
 def refuse_inputs(output: str) -> None:
     """Refuse to write over a file that this call reads: inputs are never changed.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,11 +16,15 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from stepscope.api import OpenOptions
     from stepscope.render.report_format import Format
     from stepscope.render.several import Origin
     from stepscope.reports.report import Outcome, Report, Request
 
+Book = dict[int, "list[pa.Table]"]
+"""Tables that go into one workbook, by number of the target."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -89,7 +95,7 @@ def filters(function: F) -> F:
                 "outputs_",
                 multiple=True,
                 help="'-' the console, '.' files beside the capture, '@COMMAND' a command's "
-                "input, else the beginning of file names.",
+                "input, FILE.xlsx for all reports, a sheet each, else the beginning of file names.",
             ),
             click.option(
                 "--filter-time", "window", default="", help="[START]/[END], as in 1s200ms/1.5s."
@@ -251,9 +257,10 @@ def write_answers(
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
-    from stepscope.render.report_text import about, pieces
+    from stepscope.render.report_text import pieces
     from stepscope.render.text import clean
 
+    books: dict[str, Book] = {}
     # all of them first: a capture or a report that fails must not leave a part printed
     for number, (path, outcome) in enumerate(list(answers)):
         target = wanted[number % len(wanted)]
@@ -261,18 +268,16 @@ def write_answers(
         name = path.name if origin is None else clean(origin.title)
         if origin is not None and number % len(wanted) == 0 and any(map(_is_read, wanted)):
             options.write(origin.heading())
+        if not quiet:
+            _warn(outcome, target, name, several=origin is not None)
         if outcome.table is None:
-            if not quiet:
-                of = "" if origin is None else f" of {name}"
-                report = outcome.request.report.name
-                click.echo(f"SKIPPED {report}{of}: {outcome.missing}", err=True)
             continue
-        if not outcome.table.num_rows and not quiet and target.output != "-":
-            stated = about(outcome.table, "none_found") or "no row results"
-            click.echo(f"{name}: {outcome.request.report.name}: {stated}", err=True)
         table = outcome.table
         if origin is not None and not _is_read(target):
             table = origin.marked(table)
+        if _is_workbook(target.output):
+            books.setdefault(target.output, {}).setdefault(number % len(wanted), []).append(table)
+            continue
         text = pieces(table, target.format_)
         if target.output == "-":
             for piece in text:
@@ -285,6 +290,48 @@ def write_answers(
             _save(file, text, force=force)
             if not quiet:
                 click.echo(f"{name}: {outcome.request.report.name} -> {file}", err=True)
+    _save_workbooks(books, wanted, quiet=quiet, force=force)
+
+
+def _warn(outcome: Outcome, target: Target, name: str, *, several: bool) -> None:
+    """Say why a report has nothing to show."""
+    from stepscope.render.report_text import about
+
+    report = outcome.request.report.name
+    if outcome.table is None:
+        of = f" of {name}" if several else ""
+        click.echo(f"SKIPPED {report}{of}: {outcome.missing}", err=True)
+    elif not outcome.table.num_rows and target.output != "-":
+        stated = about(outcome.table, "none_found") or "no row results"
+        click.echo(f"{name}: {report}: {stated}", err=True)
+
+
+def _is_workbook(output: str) -> bool:
+    """Whether an output is one file for all its reports."""
+    return output.lower().endswith(".xlsx") and not output.startswith("@")
+
+
+def _save_workbooks(
+    books: Mapping[str, Book], wanted: Sequence[Target], *, quiet: bool, force: bool
+) -> None:
+    """Write reports as sheets; what one says of several captures is one sheet."""
+    import pyarrow as pa
+
+    from stepscope.render.report_format import cells
+    from stepscope.render.workbook import Sheet, write_workbook
+
+    for output, book in books.items():
+        sheets = []
+        for number, tables in book.items():
+            target = wanted[number]
+            whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+            name = "_".join([target.request.report.name, *target.request.written])
+            sheets.append(Sheet(name, cells(whole, target.format_)))
+        with _opened(Path(output), force=force) as stream:
+            write_workbook(stream, sheets)
+        if not quiet:
+            names = ", ".join(wanted[number].request.report.name for number in book)
+            click.echo(f"{names} -> {output}", err=True)
 
 
 def _is_read(target: Target) -> bool:
@@ -301,14 +348,21 @@ def _file(target: Target, path: Path, origin: Origin | None) -> Path:
         base = str(path.with_name(stem(path) if origin is None else origin.stem))
     elif origin is not None:
         base = f"{base}_{origin.part}"
-    report = "_".join([target.request.report.name, *target.request.written])
+    written = (re.sub(r"[^\w.=@#+-]+", "_", part) for part in target.request.written)
+    report = "_".join([target.request.report.name, *written])
     return Path(f"{base}_{report}.{target.format_.extension}")
 
 
 def _save(file: Path, text: Iterator[bytes | memoryview], *, force: bool) -> None:
+    with _opened(file, force=force) as stream:
+        stream.writelines(text)
+
+
+@contextmanager
+def _opened(file: Path, *, force: bool) -> Iterator[IO[bytes]]:
     try:
         with file.open("wb" if force else "xb") as stream:
-            stream.writelines(text)
+            yield stream
     except FileExistsError:
         raise StorageError(
             f"{file} exists; name another output, or add --force-overwrite true"

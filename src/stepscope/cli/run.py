@@ -12,15 +12,9 @@ from stepscope.cli import options
 if TYPE_CHECKING:
     from stepscope.api.recording import Captured, PlannedCommand
 
-_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
-
 
 def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
-    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
-    try:
-        return round(float(number or 0) * (_SIZES[unit] if unit else 1))
-    except (ValueError, KeyError, OverflowError) as error:
-        raise click.BadParameter(f"{text!r} is no size; write bytes, or 500M, or 2G") from error
+    return options.size_of(text)
 
 
 def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ def _calls(
     group, sequence = unknown.copy(), unknown.copy()
     size_bytes, size = unknown.copy(), unknown.copy()
     wording = p.read("collective", *_SAID)
-    row = _row_said(wording, p.gpu, op)
+    row = described_by(wording, p.gpu, op)
     known = row >= 0
     if known.any():
         rows, inverse = _distinct_rows(wording, row[known])
@@ -313,7 +313,7 @@ def _codes_of_kernels(p: Participant, op: IntArray, tokens: dict[str, int]) -> I
     return np.array(codes, np.int64)[inverse]
 
 
-def _row_said(wording: Frame, gpu: GpuTimeline, op: IntArray) -> IntArray:
+def described_by(wording: Frame, gpu: GpuTimeline, op: IntArray) -> IntArray:
     """Row of ``collective`` that describes each kernel; -1 where none does."""
     if not len(wording) or not len(op):
         return np.full(len(op), -1, np.int64)

@@ -18,7 +18,7 @@ from stepscope.diagnosis.cause import Case, Detection
 
 Detect = Callable[[Case], Detection | None]
 
-_XLA: Final = re.compile(r"^(?:TSL:)?(?:XlaModule|Thunk):#")
+_XLA: Final = re.compile(r"^(?:TSL:)?(?:XlaModule|Thunk):#|:XLA GPU module$|^PjitFunction\(")
 _INSTEAD: Final = {captures.STACKS: captures.SAMPLES}
 """What torch.profiler would record, by the collector."""
 _OF_STEPS: Final = re.compile(r" --steps \d+")

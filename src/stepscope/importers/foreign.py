@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,13 +107,7 @@ def _by_magic(_: Path, head: bytes) -> Foreign | None:
             return found
     if head[257:262] == b"ustar":
         return Foreign("a tar archive", "unpack it (tar -xf) and give what is inside")
-    if _PICKLE.match(head):
-        if _SNAPSHOT.search(head):
-            return Foreign(
-                "a memory snapshot of PyTorch's allocator (a pickle), which tells of memory and "
-                "not of time",
-                "open it at pytorch.org/memory_viz; for time, " + _TIMELINE,
-            )
+    if _PICKLE.match(head) and not _SNAPSHOT.search(head):
         return Foreign("a pickle of Python, which is never loaded", _TIMELINE)
     if b"brain.Event:" in head[:64]:
         return Foreign("a TensorBoard event file: scalars, no timeline", _TIMELINE)
@@ -136,10 +130,10 @@ def _database(path: Path, head: bytes) -> Foreign | None:
 
 _DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
     (
-        lambda names: any(name.startswith("rocpd_") for name in names),
+        lambda names: {"rocpd_api", "rocpd_op"} <= names,
         Foreign(
-            "a rocpd database of an AMD GPU (rocprofv3 or rpd)",
-            f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
+            "a database of AMD's rpd (rocmProfileData)",
+            f"record the same run with rocprofv3 --sys-trace, or with {TORCH}, which covers ROCm",
         ),
     ),
     (
@@ -156,21 +150,10 @@ _DATABASES: Final[tuple[tuple[Callable[[set[str]], bool], Foreign], ...]] = (
 
 # Protocol buffers: their kinds have no magic, so the first fields are looked at.
 
-_PLANE: Final = re.compile(rb"\x12[\x03-\x7f](/(?:host|device):[\x20-\x7e]+|Task Environment)")
-_REPLACED: Final = b"\xef\xbf\xbd"
-
 
 def _protobuf(path: Path, head: bytes) -> Foreign | None:
     if not head:
         return None
-    if _PLANE.search(head[:4096]) and head[0] == 0x0A:
-        return _xspace(path, head)
-    if head[0] == 0x0A and _looks_like_perfetto(head):
-        return Foreign(
-            "a trace of Perfetto (.pftrace)",
-            "Stepscope writes such files and does not read them; give the capture that it was "
-            f"made from; for rocprof-sys or rocprofv3, record with {TORCH} instead",
-        )
     if _CHAKRA_START.match(head):
         return _CHAKRA
     return None
@@ -183,96 +166,13 @@ _CHAKRA: Final = Foreign(
 )
 
 
-def _xspace(path: Path, head: bytes) -> Foreign:
-    """A profile of JAX or TensorFlow: which device it is about stands in its planes."""
-    text = text_head(path, _SCANNED_BYTES) or head
-    found = Foreign(*_xla("a profile of JAX or TensorFlow (XSpace, .xplane.pb)", text))
-    if head.count(_REPLACED) > _FEW:
-        return Foreign(
-            f"{found.what}, damaged: its bytes were replaced as if it were text",
-            "copy it again as a binary file, and open it in xprof",
-        )
-    return found
-
-
-_FEW: Final = 4
-"""More characters that stand for unreadable ones than this are no accident of a binary file."""
-
-
 def _xla(what: str, text: bytes) -> tuple[str, str]:
     """Words about a profile of XLA, by the device that it names."""
     if b"/device:TPU" in text:
         return f"{what}, of a TPU", "Stepscope reads GPUs only; open it in xprof"
     if b"/device:GPU" not in text:
         return f"{what}, without a GPU in it", "record while the GPU works; open this one in xprof"
-    if re.search(rb"gfx[0-9a-f]{3,4}|Cijk_|__amd_rocclr|hipLaunch|hipModule", text):
-        return (
-            f"{what}, of an AMD GPU",
-            "it is not read yet; open it in xprof, or record kernels with rocprofv3 --sys-trace",
-        )
-    return (
-        f"{what}, of a GPU",
-        f"it is not read yet; record the same run with stepscope run or {_NVIDIA}",
-    )
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Number, wire type and content of the fields at the beginning of a message; stops at doubt."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if key <= 0 or not number:
-            return
-        if kind == 0:
-            _, after = _varint(data, at)
-            yield number, kind, data[at:after]
-        elif kind == 2:
-            length, at = _varint(data, at)
-            if length < 0:
-                return
-            after = at + length
-            yield number, kind, data[at:after]
-        elif kind in (1, 5):
-            after = at + (8 if kind == 1 else 4)
-            yield number, kind, data[at:after]
-        else:
-            return
-        if after <= 0:
-            return
-        at = after
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; -1 twice where there is none."""
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    return -1, -1
-
-
-_PACKET: Final = frozenset(
-    {(8, 0), (10, 0), (13, 0), (41, 0), (42, 0), (58, 0)}  # time, sequence, flags, lost, clock
-    | {(n, 2) for n in (1, 2, 6, 11, 12, 33, 35, 36, 43, 44, 45, 50, 56, 59, 60, 67)}
-)
-"""Fields of Perfetto's TracePacket and their wire types."""
-_TELLING: Final = frozenset({(8, 0), (10, 0), (6, 2), (60, 2)})
-
-
-def _looks_like_perfetto(head: bytes) -> bool:
-    """Whether a file is a row of packets with times, sequences, tracks or clocks."""
-    packets = [content for number, kind, content in _fields(head) if (number, kind) == (1, 2)]
-    if len(packets) != sum(1 for _ in _fields(head)):
-        return False
-    whole = packets[:-1] or packets  # the last one may be cut off
-    fields = [{(number, kind) for number, kind, _ in _fields(packet)} for packet in whole[:8]]
-    return all(found and found <= _PACKET for found in fields) and any(
-        found & _TELLING for found in fields
-    )
+    return what, "give the .xplane.pb that the profiler wrote beside it"
 
 
 # Texts: JSON of other tools, folded stacks, pages.
@@ -299,13 +199,13 @@ _EXECUTION: Final = Foreign(
     "give the torch.profiler trace of the same run",
 )
 _SPEEDSCOPE: Final = Foreign("a profile of speedscope: stacks without GPU work", _TIMELINE)
-_ROCPROF_JSON: Final = Foreign(
-    "a JSON of AMD's rocprofv3",
-    f"it is not read yet; record the same run with {TORCH}, which also covers ROCm",
-)
 _ROCPROF_OLD: Final = Foreign(
     "a trace of AMD's rocprof (version 1 or 2)",
     f"it is not read; record the same run with {TORCH}, which also covers ROCm",
+)
+_ROCPROF_CSV: Final = Foreign(
+    "a table of rocprofv3 (CSV), one of several that belong together",
+    "record with rocprofv3 --output-format rocpd or json, and give that file",
 )
 _MEMORY: Final = Foreign(
     "a memory timeline of torch.profiler (export_memory_timeline): sizes, no GPU work",
@@ -321,7 +221,6 @@ _FOLDED: Final = re.compile(rb"(?:[^\n;]+;)*[^\n;]+ \d+\r?\n")
 _TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
     (re.compile(pattern), found)
     for pattern, found in (
-        (rb'\{\s*"rocprofiler-sdk-tool"', _ROCPROF_JSON),
         (rb'"schema"\s*:\s*"[\w.]*-?chakra', _EXECUTION),
         (rb'"nodes"\s*:\s*\[[^\]]{0,4000}"(?:ctrl_deps|rf_id|fw_parent)"', _EXECUTION),
         (rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)_NODE"', _CHAKRA),
@@ -349,12 +248,15 @@ def _text(head: bytes) -> Foreign | None:
             return Foreign(
                 *_xla("a trace of JAX's or TensorFlow's own profiler (trace.json)", text)
             )
-        if re.match(rb"\[\s*\[\s*-?\d", text):
-            return _MEMORY
-        return None
+        return _MEMORY if re.match(rb"\[\s*\[\s*-?\d", text) else None
     if text[:15].lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
+    if text.startswith(_TABLES_OF_ROCPROF):
+        return _ROCPROF_CSV
     return _STACKS if _looks_folded(text) else None
+
+
+_TABLES_OF_ROCPROF: Final = (b'"Kind","Agent_Id"', b'"Domain","Function"', b'"Kind","Operation"')
 
 
 _XLA_PROCESS: Final = re.compile(rb'"name"\s*:\s*"/(?:host|device):')

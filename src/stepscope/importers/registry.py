@@ -190,7 +190,8 @@ def _fill(importer: Importer, path: Path, folder: Path, digest: str) -> None:
 def _finish(
     meta: Meta, importer: Importer, path: Path, digest: str, problems: ProblemLog, folder: Path
 ) -> None:
-    if not any(meta.rows.get(table) for table in ("gpu_op", "api_call", "range", "operator")):
+    telling = ("gpu_op", "api_call", "range", "operator", "memory_event", "memory_block")
+    if not any(meta.rows.get(table) for table in telling):
         raise InputError(
             f"{path} is a {importer.title} but holds no GPU work, no CUDA calls and no ranges; "
             "capture again with CUDA and NVTX tracing on"

@@ -9,6 +9,7 @@ from typing import Final
 from stepscope.ncu.decide import limiter_of
 from stepscope.ncu.metrics import METRICS, STALLS_METRIC
 from stepscope.ncu.model import Launch, Report
+from stepscope.ncu.renamed import Renamed, renamed
 from stepscope.ncu.result import REPORT_DIFF_SCHEMA, Change, Pair, ReportDiff
 from stepscope.ncu.roofline import roofline_of
 from stepscope.ncu.stalls import STALLS, stall_cycles
@@ -31,24 +32,31 @@ _COMPARED: Final = (
 
 
 def report_diff(report: Report, other: Report) -> ReportDiff:
-    """Compare two reports; kernels are matched by name, else by function.
+    """Compare two reports; kernels are matched by name, else by function, else by similarity.
 
     A change of a template's arguments changes the name. What is left is then matched by function,
-    where each report has one name of it.
+    where each report has one name of it; then by what names, launches and places have in common.
 
     Args:
         report: before.
         other: after.
     """
     before, after = _by_name(report.launches), _by_name(other.launches)
-    for was, now in _renamed(before, after):
-        after[was] = after.pop(now)
+    found = {
+        was: Renamed(was, now, 1.0, ["the only kernel of this function in both reports"])
+        for was, now in _same_function(before, after)
+    }
+    for was, one in found.items():
+        after[was] = after.pop(one.after)
+    for one in renamed(before, after):
+        found[one.before] = one
+        after[one.before] = after.pop(one.after)
     both = sorted((name for name in before if name in after), key=lambda n: -_time(before[n]))
     return ReportDiff(
         schema=REPORT_DIFF_SCHEMA,
         path=report.path,
         other=other.path,
-        pairs=[_pair(name, before[name], after[name]) for name in both],
+        pairs=[_pair(name, before[name], after[name], found.get(name)) for name in both],
         only_before=[name for name in before if name not in after],
         only_after=[name for name in after if name not in before],
         warnings=_warnings(report.launches, other.launches),
@@ -62,7 +70,7 @@ def _by_name(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
     return found
 
 
-def _renamed(
+def _same_function(
     before: dict[str, list[Launch]], after: dict[str, list[Launch]]
 ) -> list[tuple[str, str]]:
     """(name before, name after) of kernels of one function that have another name only once."""
@@ -93,7 +101,9 @@ def _longest(launches: Sequence[Launch]) -> Launch:
     return max(launches, key=lambda launch: launch.get("duration") or 0.0)
 
 
-def _pair(name: str, before: Sequence[Launch], after: Sequence[Launch]) -> Pair:
+def _pair(
+    name: str, before: Sequence[Launch], after: Sequence[Launch], other: Renamed | None
+) -> Pair:
     changes = []
     for key in _COMPARED:
         metric = METRICS[key]
@@ -123,6 +133,9 @@ def _pair(name: str, before: Sequence[Launch], after: Sequence[Launch]) -> Pair:
         roofline_before=roofline_of(first),
         roofline_after=roofline_of(second),
         changes=changes,
+        name_after=other.after if other else name,
+        confidence=other.confidence if other else 1.0,
+        evidence=other.evidence if other else [],
     )
 
 

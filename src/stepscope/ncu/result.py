@@ -240,6 +240,9 @@ class Pair(msgspec.Struct, frozen=True):
         roofline_before: roofline of its longest launch.
         roofline_after: the same in the other report.
         changes: metric by metric.
+        name_after: its name in the other report.
+        confidence: how sure it is that both are one kernel, from 0 to 1; 1 for the same name.
+        evidence: where the names differ, what agrees.
     """
 
     name: str
@@ -250,6 +253,9 @@ class Pair(msgspec.Struct, frozen=True):
     roofline_before: Roofline | None
     roofline_after: Roofline | None
     changes: list[Change]
+    name_after: str = ""
+    confidence: float = 1.0
+    evidence: list[str] = []
 
 
 class ReportDiff(msgspec.Struct, frozen=True):

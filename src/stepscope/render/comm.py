@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stepscope.render import tables
+from stepscope.render.fitted import SHOWN_ROWS
 from stepscope.render.text import clean, milliseconds, plural
 
 if TYPE_CHECKING:
@@ -32,6 +33,83 @@ def as_csv(found: Communication, by: str) -> str:
     )
     names = [field.name for field in msgspec.structs.fields(kind)]
     return tables.as_csv(_table({name: [getattr(row, name) for row in rows] for name in names}))
+
+
+def rows_as(table: pa.Table, by: str, format_: str) -> str:
+    """Single collectives, or what all-to-alls carry, in one of the formats.
+
+    People are shown milliseconds and megabytes: of collectives those that waited longest, of
+    all-to-alls a matrix a group.
+    """
+    if format_ == "csv":
+        return tables.as_csv(table)
+    if format_ == "json":
+        return tables.as_json(table, f"stepscope.comm-{by}s/1")
+    write = tables.as_markdown if format_ == "markdown" else tables.as_columns
+    return _instances(table, write) if by == "instance" else _matrices(table, write)
+
+
+def _instances(table: pa.Table, write: Callable[[pa.Table], str]) -> str:
+    rows = sorted(table.to_pylist(), key=lambda row: -row["waiting_ns"])
+    if not rows:
+        return "The captures hold no collectives.\n"
+    shown = rows[:SHOWN_ROWS]
+    columns: dict[str, list[object]] = {
+        "collective": [row["instance"] for row in shown],
+        "step": [row["step"] for row in shown],
+        "kind": [row["kind"] for row in shown],
+        "group": [row["group"] for row in shown],
+        "rank": [row["rank"] for row in shown],
+        "begin ms": [f"{row['start_ns'] / 1e6:z.3f}" for row in shown],
+    }
+    for title, name in (
+        *(("length", "duration_ns"), ("late", "lateness_ns"), ("skew", "skew_ns")),
+        *(("waiting", "waiting_ns"), ("transfer", "transfer_ns")),
+    ):
+        columns[f"{title} ms"] = [f"{row[name] / 1e6:z.3f}" for row in shown]
+    for title, name, unit in (
+        *(("in MB", "in_bytes", 1e6), ("out MB", "out_bytes", 1e6)),
+        *(("algorithm GB/s", "algorithm_bandwidth", 1e9), ("bus GB/s", "bus_bandwidth", 1e9)),
+    ):
+        if any(row[name] is not None for row in rows):
+            columns[title] = [_scaled(row[name], unit) for row in shown]
+    columns["last rank"] = [row["last_rank"] for row in shown]
+    more = len(rows) - len(shown)
+    note = f"{more:,} more waited less; --format csv shows all\n" if more else ""
+    return f"Collectives by rank, longest waiting first\n\n{write(_table(columns))}\n{note}"
+
+
+def _matrices(table: pa.Table, write: Callable[[pa.Table], str]) -> str:
+    rows = table.to_pylist()
+    if not rows:
+        return (
+            "The captures hold no all-to-all, or do not tell what it carries between ranks; "
+            "torch.profiler with record_shapes=True records that.\n"
+        )
+    blocks = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        cells = {(r["from_rank"], r["to_rank"]): r for r in rows if r["group"] == group}
+        senders = sorted({source for source, _ in cells})
+        receivers = sorted({to for _, to in cells})
+        count = max(row["operations"] for row in cells.values())
+
+        def sent(source: int, to: int, cells: Any = cells, count: int = count) -> float | None:
+            row = cells.get((source, to))
+            return None if row is None else row["bytes"] / count
+
+        columns: dict[str, list[object]] = {"from": [*map(str, senders), "received"]}
+        for to in receivers:
+            parts = [sent(source, to) for source in senders]
+            columns[f"to {to}"] = [_scaled(part, 1e6) for part in [*parts, _sum(parts)]]
+        given = [_sum([sent(source, to) for to in receivers]) for source in senders]
+        columns["sent"] = [_scaled(part, 1e6) for part in [*given, _sum(given)]]
+        title = f"Ranks {group}: MB an all-to-all, mean of {plural(count, 'operation')}"
+        blocks.append(f"{title}\n\n{write(_table(columns))}")
+    return "\n".join(blocks)
+
+
+def _sum(parts: Sequence[float | None]) -> float:
+    return sum(part for part in parts if part is not None)
 
 
 def as_columns(found: Communication) -> str:
@@ -122,7 +200,7 @@ def _ms(values: Sequence[int], steps: int) -> list[str]:
     return [f"{value / max(steps, 1) / 1e6:z.3f}" for value in values]
 
 
-def _scaled(value: int | None, unit: float) -> str:
+def _scaled(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:z.1f}"
 
 

@@ -12,6 +12,7 @@ from stepscope.ncu.result import (
     HotLine,
     KernelRow,
     KernelTable,
+    Pair,
     ReportDiff,
     StallShare,
 )
@@ -137,6 +138,7 @@ def report_diff_text(found: ReportDiff) -> str:
     for pair in found.pairs:
         lines += [
             clean(pair.name, 110),
+            *renaming(pair),
             f"  launches: {pair.before:,} before, {pair.after:,} after",
         ]
         was, now = LIMITERS[pair.limiter_before].title, LIMITERS[pair.limiter_after].title
@@ -156,6 +158,16 @@ def report_diff_text(found: ReportDiff) -> str:
     lines += _notes("Only after", [clean(name) for name in found.only_after])
     lines += _notes("Notes", found.warnings)
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def renaming(pair: Pair) -> list[str]:
+    """What a kernel is called in the other report, and how sure that is; nothing where as here."""
+    if pair.name_after in ("", pair.name):
+        return []
+    return [
+        f"  after: {clean(pair.name_after, 110)}",
+        f"  taken for the same kernel, {pair.confidence:.0%} sure: {', '.join(pair.evidence)}",
+    ]
 
 
 def report_diff_rows(found: ReportDiff) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Final
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.result import Pair, ReportDiff
 from stepscope.ncu.units import shown
-from stepscope.render.ncu import notable, ratio_text
+from stepscope.render.ncu import notable, ratio_text, renaming
 from stepscope.render.roofline_svg import Point, roofline_svg
 from stepscope.render.text import clean
 
@@ -55,7 +55,9 @@ def _pair(pair: Pair) -> str:
         for c in pair.changes
         if notable(c)
     ]
-    head = f"<h2>{_text(clean(pair.name, 300))}</h2><p>limited by {_text(was)}"
+    head = f"<h2>{_text(clean(pair.name, 300))}</h2>"
+    head += "".join(f"<p>{_text(line.strip())}</p>" for line in renaming(pair))
+    head += f"<p>limited by {_text(was)}"
     head += f", now by {_text(now)}</p>" if was != now else ", as before</p>"
     if not rows:
         return head + "<p>no metric changed by more than 5 %</p>"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.result import Explanation, KernelTable, ReportDiff
 from stepscope.render.markdown import escape
-from stepscope.render.ncu import explanation_rows, kernels_table, report_diff_rows
+from stepscope.render.ncu import explanation_rows, kernels_table, renaming, report_diff_rows
 from stepscope.render.tables import as_markdown
 from stepscope.render.text import clean
 
@@ -54,6 +54,7 @@ def report_diff_markdown(found: ReportDiff) -> str:
             f"{clean(pair.name, 110)}: {pair.before:,} launches before, {pair.after:,} after, "
             f"limited by {was}{change}"
         )
+        limits += [line.strip() for line in renaming(pair)]
     notes = [
         *limits,
         *(f"only before: {clean(name, 200)}" for name in found.only_before),

@@ -26,7 +26,9 @@ def help_text(known: Mapping[str, Report], name: str, kind: str) -> str:
 def _usage(report: Report) -> str:
     parts = [report.name]
     for argument in report.arguments:
-        value = "" if argument.default is None else f"={argument.default}"
+        value = "=TEXT" if argument.text else ""
+        if argument.default is not None:
+            value = f"={argument.default}"
         parts.append(f"[:{argument.name}{value}]")
     return "".join(parts)
 
@@ -48,7 +50,7 @@ def _described(report: Report) -> str:
             f"{column.label}: {column.doc}" if column.doc else column.label, "        "
         )
     if report.aliases:
-        lines += ["", *wrapped(f"Old names: {', '.join(report.aliases)}", "    ")]
+        lines += ["", *wrapped(f"Other names: {', '.join(report.aliases)}", "    ")]
     for need in report.needs:
         lines += wrapped(f"Needs {need.what}: {need.flag}", "    ")
     return "\n".join(lines) + "\n"

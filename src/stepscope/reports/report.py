@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -20,6 +21,9 @@ from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_BETWEEN = re.compile("(?<!:):(?!:)")
+"""Between a report's arguments; ``::`` belongs to a name such as ``aten::mm``."""
 
 Unit = Literal["", "ratio", "dur", "ts", "mem", "thru", "addr", "hex"]
 """Category of a column's values: share in percent, ns (duration, point in time), bytes, bytes a
@@ -53,6 +57,7 @@ class Argument:
         default: value when it is not given; None for a switch without value.
         low: smallest value allowed.
         high: largest value allowed.
+        text: whether the value is a text instead, empty where it is not given.
     """
 
     name: str
@@ -60,9 +65,10 @@ class Argument:
     default: int | None = None
     low: int | None = None
     high: int | None = None
+    text: bool = False
 
 
-Arguments = Mapping[str, int | bool]
+Arguments = Mapping[str, int | bool | str]
 """Value of each argument that a report takes: switches are booleans."""
 
 Answer = Sequence[Any]
@@ -70,6 +76,12 @@ Answer = Sequence[Any]
 
 
 ROWS = Argument("rows", "show at most N rows (-1: all)", 50, low=-1)
+
+
+def limit(arguments: Arguments) -> slice:
+    """The rows that ``rows`` leaves to show."""
+    rows = int(arguments["rows"])
+    return slice(None) if rows < 0 else slice(rows)
 
 
 @dataclass(frozen=True)
@@ -175,11 +187,10 @@ def parse(text: str, known: Mapping[str, Report], kind: str = "report") -> Reque
     Raises:
         UsageError: unknown report or argument, or a value out of range.
     """
-    name, *written = text.split(":")
+    name, *written = _BETWEEN.split(text)
     report = find(name, known, kind)
-    values: dict[str, int | bool] = {
-        argument.name: False if argument.default is None else argument.default
-        for argument in report.arguments
+    values: dict[str, int | bool | str] = {
+        argument.name: _unless_given(argument) for argument in report.arguments
     }
     window: dict[str, int | None] = {"start": None, "end": None}
     nvtx = ""
@@ -197,7 +208,13 @@ def parse(text: str, known: Mapping[str, Report], kind: str = "report") -> Reque
     return Request(report, tuple(written), values, window["start"], window["end"], nvtx)
 
 
-def _value(report: Report, key: str, value: str | None) -> int | bool:
+def _unless_given(argument: Argument) -> int | bool | str:
+    if argument.text:
+        return ""
+    return False if argument.default is None else argument.default
+
+
+def _value(report: Report, key: str, value: str | None) -> int | bool | str:
     takes = {argument.name: argument for argument in report.arguments}
     if key not in takes:
         if not takes:
@@ -206,6 +223,10 @@ def _value(report: Report, key: str, value: str | None) -> int | bool:
             f"{report.name} takes no argument {key!r}; {nearest(key, takes, 'argument')}"
         )
     argument = takes[key]
+    if argument.text:
+        if not value:
+            raise UsageError(f"{report.name}:{key} needs a text, as in {key}=NAME")
+        return value
     if argument.default is None:
         if value is not None:
             raise UsageError(f"{report.name}:{key} takes no value")

@@ -25,7 +25,7 @@ _READ: Final = re.compile(r"\b(?:FROM|JOIN)\s+(\w+)")
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
-def written(statement: str, arguments: Mapping[str, int | bool]) -> str:
+def written(statement: str, arguments: Mapping[str, int | bool | str]) -> str:
     """A statement with its placeholders filled: each argument, and how kernels are named.
 
     ``{kernel}`` is the expression for a kernel's name, ``{kernels}``, ``{executions}`` and
@@ -45,11 +45,15 @@ def written(statement: str, arguments: Mapping[str, int | bool]) -> str:
         "kernels": f"kernel{ending}",
         "executions": f"execution{ending}",
         "work": f"gpu_work{ending}",
-        **{key.replace("-", "_"): str(value).lower() for key, value in arguments.items()},
+        **{key.replace("-", "_"): _literal(value) for key, value in arguments.items()},
     }
     if int(arguments.get("rows", 0)) < 0:
         values["rows"] = "NULL"  # no limit
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), statement)
+
+
+def _literal(value: int | bool | str) -> str:
+    return quoted(value) if isinstance(value, str) else str(value).lower()
 
 
 class Source:
@@ -64,6 +68,7 @@ class Source:
         self.trace = trace
         self.scope = scope or Scope()
         self._declared: set[str] = set()
+        self._rows: dict[tuple[str, ...], Rows] = {}
 
     @cached_property
     def _files(self) -> Files:
@@ -117,6 +122,11 @@ class Source:
 
     def rows(self, table: str) -> Rows:
         """Rows of a table that count."""
+        if (table,) not in self._rows:
+            self._rows[(table,)] = self._scoped(table)
+        return self._rows[(table,)]
+
+    def _scoped(self, table: str) -> Rows:
         rows = Rows(self.trace, table)
         known = {column.name for column in TABLES[table].columns}
         if self.scope.everything or not len(rows):
@@ -130,8 +140,11 @@ class Source:
 
     def of_kind(self, table: str, column: str, *kinds: str) -> Rows:
         """Rows of a table that count and have one of these kinds."""
-        rows = self.rows(table)
-        return rows.where(rows.equals(column, kinds)) if len(rows) else rows
+        key = (table, column, *kinds)
+        if key not in self._rows:
+            rows = self.rows(table)
+            self._rows[key] = rows.where(rows.equals(column, kinds)) if len(rows) else rows
+        return self._rows[key]
 
     def kernels(self) -> Rows:
         """Kernels."""
@@ -183,14 +196,17 @@ class Rows:
         self._trace = trace
         self._table = table
         self._chosen = chosen
+        self._columns: dict[str, AnyArray] = {}
 
     def __len__(self) -> int:
         return self._trace.rows(self._table) if self._chosen is None else len(self._chosen)
 
     def __getitem__(self, column: str) -> AnyArray:
         """A column as numpy: nulls are -1, text is codes into :meth:`texts`."""
-        data = self._trace.frame(self._table, column)[column]
-        return data if self._chosen is None else data[self._chosen]
+        if column not in self._columns:
+            data = self._trace.frame(self._table, column)[column]
+            self._columns[column] = data if self._chosen is None else data[self._chosen]
+        return self._columns[column]
 
     def texts(self, column: str) -> list[str]:
         """The distinct texts of a text column."""

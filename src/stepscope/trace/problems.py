@@ -90,6 +90,19 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "capture again with a current profiler version",
     ),
     ProblemKind(
+        "unknown_release",
+        "notice",
+        "releases of memory belong to no known allocation",
+        "record more of the history (max_entries of _record_memory_history)",
+    ),
+    ProblemKind(
+        "replay_contradicted",
+        "notice",
+        "blocks have another size than replaying the allocator's history gives; what is allocated "
+        "at a time is a little uncertain",
+        "compare the peak with torch.cuda.max_memory_allocated()",
+    ),
+    ProblemKind(
         "negative_time",
         "notice",
         "events lie before the start of the capture",

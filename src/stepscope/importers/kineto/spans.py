@@ -383,6 +383,8 @@ _COLLECTIVE_TEXTS = {
     "group_name": "group_name",
     "group_description": "group_description",
     "group_ranks": "group_ranks",
+    "in_splits": "in_splits",
+    "out_splits": "out_splits",
 }
 _COLLECTIVE_NUMBERS = {
     "in_elements": "in_elements",

@@ -51,9 +51,9 @@ _HELD = f"""holders AS (
         AND holders.end_ns - waiting.ready_ns >= {{us}} * {_MICROSECOND_NS}
 )
 SELECT sum(wait_ns)::BIGINT AS total, count(*), total::DOUBLE / count(*), max(wait_ns),
-    mine.process_id, mine.device, mine.stream, other.stream, what.name, by.name
+    mine.process_id, mine.device, mine.stream, other.stream, waited.name, held_by.name
 FROM held JOIN work AS mine ON mine.id = held.id JOIN work AS other ON other.id = held.other
-JOIN gpu_op AS what ON what.id = held.id JOIN gpu_op AS by ON by.id = held.other
+JOIN gpu_op AS waited ON waited.id = held.id JOIN gpu_op AS held_by ON held_by.id = held.other
 WHERE {{condition}}
 GROUP BY 5, 6, 7, 8, 9, 10
 ORDER BY total DESC, arg_min(wait_ns, held.id), 5, 6, 7, 8, 9, 10 LIMIT {{rows}}

@@ -1,0 +1,100 @@
+"""``stepscope memory``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.api import OpenOptions
+
+
+@click.command()
+@options.paths
+@click.option(
+    "--at",
+    type=click.Choice(("peak", "oom", "end")),
+    default="peak",
+    show_default=True,
+    help="Moment at which to show who holds memory.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(("holder", "step", "time")),
+    default="holder",
+    show_default=True,
+    help="What a row of --format csv is.",
+)
+@click.option(
+    "--batch",
+    default=1.0,
+    metavar="FACTOR",
+    help="Predict the peak with so many times the batch, as in 2.",
+)
+@click.option(
+    "--checkpoint",
+    is_flag=True,
+    help="Predict it with activation checkpointing of each layer; needs modules (with_stack=True).",
+)
+@click.option(
+    "--zero",
+    type=click.IntRange(1, 3),
+    default=None,
+    help="Predict it with this stage of ZeRO (2, 3: fully_shard) over --over ranks.",
+)
+@click.option("--over", default=2, show_default=True, help="Ranks for --zero.")
+@click.option(
+    "--fits",
+    default="",
+    metavar="SIZE",
+    help="Say whether the predicted peak fits in this, as in 80G.",
+)
+@options.limit
+@options.formats(*options.TABLE_FORMATS)
+@options.opening
+def command(
+    paths: tuple[str, ...],
+    at: str,
+    by: str,
+    batch: float,
+    checkpoint: bool,
+    zero: int | None,
+    over: int,
+    fits: str,
+    limit: int | None,
+    format_: str,
+    opening: OpenOptions,
+) -> None:
+    """Show GPU memory: over time by category, who held it at the peak, growth, fragmentation.
+
+    Reads traces of torch.profiler with profile_memory=True, memory snapshots of PyTorch
+    (torch.cuda.memory._dump_snapshot; nothing in the pickle is run), and captures with the driver's
+    allocations. Sizes are MiB, and bytes in csv and json.
+
+    --batch, --checkpoint and --zero, alone or together, predict the peak after a change by
+    replaying the recorded history with it.
+    """
+    from stepscope.api import Job
+    from stepscope.render import memory
+    from stepscope.render.fitted import terminal_width
+
+    job = Job(paths, **opening)
+    change = None
+    if batch != 1 or checkpoint or zero or fits:
+        from stepscope.api.explained import memory_change
+
+        change = memory_change(batch, checkpoint, zero or 0, over)
+    found = job.memory(at, change, options.size_of(fits) if fits else None)
+    rows = memory.shown_rows(limit)
+    if format_ == "csv":
+        options.write(memory.as_csv(found, by, limit or 0))
+    elif format_ == "json":
+        options.write(memory.as_json(found))
+    elif format_ == "markdown":
+        options.write(memory.as_markdown(found, rows))
+    else:
+        options.write(memory.as_text(found, rows, terminal_width()))
+    options.warn_of_problems(job)

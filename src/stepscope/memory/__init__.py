@@ -1,0 +1,1 @@
+"""GPU memory: what was allocated when, by whom, for what, and what a change would need."""
