@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import lzma
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -15,8 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.cli.command import Stepscope
-
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "h200"
+from tests.support.captures import SHARED, unpack
 
 # A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test. Continuous
 # integration tries the same examples every time; a person's runs look for new ones.
@@ -82,33 +78,15 @@ def reader(_isolated: None) -> Stepscope:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real captures beside the repository."""
-    if not SHARED.is_dir():
+    if not (SHARED / "h200").is_dir():
         pytest.skip("needs the captures of ../shared/data/h200, which are not here")
-    return SHARED
+    return SHARED / "h200"
 
 
 @pytest.fixture(scope="session")
-def unpacked(shared_data: Path, run_folder: Path) -> Callable[[str], Path]:
-    """A function from a capture's name (``healthy``) to its unpacked Nsight Systems export.
-
-    A capture is unpacked once a test run, whichever xdist worker asks first; treat it as read-only.
-    """
-    folder = run_folder / "unpacked"
-    folder.mkdir(exist_ok=True)
-
-    def unpack(name: str) -> Path:
-        target = folder / f"{name}.sqlite"
-        with (folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists():
-                part = folder / f"{name}.part"
-                packed = shared_data / "nsys" / f"{name}.sqlite.xz"
-                with lzma.open(packed) as source, part.open("wb") as sink:
-                    shutil.copyfileobj(source, sink)
-                part.rename(target)
-        return target
-
-    return unpack
+def unpacked(shared_data: Path) -> Callable[[str], Path]:
+    """A function from a capture's name (``healthy``) to its Nsight Systems export, unpacked."""
+    return lambda name: unpack(shared_data / "nsys" / f"{name}.sqlite.xz")
 
 
 @cache

@@ -200,7 +200,8 @@ def fits(value: Any, wanted: dict[str, Any], defs: dict[str, Any]) -> None:
     if "enum" in wanted:
         assert value in wanted["enum"]
         return None
-    python = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float}
+    python = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float,
+              "boolean": bool}  # fmt: skip
     kind = wanted["type"]
     assert value is None if kind == "null" else isinstance(value, python[kind])
     if kind == "object" and "properties" in wanted:

@@ -34,11 +34,11 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 PARTS: dict[str, dict[str, set[str]]] = {
     "api": {
-        "inputs": {"importers", "trace", "data", "kernels"},
+        "inputs": {"cache", "importers", "trace", "data", "kernels"},
         # What took long to find, kept; it is found behind every question.
-        "answers": {"trace"},
+        "answers": {"cache", "trace"},
         # What is kept of a timeline beside the cached traces.
-        "shelves": {"timeline", "trace", ".answers"},
+        "stored": {"timeline", "cache", "trace", ".answers"},
         "explained": {
             *("activity", "breakdown", "jobs", "kernels", "memory", "simulation", "diagnosis"),
             *("steps", "trace"),
@@ -47,13 +47,13 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "reports": {"reports", "compare", "trace", ".tables"},
         "views": {
             *("breakdown", "jobs", "timeline", "export", "trace"),
-            *(".explained", ".shelves"),
+            *(".explained", ".stored"),
         },
         "ncu": {"ncu", "jobs", "operators", "diagnosis"},
         "job": {
-            *("importers", "trace", "steps", "kernels", "collectives", "operators", "simulation"),
-            *("memory", "diagnosis", "compare", "timeline"),
-            *(".answers", ".inputs", ".explained", ".tables", ".reports", ".shelves", ".views"),
+            *("cache", "importers", "trace", "steps", "gaps", "kernels", "collectives"),
+            *("operators", "simulation", "memory", "diagnosis", "compare", "timeline"),
+            *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
         "runs": {"compare", "trace", ".job"},
@@ -81,7 +81,8 @@ ARROWS: dict[str, set[str]] = {
     "capture": set(),
     "annotate": set(),
     "data": set(),
-    "importers": {"trace", "intervals"},
+    "cache": {"trace"},
+    "importers": {"cache", "trace", "intervals"},
     "sql": {"trace"},
     # What devices and threads did, as columns: everything below is built on it.
     "activity": {"trace", "intervals"},
@@ -92,20 +93,25 @@ ARROWS: dict[str, set[str]] = {
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {"collectives", "breakdown", "activity", "trace"},
-    "operators": {"jobs", "breakdown", "kernels", "activity", "trace", "intervals"},
+    "operators": {
+        *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
+    },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
     "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
-    "derived": {"jobs", "collectives", "breakdown", "kernels", "gaps", "trace", "intervals"},
+    "derived": {
+        *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("trace", "intervals"),
+    },
     "timeline": {
         *("derived", "jobs", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("cache", "trace", "intervals"),
     },
     "reports": {"breakdown", "gaps", "activity", "sql", "trace", "intervals"},
     "ncu": {"trace"},
     "diagnosis": {
-        *("simulation", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
-        *("trace", "intervals"),
+        *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
+        *("activity", "trace", "intervals"),
     },
     "compare": {
         *("diagnosis", "timeline", "jobs", "collectives", "breakdown", "kernels", "gaps"),
@@ -121,7 +127,7 @@ ARROWS: dict[str, set[str]] = {
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
         *("api", "render", "server", "compare.result", "compare.trend"),
-        *("reports.report", "trace.cache", "trace.errors", "trace.progress"),
+        *("reports.report", "cache.store", "trace.errors", "trace.progress"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
@@ -148,6 +154,7 @@ OWNERS: dict[str, set[str]] = {
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
     "click": {"cli"},
+    "jinja2": {"render.html"},
     "rich": {"cli", "render"},
     "starlette": {"server"},
     "uvicorn": {"server"},
@@ -172,7 +179,15 @@ PURE = {
 STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
 NUMPY_ONLY = {"intervals"}
 
-HEAVY = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pyarrow", "rich"}
+HEAVY = {
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "duckdb",
+    "jinja2",
+    "numpy",
+    "pyarrow",
+    "rich",
+}
 START_UP_MODULES = 200
 """Bound on the modules that start-up may load; the interpreter and click make up most of it."""
 

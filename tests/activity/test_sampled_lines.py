@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.build import MAIN, PID, Build
-from tests.support.captures import unpacked_run
+from tests.support.captures import shared
 
 from stepscope.activity.device import gpus
 from stepscope.activity.locations import Places, SampledLines
@@ -104,9 +104,9 @@ def test_a_traced_function_is_named_beside_the_sampled_line(tmp_path: Path) -> N
     assert (found.function, found.source) == ("forward() model.py:33", "train.py:118")
 
 
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked_run(tmp_path_factory.mktemp("run_steps10"))
+@pytest.fixture
+def capture() -> Path:
+    return shared("h200-2/run_steps10.own.tar.xz")
 
 
 def test_host_sync_names_the_line_that_waits(capture: Path) -> None:

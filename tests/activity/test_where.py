@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.diagnosis.test_offload_and_input import shared
 from tests.support.build import MAIN, PID, US, Build
+from tests.support.captures import shared
 
 from stepscope.activity.locations import Where, function_at, is_framework_function
 from stepscope.api import Job
@@ -111,12 +110,9 @@ def test_kernels_belong_to_the_line_of_the_nearest_sample(tmp_path: Path) -> Non
     assert (place.source, place.function) == (f"{file}:22", None)
 
 
-def test_sampled_lines_of_a_real_run(tmp_path: Path) -> None:
+def test_sampled_lines_of_a_real_run() -> None:
     """29 samples of the main thread in ten steps, all of the program's own file."""
-    packed = shared("h200-2/run_steps10.own.tar.xz", tmp_path)
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path / "own", filter="data")
-    job = Job([tmp_path / "own" / "B"])
+    job = Job([shared("h200-2/run_steps10.own.tar.xz")])
     rows = job.query(
         "SELECT source, count(*) AS n FROM kernel_category GROUP BY source"
     ).to_pylist()

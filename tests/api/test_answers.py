@@ -16,11 +16,13 @@ from tests.support.build import Build
 from tests.test_layering import ARROWS, PARTS
 
 import stepscope
-from stepscope.api import Job, answers
-from stepscope.api.answers import Answers, code_digest
+from stepscope.api import Job
+from stepscope.api.answers import Answers, JobRevision
+from stepscope.cache import artifacts, revisions
+from stepscope.cache.arrays import ArrayWriter
+from stepscope.cache.revisions import code_digest
+from stepscope.cache.store import Cache
 from stepscope.simulation.changes import Change, Free, LaunchesFree
-from stepscope.trace.arrays import ArrayWriter
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.trace import RankTrace, Trace
 
@@ -65,7 +67,7 @@ def only_kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted((folder / "cache").rglob("answer-*"))
+    return sorted((folder / "cache").rglob("answers-*"))
 
 
 def everything(job: Job) -> list[Any]:
@@ -229,7 +231,7 @@ def test_a_damaged_answer_is_found_anew(tmp_path: Path, capture: Path) -> None:
     rank_trace = RankTrace(Trace(capture), 0, "")
 
     def fresh() -> Answers:
-        return Answers([rank_trace], Cache(tmp_path / "cache"), ["told"], again=False)
+        return Answers(JobRevision([rank_trace], ["told"]), Cache(tmp_path / "cache"), again=False)
 
     answer = {"figure": 0.1, "texts": ["a", "b"] * 40}
     fresh().find("question", dict, lambda: answer)
@@ -256,7 +258,7 @@ def test_the_answer_of_another_question_is_not_taken(tmp_path: Path, capture: Pa
 
     def fresh(*reply: str, rank: int = 0) -> Answers:
         rank_traces = [RankTrace(rank_trace.trace, rank, "")]
-        return Answers(rank_traces, Cache(tmp_path / "cache"), reply, again=False)
+        return Answers(JobRevision(rank_traces, reply), Cache(tmp_path / "cache"), again=False)
 
     asked = [(fresh("a", "b"), "c"), (fresh("a"), "b"), (fresh("ab"), "c"), (fresh("a", "bc"), "")]
     for number, (one, question) in enumerate(asked):
@@ -293,7 +295,9 @@ def test_where_nothing_can_be_kept_the_answer_comes_all_the_same(
 def test_several_at_once_answer_the_same_and_leave_one_file(capture: Path, tmp_path: Path) -> None:
     def ask(number: int) -> list[int]:
         rank_traces = [RankTrace(Trace(capture), 0, "")]
-        found = Answers(rank_traces, Cache(tmp_path / "cache"), [], again=number % 5 == 0)
+        found = Answers(
+            JobRevision(rank_traces, []), Cache(tmp_path / "cache"), again=number % 5 == 0
+        )
         return found.find("question", list[int], lambda: list(range(20_000)))
 
     with ThreadPoolExecutor(8) as pool:
@@ -314,10 +318,10 @@ def test_errors_are_told_each_time(tmp_path: Path) -> None:
 def test_only_so_many_answers_are_kept(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "_MOST_ANSWERS", 5)
+    monkeypatch.setattr(artifacts, "_MOST_OF_A_KIND", 5)
     for number in range(9):
         rank_traces = [RankTrace(Trace(capture), 0, "")]
-        one = Answers(rank_traces, Cache(tmp_path / "cache"), [], again=False)
+        one = Answers(JobRevision(rank_traces, []), Cache(tmp_path / "cache"), again=False)
         one.find(f"question {number}", int, lambda: 1)
     assert len(files(tmp_path)) == 5
 
@@ -330,7 +334,7 @@ def test_other_code_gives_other_answers(tmp_path: Path, monkeypatch: pytest.Monk
     here = digest()
     monkeypatch.setattr(stepscope, "__file__", str(copy / "__init__.py"))
     assert digest() == here  # where it is installed does not count
-    for room in answers.ROOMS:
+    for room in revisions.ROOMS:
         file = next((copy / room).rglob("[a-z]*.py"))
         stat, content = file.stat(), file.read_bytes()
         file.write_bytes(content[:-2] + b" " + content[-1:])
@@ -343,14 +347,14 @@ def test_other_code_gives_other_answers(tmp_path: Path, monkeypatch: pytest.Monk
     moved.with_name("idle2.py").rename(moved)
     (copy / "cli" / "main.py").write_text("")  # how an answer is shown does not count
     assert digest() == here
-    monkeypatch.setattr(answers, "_libraries", lambda: ["numpy-99.dist-info"])
+    monkeypatch.setattr(revisions, "_libraries", lambda: ["numpy-99.dist-info"])
     assert digest() != here
     shutil.rmtree(copy / "gaps")  # code that cannot be read is known to nobody
     assert digest() != digest()
 
 
 def test_the_versions_of_libraries_are_known() -> None:
-    found = answers._libraries()
+    found = revisions._libraries()
     assert [name.partition("-")[0] for name in found] == ["duckdb", "msgspec", "numpy", "pyarrow"]
 
 
@@ -364,7 +368,7 @@ def test_every_room_that_an_opened_job_reaches_counts() -> None:
     while new:
         reached |= new
         new = {arrow.split(".")[0] for room in new for arrow in ARROWS[room]} - reached
-    assert set(answers.ROOMS) == reached - {"data"}  # the bundled capture is input, not code
+    assert set(revisions.ROOMS) == reached - {"data"}  # the bundled capture is input, not code
 
 
 def test_what_changes_meanwhile_is_not_kept(
@@ -380,7 +384,8 @@ def test_what_changes_meanwhile_is_not_kept(
         file.write_bytes(file.read_bytes())
         return 1
 
-    Answers([rank_trace], Cache(tmp_path / "cache"), [], again=False).find("question", int, edited)
+    kept = Answers(JobRevision([rank_trace], []), Cache(tmp_path / "cache"), again=False)
+    kept.find("question", int, edited)
     assert not files(tmp_path)
     monkeypatch.setattr(code_digest, "__wrapped__", lambda: "edited while it was computed")
     opened().diagnose()

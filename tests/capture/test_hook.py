@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.capture.conftest import Program, read, texts
 
+from stepscope.api import Job
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 TORCH = {
@@ -171,6 +172,55 @@ def test_torch_profiler_without_a_change(program: Program, torch: Path) -> None:
     assert path.name == "torch.rank0.json.gz"
     assert options["with_stack"] is True
     assert steps == 3  # after the first, at each boundary
+
+
+SNAPSHOTS = """
+class memory:
+    @staticmethod
+    def _record_memory_history(enabled="all", **options):
+        print("history", enabled, sorted(options))
+
+    @staticmethod
+    def _dump_snapshot(name):
+        import pickle
+        with open(name, "wb") as file:
+            pickle.dump({"segments": [], "device_traces": [[
+                {"action": "alloc", "addr": 512, "size": 100, "time_us": 3, "frames": []}]]}, file)
+
+cuda.memory = memory
+
+class _C:
+    @staticmethod
+    def _cuda_attach_out_of_memory_observer(observer):
+        observer(0, 1, 2, 3)
+"""
+
+
+def test_memory_and_its_snapshots(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (torch / "torch" / "__init__.py").open("a") as file:
+        file.write(SNAPSHOTS)
+    outcome = program.record(
+        TRAIN, backend="torch", steps=4, warmup=3, memory=True, memory_snapshot=True
+    )
+    (path,) = outcome.results
+    options, _ = json.loads(path.read_text())
+    assert options["profile_memory"] is True
+    found = sorted((path.parent / "memory").iterdir())
+    assert [f.name.split(".")[0] for f in found] == ["oom1", "rank0"]
+    (device,) = Job(found[1]).memory().devices
+    assert device.peak.allocated_bytes == 512
+    said = capfd.readouterr().out
+    assert said.index("history all") < said.index("history None")
+
+
+def test_a_torch_without_snapshots_is_recorded_all_the_same(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = program.record(TRAIN, backend="torch", steps=4, warmup=3, memory_snapshot=True)
+    assert len(outcome.results) == 1
+    assert "no memory snapshot" in capfd.readouterr().err
 
 
 def test_batches_are_ranges_in_the_program_and_its_workers(program: Program, torch: Path) -> None:

@@ -375,6 +375,16 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
     text = runner("cache", STEPSCOPE_CACHE_MAX_BYTES="1000000000").stdout
     assert "2 captures" in text
     assert "of 1 GB" in text
+    runner("diagnose", sqlite_capture)
+    (used, other) = runner.json("cache")["entries"]
+    assert set(used["bytes_by_kind"]) == {"captures", "answers"}
+    assert sum(used["bytes_by_kind"].values()) == used["bytes"]
+    assert set(other["bytes_by_kind"]) == {"captures"}
+    assert "MB answers" in runner("cache").stdout
+    assert "0.0 MB freed" in runner("cache", "clear", "--kind", "timeline").stdout
+    runner("cache", "clear", "--kind", "answers")
+    (used, other) = runner.json("cache")["entries"]
+    assert set(used["bytes_by_kind"]) == set(other["bytes_by_kind"]) == {"captures"}
     assert "freed" in runner("cache", "clear").stdout
     assert runner.json("cache")["entries"] == []
     assert "0.0 MB freed" in runner("cache", "clear").stdout

@@ -41,7 +41,7 @@ def test_idle_time_of_the_typical_step_is_that_of_the_diagnosis(pair: Pair) -> N
 def test_the_page_draws_causes_of_both_steps_without_asking_anybody(pair: Pair) -> None:
     page = compare_html(pair.comparison)
     assert page.count("<title>idle: host_sync</title>") == 1
-    assert "<pattern id='host_sync'" in page
+    assert '<pattern id="host_sync"' in page
     assert "idle: host sync" in page
     assert set(re.findall(r"url\(([^)]*)\)", page)) <= {f"#{cause}" for cause in IDS}
     assert "<script" not in page

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.diagnosis.test_offload_and_input import shared
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
+from tests.support.captures import shared
 
 from stepscope.api import Job
 from stepscope.diagnosis.causes.host_sync import CAUSE
@@ -162,19 +162,19 @@ def test_pauses_of_one_length_are_the_slices_of_another_program(
     assert ("another program" in output) == equal
 
 
-def test_small_copies_of_a_real_run_are_no_bandwidth(tmp_path: Path) -> None:
-    found = Job([shared("public/mfu_2gpu_before.sqlite.xz", tmp_path)]).diagnose()
+def test_small_copies_of_a_real_run_are_no_bandwidth() -> None:
+    found = Job([shared("public/mfu_2gpu_before.sqlite.xz")]).diagnose()
     assert "blocking_copy" not in {f.cause for f in found.findings}
 
 
 def test_the_waits_of_ddp_in_a_real_run_are_no_finding() -> None:
-    captures = [shared(f"h200-2/ddp_noisy_gpu2.rank{rank}.json.gz", Path()) for rank in range(4)]
+    captures = [shared(f"h200-2/ddp_noisy_gpu2.rank{rank}.json.gz") for rank in range(4)]
     found = Job(captures).diagnose()
     assert "host_sync" not in {f.cause for f in found.findings}
 
 
 def test_the_call_of_a_real_run_is_named() -> None:
-    found = Job([shared("h200-2/run_torch_stacks.json.gz", Path())]).diagnose()
+    found = Job([shared("h200-2/run_torch_stacks.json.gz")]).diagnose()
     sync = next(f for f in found.findings if f.cause == "host_sync")
     assert "'aten::_local_scalar_dense'" in sync.message
     # the profiler has the first line of a function, which is no place of a wait

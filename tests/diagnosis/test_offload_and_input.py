@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import lzma
 from pathlib import Path
 
 import pytest
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import MAIN, PID, Build
+from tests.support.captures import shared
 
 from stepscope.api import Job
 
 STEPS = 10
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 SIZES = [4 << 20, 1 << 20, 2 << 20, 1 << 20, 4 << 20]
-
-
-def shared(name: str, folder: Path) -> Path:
-    """A file of ../shared/data, unpacked; skips where it is absent."""
-    packed = SHARED / name
-    if not packed.exists():
-        pytest.skip(f"needs ../shared/data/{name}, which is not here")
-    if packed.suffix != ".xz":
-        return packed
-    target = folder / packed.stem
-    target.write_bytes(lzma.decompress(packed.read_bytes()))
-    return target
 
 
 def work(build: Build, at: float, kernels: int = 40, name: str = "gemm") -> float:
@@ -209,8 +196,8 @@ def test_python_functions_say_what_the_host_did(tmp_path: Path, function: str, c
     assert diagnosed(build, tmp_path).verdict == cause
 
 
-def test_the_offload_of_a_real_run(tmp_path: Path) -> None:
-    capture = shared("h200-2/cpu_offload.sqlite.xz", tmp_path)
+def test_the_offload_of_a_real_run() -> None:
+    capture = shared("h200-2/cpu_offload.sqlite.xz")
     found = Job([capture]).diagnose()
     assert found.verdict == "cpu_offload"
     first = found.findings[0]

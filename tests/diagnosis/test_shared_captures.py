@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.diagnosis.test_offload_and_input import shared
+from tests.support.captures import shared
 
 from stepscope.api import Job
-from stepscope.diagnosis.result import Diagnosis
 
 HEALTHY = "gpu_bound_healthy"
 CLOSE = 0.05
@@ -58,19 +56,10 @@ KNOWN = [
 ]  # fmt: skip
 
 
-def diagnosed(file: str, folder: Path) -> tuple[Job, Diagnosis]:
-    path = shared(file, folder)
-    if path.name.endswith(".tar"):
-        with tarfile.open(path) as archive:
-            archive.extractall(folder / "own", filter="data")
-        (path,) = (folder / "own").iterdir()
-    job = Job([path])
-    return job, job.diagnose()
-
-
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.file)
-def test_what_is_known_of_a_capture(known: Known, tmp_path: Path) -> None:
-    job, found = diagnosed(known.file, tmp_path)
+def test_what_is_known_of_a_capture(known: Known) -> None:
+    job = Job([shared(known.file)])
+    found = job.diagnose()
     assert found.trace.steps == known.steps
     assert found.step_ns.mean == pytest.approx(known.step_ms * 1e6, rel=CLOSE)
     if known.kind is not None:
@@ -91,7 +80,7 @@ def test_what_is_known_of_a_capture(known: Known, tmp_path: Path) -> None:
 
 def test_one_step_cut_out_of_a_capture_says_the_same(tmp_path: Path) -> None:
     """The third of six steps, with the host's events in it and the work that they launched."""
-    packed = shared("public/tb_resnet50_w0.json.gz", tmp_path)
+    packed = shared("public/tb_resnet50_w0.json.gz")
     document = json.loads(gzip.decompress(packed.read_bytes()))
     events: list[dict[str, Any]] = document["traceEvents"]
     step = sorted(

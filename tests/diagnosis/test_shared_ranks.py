@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import lzma
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.captures import SHARED, unpack
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
@@ -16,24 +15,15 @@ from stepscope.diagnosis.result import Diagnosis, Finding
 MS = 1_000_000
 
 
-@pytest.fixture(scope="session")
-def captures(shared_data: Path, run_folder: Path) -> Callable[[str, str], list[Path]]:
-    """(folder, pattern) -> captures; those that are packed are unpacked once."""
+@pytest.fixture
+def captures() -> Callable[[str, str], list[Path]]:
+    """(folder, pattern) -> captures of ../shared/data, unpacked."""
 
     def found(folder: str, pattern: str) -> list[Path]:
-        paths = sorted((shared_data.parent / folder).glob(pattern))
+        paths = sorted((SHARED / folder).glob(pattern))
         if not paths:
             pytest.skip(f"needs {pattern} of ../shared/data/{folder}, which are not here")
-        return [unpacked(path) for path in paths]
-
-    def unpacked(path: Path) -> Path:
-        if path.suffix != ".xz":
-            return path
-        target = run_folder / path.stem
-        if not target.exists():
-            with lzma.open(path) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-        return target
+        return [unpack(path) for path in paths]
 
     return found
 

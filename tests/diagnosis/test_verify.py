@@ -15,7 +15,7 @@ from tests.support.captures import DATA, unpack
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.diagnosis.sentence import literal_figures, unsupported
+from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import Verification, verify
 from stepscope.trace.errors import InputError
 
@@ -136,8 +136,3 @@ def test_times_and_sentences_rest_on_evidence(path: Path) -> None:
             gain = value["step_ns"] - finding.predicted_step_ns
             assert gain >= 0.49 * finding.time_ns_per_step, "cost and prediction contradict"
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
-
-
-def test_figures_in_a_template_are_noticed() -> None:
-    assert literal_figures("{a1} of 3.5 ms and 1,000 calls") == ["3.5", "1,000"]
-    assert literal_figures("{time_ns_2} a step") == []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
-from tests.diagnosis.test_offload_and_input import STEPS, shared, work
+from tests.diagnosis.test_offload_and_input import STEPS, work
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
+from tests.support.captures import shared
 
 from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
@@ -115,14 +115,14 @@ def test_advice_fits(tmp_path: Path, infers: bool) -> None:
         ("xdit_sd35.json.gz", "inference"),
     ],
 )
-def test_public_traces(tmp_path: Path, name: str, kind: str) -> None:
-    job = Job([shared(f"public/{name}", tmp_path)])
+def test_public_traces(name: str, kind: str) -> None:
+    job = Job([shared(f"public/{name}")])
     assert {e.workload.kind for _, e in job.explained.explanations} == {kind}
 
 
 def test_compiled_code_that_runs_is_not_compiled() -> None:
     """Nothing is compiled in this trace, but frames of compiled code hold most of it."""
-    job = Job([shared("public/xdit_sd35.json.gz", Path())])
+    job = Job([shared("public/xdit_sd35.json.gz")])
     assert "compilation_or_warmup" not in {f.cause for f in job.diagnose().findings}
     for _, e in job.explained.explanations:
         assert e.idle_by_cause_ns.get("compilation_or_warmup", 0) < 0.01 * (e.end_ns - e.begin_ns)
@@ -130,7 +130,7 @@ def test_compiled_code_that_runs_is_not_compiled() -> None:
 
 def test_products_of_amd_are_products_and_lambdas_no_optimizer() -> None:
     """hipBLASLt takes 16.9 ms of 47 ms of kernels, counted from the trace itself."""
-    job = Job([shared("public/qwen.mi300.json.gz", Path())])
+    job = Job([shared("public/qwen.mi300.json.gz")])
     rows = job.query(
         "SELECT category, sum(end_ns - start_ns) / 1e6 AS ms FROM kernel_category GROUP BY category"
     ).to_pylist()
@@ -139,14 +139,9 @@ def test_products_of_amd_are_products_and_lambdas_no_optimizer() -> None:
     assert taken["matmul"] == pytest.approx(16.888, abs=0.01)
 
 
-def test_a_loader_that_falls_behind_in_one_step(tmp_path: Path) -> None:
+def test_a_loader_that_falls_behind_in_one_step() -> None:
     """All starvation lies in the last step, whose end nothing marks: the mean counts."""
-    packed = shared("h200-2/v_starved.own.tar.xz", tmp_path)
-    folder = packed if packed.suffix == ".tar" else tmp_path
-    with tarfile.open(folder) as archive:
-        archive.extractall(tmp_path / "own", filter="data")
-    (capture,) = (tmp_path / "own").iterdir()
-    found = Job([capture]).diagnose()
+    found = Job([shared("h200-2/v_starved.own.tar.xz")]).diagnose()
     assert found.verdict == "input_starvation"
     first = found.findings[0]
     gained = first.time_ns_per_step + first.predicted_step_ns

@@ -27,7 +27,7 @@ from tests.support.rocprof import Run, as_database, as_json
 from tests.support.xspace import training
 
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 from stepscope.trace.errors import StepscopeError
 
 ROUNDS = int(os.environ.get("STEPSCOPE_FUZZ_ROUNDS", "1"))

@@ -167,9 +167,9 @@ def test_a_foreign_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
 def test_a_folder_says_what_lies_in_it(tmp_path: Path) -> None:
     inner = tmp_path / "dumps" / "inner"
     inner.mkdir(parents=True)
-    make, _ = FILES["snapshot.pickle"]
-    make(inner / "snapshot.pickle")
-    with pytest.raises(InputError, match=r"no capture.*snapshot\.pickle is a memory snapshot"):
+    make, _ = FILES["et.json"]
+    make(inner / "et.json")
+    with pytest.raises(InputError, match=r"no capture.*et\.json is an execution trace of PyTorch"):
         Job([tmp_path])
 
 

@@ -13,12 +13,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.cache.store import Cache
 from stepscope.importers.common.stream import open_text
 from stepscope.importers.kineto import IMPORTER
 from stepscope.importers.kineto.about import parse_header
 from stepscope.importers.kineto.pieces import EventReader
 from stepscope.importers.registry import detect, load
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.trace import Trace
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.cache.store import Cache
 from stepscope.importers.common.cuda import call_name, copy_name, short_kernel_name
 from stepscope.importers.kineto.pieces import EventReader
 from stepscope.importers.kineto.spans import nanoseconds
 from stepscope.importers.registry import detect, load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 EPOCH_US = 1_623_143_089_861_000

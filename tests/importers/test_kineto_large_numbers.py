@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 _FIELDS = (

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stepscope.cache.store import Cache
 from stepscope.importers.common.stream import open_text
 from stepscope.importers.registry import detect, load
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 DATA = Path(__file__).parent / "kineto_data"

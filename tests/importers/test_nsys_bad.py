@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from nsys_data.build import MAIN, call, kernel, make, read, small, unpacked, window
 
+from stepscope.cache.store import Cache
 from stepscope.importers.nsys import IMPORTER
 from stepscope.importers.registry import load, read_head
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 
 

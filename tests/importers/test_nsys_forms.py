@@ -15,10 +15,10 @@ import pytest
 from nsys_data.build import SHARED, make, problems, read, rows, small, unpacked
 from pyarrow import ipc
 
+from stepscope.cache.store import Cache
 from stepscope.importers.nsys import IMPORTER
 from stepscope.importers.nsys.sqlite_source import find_nsys
 from stepscope.importers.registry import detect, load, read_head
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, StorageError
 
 NSYS = find_nsys()

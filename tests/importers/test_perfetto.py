@@ -12,7 +12,7 @@ from tests.support.perfetto import BEGIN, END, INSTANT, event, packet, slice_, t
 from tests.support.protobuf import field
 
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 from stepscope.trace.errors import InputError
 
 CAPTURES = [DATA / "nsys" / "cnn_small.sqlite.xz", DATA / "kineto" / "cnn_small.json.gz"]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.rocprof import INIT_NS, Run, as_database, as_json
 
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
 from stepscope.trace.errors import InputError
 
 FORMS = ["json", "json.gz", "inline.db", "tracks.db"]

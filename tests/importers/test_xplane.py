@@ -13,7 +13,8 @@ import pytest
 from tests.support.xspace import Event, plane, training
 
 from stepscope.api import Job
-from stepscope.trace.cache import Cache
+from stepscope.cache.store import Cache
+from stepscope.importers.xplane.hlo import Instruction, Program
 from stepscope.trace.errors import InputError
 
 
@@ -43,7 +44,7 @@ def test_every_table_is_as_it_was_written(tmp_path: Path) -> None:
         "FROM gpu_op WHERE kind = 'kernel' ORDER BY start_ns LIMIT 1",
     )
     assert kernels == [
-        ("loop_add_fusion_2", 1_300_500, 990_000, 64, 2, 256, 32, 16, 1024, 3, 1, 14, 1)
+        ("loop_add_fusion_2", 1_300_500, 740_000, 64, 2, 256, 32, 16, 1024, 3, 1, 14, 1)
     ]
     assert rows(
         job,
@@ -78,14 +79,33 @@ def test_kernels_of_a_command_buffer_lead_to_their_lines(tmp_path: Path) -> None
     job = opened(training(steps=3), tmp_path)
     assert rows(
         job,
-        "SELECT r.name, r.payload, count(*) FROM range r JOIN gpu_op g ON g.start_ns = r.start_ns "
-        "AND g.stream = r.stream WHERE domain = 'hlo' GROUP BY ALL ORDER BY ALL",
+        "SELECT g.name AS kernel, r.name, r.payload, count(*) FROM range r JOIN gpu_op g "
+        "ON g.start_ns = r.start_ns AND g.stream = r.stream WHERE domain = 'hlo' "
+        "GROUP BY ALL ORDER BY ALL",
     ) == [
-        # a library's kernel has the library's name, which no instruction has
-        ("command_buffer_1", "command_buffer_1", 3),
-        ("jit(train_step)/convert_element_type", "wrapped_convert model.py:30", 3),
-        ("jit(train_step)/jvp()/add", "loop_add_fusion.2 model.py:21", 3),
+        # a library's kernel, and one that shares the code of another, are known by their place
+        ("gemm_library", "jit(train_step)/jvp()/dot_general", "custom-call.9 model.py:25", 3),
+        ("loop_add_fusion_2", "jit(train_step)/add", "loop_add_fusion.3 model.py:28", 3),
+        ("loop_add_fusion_2", "jit(train_step)/jvp()/add", "loop_add_fusion.2 model.py:21", 3),
+        (
+            "wrapped_convert",
+            "jit(train_step)/convert_element_type",
+            "wrapped_convert model.py:30",
+            3,
+        ),
     ]
+
+
+def test_kernels_that_do_not_fit_the_program_are_told_nothing_by_place() -> None:
+    """Names of the program's own kernels still tell; a library's do not."""
+    made = [Instruction(f"loop_fusion.{n}", "fusion", "", f"a.py:{n}") for n in range(9)]
+    program = Program(schedule=[*made, Instruction("custom-call", "custom-call", "", "a.py:9")])
+    for instruction in program.schedule:
+        program.add(instruction)
+    assert program.in_order(["ampere_gemm"] * 6) == [None] * 6
+    assert program.in_order(["loop_fusion_0"] * 9 + ["ampere_gemm"]) == program.schedule
+    assert program.instruction("loop_fusion_4", "command_buffer") == made[4]
+    assert program.instruction("ampere_gemm", "command_buffer") is None
 
 
 def test_what_a_profile_lacks_comes_with_how_to_get_it(tmp_path: Path) -> None:
@@ -259,3 +279,34 @@ def test_the_planted_causes_are_found(
     if verdict == "host_compute":
         assert "train2.py:38" in str(diagnosis.findings[0].where)
         assert diagnosis.findings[0].predicted_step_ns == pytest.approx(8_000_000, rel=0.1)
+
+
+def test_every_kernel_of_a_real_command_buffer_has_its_line(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """The program's schedule and the kernels are told by different parts of the profile."""
+    path = shared_data.parent / "h200-2" / "jax_healthy.xplane.pb.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    job = Job([path], cache=Cache(tmp_path))
+    known = (
+        "SELECT g.name, r.payload FROM range r JOIN gpu_op g ON g.start_ns = r.start_ns "
+        "AND g.stream = r.stream WHERE domain = 'hlo' AND g.kind = 'kernel'"
+    )
+    found = rows(job, known)
+    assert len(found) == 3024
+    for kernel, payload in found:
+        instruction = payload.split(" ")[0]
+        assert instruction != "command_buffer_1"
+        # a fusion's kernel has the name of its own kind of fusion; a library's is a custom call
+        stem = instruction.split(".")[0].replace("-", "_")
+        assert kernel.startswith(stem) or (stem == "custom_call" and kernel.startswith("nvjet"))
+    assert sum("train2.py:" in payload for _, payload in found) > 0.8 * len(found)
+
+
+def test_operators_by_source_are_the_lines_that_kernels_were_compiled_from(tmp_path: Path) -> None:
+    job = opened(training(steps=6), tmp_path)
+    found = rows(job, "SELECT source, count(*) FROM kernel_category WHERE steady GROUP BY ALL")
+    steady = rows(job, "SELECT count(*) FROM step WHERE steady")[0][0]
+    lines = {source: count for source, count in found if source is not None}
+    assert lines == {f"model.py:{line}": steady for line in (21, 25, 28, 30)}

@@ -100,7 +100,7 @@ def test_drawings_are_sound_and_escape_names(report: Path) -> None:
     for circle in circles:
         assert 0 <= float(circle.get("cx", "-1")) <= 860
         assert 0 <= float(circle.get("cy", "-1")) <= 520
-    assert roofline_page(points, "t").startswith("<!doctype html>")
+    assert roofline_page(points, "t").startswith("<!DOCTYPE html>")
     text = roofline_text([one for one in lines if one is not None and one.flop_per_s])
     assert {"1", "2", "D"} <= set(text)
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tests.support.nsys_libraries import INTERVALS
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_csv import as_csv
 from stepscope.render.report_format import parse_format
@@ -24,7 +25,6 @@ from stepscope.reports.arrays import round_half_away
 from stepscope.reports.registry import DEFAULT_RULES, reports, rules
 from stepscope.reports.report import answer, parse
 from stepscope.reports.source import Source
-from stepscope.trace.cache import Cache
 
 DATA = Path(__file__).parents[1] / "data" / "oracle"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_format import parse_format
 from stepscope.render.report_text import render
@@ -23,7 +24,6 @@ from stepscope.reports.registry import DEFAULT, reports, rules
 from stepscope.reports.report import answer, parse
 from stepscope.reports.source import Source, range_scope
 from stepscope.reports.user import user_reports
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import Problem
 from stepscope.trace.scope import Scope, parse_time, time_scope

@@ -9,11 +9,11 @@ import pytest
 from tests.support.build import PID, Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.reports.registry import rules
 from stepscope.reports.report import Outcome, answer, parse
 from stepscope.reports.source import Source
-from stepscope.trace.cache import Cache
 from stepscope.trace.trace import Trace
 
 

@@ -10,12 +10,11 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.api.shelves import STEPS, TABLES, Shelves
+from stepscope.api.stored import STEPS, TABLES
+from stepscope.cache.arrays import ArrayFile
 from stepscope.server.background import DIAGNOSIS, Process
-from stepscope.server.panels import PanelDesk
-from stepscope.server.steps import StepDesk
-from stepscope.trace.arrays import ArrayFile
-from stepscope.trace.cache import Cache
+from stepscope.server.panels import PanelHandlers
+from stepscope.server.steps import StepHandlers
 from stepscope.trace.errors import InputError, StorageError, UsageError
 
 BYS = ("kernel", "operator", "inner", "range", "module", "source", "category")
@@ -41,32 +40,34 @@ def stored(*paths: Path) -> list[str]:
 
 
 def file_of(job: Job, name: str) -> Path:
-    return Shelves(job.ranks, Cache(), job.paths).place(name)
+    path = job.views._stored._beside[0].path(name)
+    assert path is not None
+    return path
 
 
 def test_tables_and_steps_are_the_same(here: Job) -> None:
     assert set(stored(bundled_capture())) == {STEPS, TABLES}
     there, lock = elsewhere(bundled_capture()), threading.Lock()
-    desks = [(PanelDesk(s, lock), StepDesk(s, lock)) for s in (here, there)]
+    pairs = [(PanelHandlers(s, lock), StepHandlers(s, lock)) for s in (here, there)]
     window = {"begin": "50000000", "end": "130000000"}
     for query in ({}, window):
         for by in BYS:
-            answer = [panels.table({"by": by, **query}) for panels, _ in desks]
+            answer = [panels.table({"by": by, **query}) for panels, _ in pairs]
             assert answer[0] == answer[1]
             assert len(answer[0]) > 300
         for group in "0", "3":
             asked = {"by": "kernel", "group": group, **query}
-            assert desks[0][0].instances(asked) == desks[1][0].instances(asked)
-    assert desks[0][0].flame({}) == desks[1][0].flame({})
+            assert pairs[0][0].instances(asked) == pairs[1][0].instances(asked)
+    assert pairs[0][0].flame({}) == pairs[1][0].flame({})
     grid = {"first": "0", "count": "9", "begin": "0", "bucket": "65536", "columns": "300"}
     for align in ("start", "kernel", "range:0", "range:1"):
-        assert desks[0][1].steps({"align": align}) == desks[1][1].steps({"align": align})
+        assert pairs[0][1].steps({"align": align}) == pairs[1][1].steps({"align": align})
         for colour in ("kind", "category", "phase"):
             asked = {**grid, "align": align, "colour": colour, "sort": "duration", "phases": "1"}
-            assert desks[0][1].grid(asked) == desks[1][1].grid(asked)
+            assert pairs[0][1].grid(asked) == pairs[1][1].grid(asked)
     for wrong in ({"align": "range:99"}, {"align": "middle"}, {"device": "1"}):
         with pytest.raises(UsageError):
-            desks[1][1].steps(wrong)
+            pairs[1][1].steps(wrong)
     assert not there.explained.is_known
 
 
@@ -86,9 +87,9 @@ def test_ranks_keep_their_clocks(tmp_path: Path) -> None:
     assert there.timeline.offsets_ns == here.timeline.offsets_ns
     for device in ("0", "1"):
         asked = {"device": device}
-        one, other = (StepDesk(s, lock).steps(asked) for s in (here, there))
+        one, other = (StepHandlers(s, lock).steps(asked) for s in (here, there))
         assert one == other
-    one, other = (PanelDesk(s, lock).table({}) for s in (here, there))
+    one, other = (PanelHandlers(s, lock).table({}) for s in (here, there))
     assert one == other
 
 
@@ -100,12 +101,12 @@ def test_what_is_damaged_or_of_another_version_is_made_again() -> None:
         file = file_of(job, name)
         good = file.read_bytes()
         file.write_bytes(good[:-9])
-        desk = PanelDesk(job, threading.Lock())
-        steps = StepDesk(job, threading.Lock())
+        handlers = PanelHandlers(job, threading.Lock())
+        steps = StepHandlers(job, threading.Lock())
         with pytest.raises(StorageError, match="start stepscope ui again"):
-            desk.table({}) if name == TABLES else steps.steps({})
+            handlers.table({}) if name == TABLES else steps.steps({})
         stored(path)
-        assert ArrayFile(file).verify()
+        assert ArrayFile(file, None).verify()
         assert file.read_bytes() == good
         middle = len(good) // 3
         file.write_bytes(good[:middle] + bytes([good[middle] ^ 255]) + good[middle + 1 :])
@@ -118,29 +119,19 @@ def test_a_question_waits_for_its_file_only() -> None:
     path = bundled_capture()
     job = elsewhere(path)
     for name in (STEPS, TABLES):
-        if _kept(job, name):
-            file_of(job, name).unlink()
+        file_of(job, name).unlink(missing_ok=True)
     process = Process(job, DIAGNOSIS)
     try:
-        desk = StepDesk(job, threading.Lock(), process)
-        assert b'"found":' in desk.steps({})
-        assert ArrayFile(file_of(job, STEPS)).verify()
+        handlers = StepHandlers(job, threading.Lock(), process)
+        assert b'"found":' in handlers.steps({})
+        assert ArrayFile(file_of(job, STEPS), None).verify()
         process.wait(TABLES)
-        assert ArrayFile(file_of(job, TABLES)).verify()
+        assert ArrayFile(file_of(job, TABLES), None).verify()
         process.wait()
         assert process.doing == ""
         assert job.views.diagnosed() is not None
     finally:
         process.stop()
-
-
-def _kept(job: Job, name: str) -> bool:
-    from stepscope.trace.arrays import NotWholeError
-
-    try:
-        return file_of(job, name).exists()
-    except NotWholeError:
-        return False
 
 
 def test_a_job_that_cannot_be_explained_says_so(tmp_path: Path) -> None:
@@ -149,7 +140,7 @@ def test_a_job_that_cannot_be_explained_says_so(tmp_path: Path) -> None:
     path = build.trace(tmp_path).folder
     job = elsewhere(path)
     process = Process(job, DIAGNOSIS)
-    desk = PanelDesk(job, threading.Lock(), process)
+    handlers = PanelHandlers(job, threading.Lock(), process)
     with pytest.raises(InputError, match="holds no GPU work"):
-        desk.table({})
+        handlers.table({})
     process.stop()

@@ -287,8 +287,8 @@ def test_a_superseded_tile_is_given_up() -> None:
 def test_the_other_process_diagnoses_and_says_why_not(tmp_path: Path) -> None:
     from tests.support.build import Build
 
+    from stepscope.cache.store import Cache
     from stepscope.server.background import DIAGNOSIS, TRACKS, Process
-    from stepscope.trace.cache import Cache
     from stepscope.trace.errors import InputError
 
     reply: list[float] = []
@@ -311,18 +311,18 @@ def test_the_other_process_diagnoses_and_says_why_not(tmp_path: Path) -> None:
 def test_the_server_of_a_large_trace_lets_another_process_explain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from stepscope.cache.store import Cache
     from stepscope.server import serve
-    from stepscope.server.app import Desk
+    from stepscope.server.app import PageHandlers
     from stepscope.server.background import DIAGNOSIS, Process
-    from stepscope.trace.cache import Cache
 
     monkeypatch.setattr(serve, "HERE_EVENTS", 10)
     job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
     serve.prepare(job, lambda _: None)
     assert not job.views.stored_timeline_is_missing()
     job.views.explains_elsewhere = True
-    desk = Desk(job, Process(job, DIAGNOSIS))
-    found = json.loads(desk.diagnosis({}))
+    handlers = PageHandlers(job, Process(job, DIAGNOSIS))
+    found = json.loads(handlers.diagnosis({}))
     assert found["diagnosis"]["findings"]
     assert "_explained" not in job.__dict__  # nothing was explained here
     steps = next(t.id for t in job.timeline.tracks if t.title == "Steps")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.build import Build
-from tests.support.captures import unpacked_run
+from tests.support.captures import shared
 
 from stepscope.activity.device import gpus
 from stepscope.api import Job
@@ -33,9 +33,9 @@ def test_the_recorders_marks_win_over_ranges_of_the_same_name(tmp_path: Path) ->
     assert lengths.tolist() == [1_000_000] * 5 + [998_000]
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked_run(tmp_path_factory.mktemp("run_steps10"))
+@pytest.fixture
+def recorded() -> Path:
+    return shared("h200-2/run_steps10.own.tar.xz")
 
 
 def test_ten_recorded_steps_are_ten_steps(recorded: Path) -> None:

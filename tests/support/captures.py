@@ -10,6 +10,7 @@ import lzma
 import os
 import random
 import re
+import shutil
 import sqlite3
 import tarfile
 from collections.abc import Callable
@@ -20,7 +21,15 @@ import numpy as np
 import pytest
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
+
+
+def shared(name: str) -> Path:
+    """A capture of ../shared/data, unpacked as by ``unpack``; skips where it is absent."""
+    if not (SHARED / name).exists():
+        pytest.skip(f"needs ../shared/data/{name}, which is not here")
+    return unpack(SHARED / name)
 
 
 def unpack(packed: Path, folder: Path | None = None) -> Path:
@@ -33,17 +42,29 @@ def unpack(packed: Path, folder: Path | None = None) -> Path:
         return packed
     if folder is None:
         kind = packed.parent.name
-        return _once(packed.stem, kind, lambda into: unpack(packed, into))
-    target = folder / packed.stem
-    if not target.exists():
-        partial = target.with_suffix(".part")
-        partial.write_bytes(lzma.decompress(packed.read_bytes()))
-        partial.replace(target)
+        target = _once(packed.stem, kind, lambda into: _unpacked(packed, into / packed.stem))
+    else:
+        target = _unpacked(packed, folder / packed.stem)
+    if target.suffix == ".tar":
+        (target,) = target.iterdir()  # what our collector recorded
     return target
 
 
+def _unpacked(packed: Path, target: Path) -> Path:
+    if target.exists():
+        return target
+    partial = target.with_suffix(".part")
+    if target.suffix == ".tar":
+        with tarfile.open(packed) as archive:
+            archive.extractall(partial, filter="data")
+    else:
+        with lzma.open(packed) as source, partial.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+    return partial.replace(target)
+
+
 def _once(name: str, kind: str, make: Callable[[Path], Path]) -> Path:
-    """A file of a test run, made by who asks first."""
+    """A file or folder of a test run, made by who asks first."""
     folder = Path(os.environ["STEPSCOPE_CACHE_DIR"]).parent / "captures" / kind
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as lock:
@@ -51,7 +72,6 @@ def _once(name: str, kind: str, make: Callable[[Path], Path]) -> Path:
         # what was interrupted is not taken for whole
         done = folder / f"{name}.done"
         if not done.exists():
-            (folder / name).unlink(missing_ok=True)
             assert make(folder) == folder / name
             done.touch()
     return folder / name
@@ -189,13 +209,3 @@ def edited(
             connection.execute(f"UPDATE {table} SET start = moved(start), end = moved(end)")
     connection.close()
     return target
-
-
-def unpacked_run(folder: Path) -> Path:
-    """The run of ten steps that our collector recorded, from ``../shared``, unpacked."""
-    packed = DATA.parents[3] / "shared" / "data" / "h200-2" / "run_steps10.own.tar.xz"
-    if not packed.is_file():
-        pytest.skip("the captures of ../shared/data are not here")
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "B"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.support.protobuf import field as put
+from tests.support.protobuf import varint
 
 Told = dict[str, int | float | str | bytes]
 
@@ -76,17 +77,26 @@ def plane(
     return put(1, body + own)
 
 
-def program(name: str, instructions: list[tuple[str, str, str, int]]) -> bytes:
-    """An HloProto of one computation: name, scope, file and line of each instruction."""
-    files = list(dict.fromkeys(file for _, _, file, _ in instructions))
-    frames, made = b"", b""
-    for number, (title, scope, file, line) in enumerate(instructions, 1):
+def program(name: str, instructions: list[tuple[str, str, str, str, int]]) -> bytes:
+    """An HloProto of one computation, which is not written in the order of its schedule.
+
+    Args:
+        name: of the module.
+        instructions: name, opcode, scope, file and line of each, in the order of their execution.
+    """
+    files = list(dict.fromkeys(file for _, _, _, file, _ in instructions))
+    frames, made = b"", []
+    for number, (title, opcode, scope, file, line) in enumerate(instructions, 1):
         location = put(1, files.index(file) + 1) + put(3, line)
         frames += put(3, location) + put(4, put(1, number))
-        made += put(2, put(1, title) + put(7, put(2, scope) + put(15, number)))
+        what = put(7, put(2, scope) + put(15, number))
+        made.append(put(2, put(1, title) + put(2, opcode) + what + put(35, 200 + number)))
     stacks = b"".join(put(1, file) for file in files) + frames
-    computation = put(1, "main") + made + put(5, 9)
-    return put(1, put(1, name) + put(3, computation) + put(6, 9) + put(17, stacks))
+    order = b"".join(varint(201 + number) for number in range(len(made)))
+    schedule = put(1, put(1, 9) + put(2, put(1, order)))
+    computation = put(1, "main") + b"".join(reversed(made)) + put(5, 9)
+    whole = put(1, name) + put(3, computation) + put(6, 9) + put(7, schedule) + put(17, stacks)
+    return put(1, whole)
 
 
 KERNEL_DETAILS = "regs:32 static_shared:16 dynamic_shared:1024 grid:64,2,1 block:256,1,1 occ_pct:50"
@@ -132,10 +142,12 @@ def training(steps: int = 6, host_ns: int = 0) -> bytes:
             "hlo_module": Ref("jit_train_step"), "tf_op": Ref("XlaModule:"),
         }  # fmt: skip
         gpu = begin + 300_000
-        third = (work_ns - 30_000) // 3
-        for number, name in enumerate(("loop_add_fusion_2", "gemm_library", "wrapped_convert")):
+        part = (work_ns - 40_000) // 4
+        # the third one is alike the first, whose code it shares
+        kernels = ("loop_add_fusion_2", "gemm_library", "loop_add_fusion_2", "wrapped_convert")
+        for number, name in enumerate(kernels):
             answer = {**known, "cuda_graph_node_id": 3 << 32 | number}
-            stream.append(Event(name, gpu + number * (third + 10_000), third, answer))
+            stream.append(Event(name, gpu + number * (part + 10_000), part, answer))
         stream.append(
             Event("Memset 0", gpu + work_ns, 1_000, {
                 "correlation_id": call, "Memset_details": Ref("kind:device num_bytes:64 async:1"),
@@ -148,8 +160,11 @@ def training(steps: int = 6, host_ns: int = 0) -> bytes:
         )  # fmt: skip
         at += host_ns + work_ns + 20_000
     made = [
-        ("loop_add_fusion.2", "jit(train_step)/jvp()/add", "model.py", 21),
-        ("wrapped_convert", "jit(train_step)/convert_element_type", "model.py", 30),
+        ("loop_add_fusion.2", "fusion", "jit(train_step)/jvp()/add", "model.py", 21),
+        ("bitcast.4", "bitcast", "jit(train_step)/reshape", "model.py", 22),
+        ("custom-call.9", "custom-call", "jit(train_step)/jvp()/dot_general", "model.py", 25),
+        ("loop_add_fusion.3", "fusion", "jit(train_step)/add", "model.py", 28),
+        ("wrapped_convert", "fusion", "jit(train_step)/convert_element_type", "model.py", 30),
     ]
     return b"".join(
         (

@@ -17,15 +17,15 @@ from tests.support.tiles import decode
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.api.shelves import DIAGNOSIS, TRACKS
+from stepscope.api.stored import DIAGNOSIS, TRACKS
+from stepscope.cache.arrays import ArrayFile, ArrayWriter, NotWholeError
+from stepscope.cache.store import Cache
 from stepscope.intervals import mipmap
 from stepscope.intervals.lod import Columns
 from stepscope.timeline import stored
 from stepscope.timeline.stored import StoredSlices
 from stepscope.timeline.track import Slices, slices
 from stepscope.timeline.writing import write_slices
-from stepscope.trace.arrays import ArrayFile, ArrayWriter, NotWholeError
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import GivenUpError, StorageError
 
 Ints = npt.NDArray[np.int64]
@@ -44,10 +44,10 @@ def built(rows: list[tuple[int, int, int]]) -> Slices:
 
 
 def stored_as(made: Slices, folder: Path, offset: int = 0) -> StoredSlices:
-    writer = ArrayWriter(folder / "slices.arrays")
+    writer = ArrayWriter(folder / "slices.npz")
     reply = write_slices(writer, "0", made)
     writer.close({})
-    file = ArrayFile(folder / "slices.arrays")
+    file = ArrayFile(folder / "slices.npz")
     return StoredSlices(file, "0", reply, offset, lambda names: names)
 
 
@@ -155,7 +155,7 @@ def test_levels_are_bounded_by_the_track(tmp_path: Path) -> None:
     kept = stored_as(made, tmp_path)
     levels = kept._levels
     assert 0 < len(levels.index) + len(levels.long) < len(made)
-    assert (tmp_path / "slices.arrays").stat().st_size < 45 * len(made)
+    assert (tmp_path / "slices.npz").stat().st_size < 45 * len(made)
 
 
 def test_a_window_of_a_large_track_touches_few_rows(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_damaged_file_is_not_read_and_made_anew(tmp_path: Path, harm: str) -> 
             "cut": data[: len(data) // 2],
             "empty": b"",
             "index": data[:-60] + b"\0" * 20 + data[-40:],
-            "tail": data[:-8] + b"STEPARR0",
+            "tail": data[:-22] + b"STEPARR0" * 3,
             "head": b"STEPARR0" + data[8:],
             "text": b"not a file of ours" * 100,
         }[harm]
@@ -390,7 +390,7 @@ def test_a_flipped_bit_in_a_small_file_makes_it_absent(tmp_path: Path) -> None:
 def test_a_flipped_bit_in_a_large_file_is_told_to_who_meets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
+    monkeypatch.setattr("stepscope.cache.arrays._SMALL_BYTES", 0)
     job = kept_job(tmp_path / "cache")
     path = tracks_of(job)
     assert job.views.timeline_is_whole()
@@ -405,7 +405,7 @@ def test_a_flipped_bit_in_a_large_file_is_told_to_who_meets_it(
 def test_a_flipped_bit_in_a_large_file_is_found_by_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.trace.arrays._SMALL_BYTES", 0)
+    monkeypatch.setattr("stepscope.cache.arrays._SMALL_BYTES", 0)
     path = tracks_of(kept_job(tmp_path / "cache"))
     flipped(path)
     again = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
@@ -420,7 +420,7 @@ def test_a_flipped_bit_in_a_stored_diagnosis_makes_it_absent(tmp_path: Path) -> 
     job = kept_job(tmp_path / "cache")
     job.views.store_diagnosis(b"{}")
     assert job.views.diagnosed() == b"{}"
-    path = job.views._shelves.place("diagnosis.arrays")
+    path = next((tmp_path / "cache").rglob(f"{DIAGNOSIS}.npz"))
     data = path.read_bytes()
     at = data.index(b"{}")
     path.unlink()
@@ -448,7 +448,7 @@ def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
     one = trace("one", 10)
     job = kept_job(tmp_path / "cache", one)
     assert not job.views.stored_timeline_is_missing()
-    assert not list(one.glob("*.arrays"))  # never beside the input
+    assert not list(one.glob("*.npz"))  # never beside the input
     for file in trace("two", 30).iterdir():
         file.replace(one / file.name)
     again = Job([one], cache=Cache(tmp_path / "cache"))
@@ -458,17 +458,44 @@ def test_a_trace_folder_that_changed_is_stored_anew(tmp_path: Path) -> None:
 
 
 def test_half_written_files_are_never_read(tmp_path: Path) -> None:
-    writer = ArrayWriter(tmp_path / "x.arrays")
+    cache, path = Cache(tmp_path), tmp_path / "x.npz"
+
+    def interrupted() -> None:
+        with cache.replacing(path) as file, ArrayWriter(file) as writer:
+            writer.add("a", np.arange(5))
+            looked_at()
+            raise KeyboardInterrupt
+
+    def looked_at() -> None:
+        (part,) = tmp_path.glob("tmp-*")
+        with pytest.raises(NotWholeError):
+            ArrayFile(part)
+        assert not path.exists()
+        os.utime(part, (0, 0))  # old, but somebody is writing it
+        cache.shrink()
+        assert part.exists()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_numpy_reads_them(tmp_path: Path) -> None:
+    writer = ArrayWriter(tmp_path / "x.npz")
     writer.add("a", np.arange(5))
+    writer.add("ä/b", iter([np.arange(3), np.arange(2)]), "<u2", 5)
+    writer.add("none", np.zeros(0, np.uint8))
+    writer.close({"said": 1}, "of this")
+    file = ArrayFile(tmp_path / "x.npz", "of this")
+    assert file.about == {"said": 1}
+    with np.load(tmp_path / "x.npz") as found:
+        assert found["a"].tolist() == file["a"].tolist() == [0, 1, 2, 3, 4]
+        assert found["ä/b"].tolist() == file["ä/b"].tolist() == [0, 1, 2, 0, 1]
+        assert found["none"].tolist() == file["none"].tolist() == []
+    for name in ("a", "ä/b"):  # whoever searches it copies nothing
+        assert file[name].ctypes.data % 64 == 0
     with pytest.raises(NotWholeError):
-        ArrayFile(tmp_path / "x.arrays")
-    (part,) = tmp_path.glob("*.part")
-    os.utime(part, (0, 0))  # as a process that was killed hours ago leaves it
-    other = ArrayWriter(tmp_path / "x.arrays")
-    other.add("a", np.arange(3))
-    other.close({"message": 1})
-    assert ArrayFile(tmp_path / "x.arrays")["a"].tolist() == [0, 1, 2]
-    assert not list(tmp_path.glob("*.part"))
+        ArrayFile(tmp_path / "x.npz", "of that")
 
 
 def test_an_interrupted_store_leaves_nothing(tmp_path: Path) -> None:
@@ -480,17 +507,20 @@ def test_an_interrupted_store_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         job.views.store_timeline(stop)
     assert job.views.stored_timeline_is_missing()
-    assert not list((tmp_path / "cache").rglob("*.part"))
+    assert not list((tmp_path / "cache").rglob("tmp-*"))
 
 
 def test_the_cache_counts_and_removes_them(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     job = Job([bundled_capture()], cache=cache)
     before = cache.entries()[0].bytes
+    former = cache.entries()[0].folder / "timeline.arrays"  # of a version before
+    former.write_bytes(b"STEPARR1")
     job.views.store_timeline(lambda _: None)
-    path = next((tmp_path / "cache").rglob(TRACKS))
+    assert not former.exists()
+    path = next((tmp_path / "cache").rglob(f"{TRACKS}.npz"))
     assert cache.entries()[0].bytes == before + path.stat().st_size
-    assert not list((tmp_path / "cache").rglob(DIAGNOSIS))
+    assert not list((tmp_path / "cache").rglob(f"{DIAGNOSIS}.npz"))
 
 
 # --- a question that nobody waits for any more ---------------------------------------------------

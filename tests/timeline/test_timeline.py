@@ -15,7 +15,7 @@ from tests.support.tiles import decode
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.timeline.extract import extract
+from stepscope.timeline.extract import LINKS, extract, in_page, linked_rows
 from stepscope.trace.errors import UsageError
 
 
@@ -310,3 +310,40 @@ def test_calls_of_a_range_are_cut_and_counted(job: Job) -> None:
         "Thread 101": {"api_launch": 2000},
     }
     assert {t["title"]: t["calls"] for t in found} == {"Thread 100 · main": 1, "Thread 101": 1}
+
+
+def test_the_links_of_a_page_are_those_that_are_asked_row_by_row() -> None:
+    """A page without a server holds a table of them, numbered by the rows of its window."""
+    job = Job([bundled_capture()])
+    timeline = job.timeline
+    begin, end = 100_000_000, 200_000_000
+    rows_of = {
+        track.id: np.flatnonzero(in_page(track.slices, begin, end)).tolist()
+        for track in map(timeline.track, range(len(timeline.tracks)))
+        if track.kind != "counter"
+    }
+    ends: dict[tuple[str, bool, int, int], list[tuple[int, int]]] = {}
+    for kind, t0, r0, t1, r1 in linked_rows(timeline, begin, end).reshape(-1, 5).tolist():
+        one, other = (t0, rows_of[t0][r0]), (t1, rows_of[t1][r1])
+        ends.setdefault((LINKS[kind], True, *one), []).append(other)
+        ends.setdefault((LINKS[kind], False, *other), []).append(one)
+    output = {
+        "Launched": ("launch", True),
+        "Launched by": ("launch", False),
+        "Ended by": ("end_of_gap", True),
+        "Launch of what ended it": ("launch_after_gap", False),
+        "Forward operator": ("gradient", False),
+        "Backward operators": ("gradient", True),
+    }
+    compared = set()
+    for track, rows in rows_of.items():
+        for row in rows[:: max(1, len(rows) // 40)]:
+            asked = job.views.asker.row(track, row)
+            for links in (asked["arrows"], *asked["links"]):
+                shown = {(end["track"], end["row"]) for end in links["ends"]}
+                inside = {place for place in shown if place[1] in rows_of[place[0]]}
+                kind = (*output[links["message"]], track, row)
+                assert set(ends.get(kind, [])) == inside, (kind, links)
+                if inside:
+                    compared.add(links["message"])
+    assert compared >= {"Launched", "Launched by", "Ended by", "Launch of what ended it"}

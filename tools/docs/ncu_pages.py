@@ -9,6 +9,7 @@ from stepscope.ncu import decide, explain, memory, report_diff, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
+from stepscope.operators import averages, compiled, phases, python_time, sheets
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -47,6 +48,36 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
         "`kernels TRACE --roofline`",
         operators.SCHEMA,
         [operators.OperatorRooflines, operators.OperatorRoofline],
+    ),
+    "operators": (
+        "host and device time by operator",
+        "`operators`",
+        averages.SCHEMA,
+        [
+            averages.OperatorAverages,
+            averages.OperatorRow,
+            averages.OperatorKernel,
+            compiled.CompiledCode,
+            compiled.CompiledRegion,
+        ],
+    ),
+    "operator-sheet": (
+        "operators by unique shape",
+        "`operators --sheet`",
+        sheets.SCHEMA,
+        [sheets.Sheet, sheets.SheetRow],
+    ),
+    "phases": (
+        "the phases of a step",
+        "`phases`",
+        phases.SCHEMA,
+        [phases.Phases, phases.DeviceSteps, phases.PhaseTime],
+    ),
+    "python-time": (
+        "where Python spends the steps",
+        "`phases --python`",
+        python_time.SCHEMA,
+        [python_time.PythonReport, python_time.PythonTime, python_time.PythonProcess],
     ),
     "ceilings": ("a GPU's ceilings", "`ceilings`", ceilings.SCHEMA, [ceilings.Ceilings]),
 }

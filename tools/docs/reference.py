@@ -17,7 +17,7 @@ from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
 from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
-from stepscope.diagnosis import predictions
+from stepscope.diagnosis import lever, predictions
 from stepscope.diagnosis.cause import Cause, causes
 from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
@@ -108,6 +108,7 @@ def tables_page() -> str:
     parts.append("## Analysis tables")
     derived = {name: (found.doc, found.columns) for name, found in derived_tables().items()}
     derived["prediction"] = (predictions.DOC, predictions.COLUMNS)
+    derived["kernel_lever"] = (lever.TABLE_DOC, lever.TABLE_COLUMNS)
     with demo_job() as job:
         for name, (doc, columns) in derived.items():
             schema = job.query(f"SELECT * FROM {name} LIMIT 0").schema
@@ -167,6 +168,40 @@ def causes_page() -> str:
             f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"
             + ("" if cause.of_program else f"- {prose(attributes(Cause)['of_program'])}\n")
             + f"- Reference: {prose(cause.reference)}\n",
+        ]
+    return page(parts)
+
+
+def levers_page() -> str:
+    """Levers, one section each."""
+    known = lever.levers()
+    parts = [
+        "# Levers",
+        "What a diagnosis names as left to gain in the kernels of a step, in the order in which "
+        "levers take their kernels. A lever is named where its gain is above the noise: two "
+        "standard errors of the mean step, and at least "
+        f"{100 * lever.NOISE_SHARE:.0f} % of it. It changes no kernel that a "
+        "[finding](causes.md) changes, and gains at most the time of its kernels.",
+        table(
+            ("lever", "title", "not where this is found"),
+            [
+                (
+                    f"[`{one.id}`](#{one.id})",
+                    one.title,
+                    ", ".join(f"[`{cause}`](causes.md#{cause})" for cause in one.instead),
+                )
+                for one in known.values()
+            ],
+        ),
+    ]
+    for one in known.values():
+        parts += [
+            f"## {one.id}",
+            f"**{one.title}.** {prose(one.definition)}",
+            f"- Found by: {first_sentence(one.find)}\n"
+            f"- How to tell it apart: {prose(one.differential)}\n"
+            f"- Prediction: {prose(one.prediction)}\n"
+            f"- Reference: {prose(one.reference)}\n",
         ]
     return page(parts)
 
@@ -309,6 +344,7 @@ def environment_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "causes.md": causes_page,
+    "levers.md": levers_page,
     "colours.md": lambda: page(colours_page()),
     "idle-time.md": idle_page,
     "kernels.md": lambda: page(kernels_page()),

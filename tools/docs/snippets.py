@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from stepscope.api import Job
+from stepscope.cache.store import Cache
 from stepscope.render.info import info_text
 from stepscope.render.tables import as_columns
 from stepscope.render.terminal import print_diagnosis
-from stepscope.trace.cache import Cache
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis

@@ -51,6 +51,16 @@ class SampledLines:
         """(``file:line``, function) by code; files as short as tells them apart."""
         return self._found[2]
 
+    @property
+    def samples(self) -> tuple[IntArray, IntArray]:
+        """Times of the samples, ascending, and the code of each one's line; -1 for none."""
+        return self._found[0], self._found[1]
+
+    @property
+    def period_ns(self) -> int:
+        """Time from one sample to the next."""
+        return self._period_ns
+
     def at(self, time_ns: IntArray, part: Callable[[IntArray], IntArray]) -> IntArray:
         """Code of the line at each time; -1 where no sample is near or none tells a line.
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_DOMAIN = b"stepscope"
 _NVTX_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 Push = Callable[[str], object]
 Pop = Callable[[], object]

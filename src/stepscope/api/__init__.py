@@ -9,7 +9,7 @@ they are first asked for:
 * :mod:`~stepscope.api.tables`: SQL over the job's tables.
 * :mod:`~stepscope.api.reports`: reports and rules.
 * :mod:`~stepscope.api.views`: the timeline, what the page asks of it, files for other viewers.
-* :mod:`~stepscope.api.answers`, :mod:`~stepscope.api.shelves`: what took long to find, kept.
+* :mod:`~stepscope.api.answers`, :mod:`~stepscope.api.stored`: what took long to find, kept.
 
 Without an opened job: :mod:`~stepscope.api.runs` compares and judges several runs,
 :mod:`~stepscope.api.history` keeps them, :mod:`~stepscope.api.ncu` reads what Nsight Compute wrote,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
     from stepscope.breakdown.without_gpu import WithoutGpu
     from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.lever import Pulled
     from stepscope.diagnosis.predictions import Predicted
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.view import Device, JobView
@@ -193,6 +194,15 @@ class Explained:
             return simulated(self.simulation, case, cause, detection)
 
         return ranked(self.cases, predict)
+
+    @cached_property
+    def levers(self) -> list[Pulled]:
+        """What is left to gain in the kernels of the slowest device."""
+        from stepscope.diagnosis.engine import reference_of
+        from stepscope.diagnosis.lever import pulled
+        from stepscope.diagnosis.ranking import reported
+
+        return pulled(reference_of(self.cases), reported(self.ranked), lambda: self.simulation)
 
 
 def changes_of(

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import detect, examined, foreign_message, is_trace_folder
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.notes import SUFFIX as NOTES
 

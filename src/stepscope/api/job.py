@@ -7,12 +7,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stepscope.api.answers import Answers
+from stepscope.api.answers import Answers, JobRevision
 from stepscope.api.inputs import captures_of, read_ceilings
+from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.steps.model import StepChoice
 from stepscope.trace import progress
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
 from stepscope.trace.job import assemble
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from stepscope.memory.fit import Change as MemoryChange
     from stepscope.memory.report import Explained as Allocations
     from stepscope.memory.result import Memory
+    from stepscope.operators.averages import OperatorAverages
+    from stepscope.operators.phases import Phases
+    from stepscope.operators.python_time import PythonReport
     from stepscope.operators.roofline import Launches, OperatorRooflines
+    from stepscope.operators.sheets import Sheet
     from stepscope.simulation import Change, Simulation
     from stepscope.simulation.result import CriticalPath, WhatIf
     from stepscope.timeline.added import Drawn
@@ -123,15 +127,10 @@ class Job:
             self.warnings.append(
                 f"what could not be read beside the captures was left out: {named}"
             )
-        self._answers = Answers(
-            self.ranks,
-            self._cache,
-            [
-                *(repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)),
-                *(*self.warnings, *map(repr, self.problems)),
-            ],
-            again=again,
-        )
+        given = [repr(self.paths), step, step_kernel, repr(self._ceilings), str(apart)]
+        given += [*self.warnings, *map(repr, self.problems)]
+        self._revision = JobRevision(self.ranks, given)
+        self._answers = Answers(self._revision, self._cache, again=again)
 
     @property
     def open_options(self) -> OpenOptions:
@@ -192,11 +191,11 @@ class Job:
     @cached_property
     def views(self) -> Views:
         """What the page asks of the timeline; files for other viewers."""
-        from stepscope.api.shelves import Shelves
+        from stepscope.api.stored import StoredTimeline
         from stepscope.api.views import Views
 
-        shelves = Shelves(self.ranks, self._cache, self.paths, self._choice.text)
-        return Views(self.ranks, self.explained, shelves)
+        stored = StoredTimeline(self._revision, self._cache)
+        return Views(self.ranks, self.explained, stored)
 
     @property
     def timeline(self) -> Timeline:
@@ -285,6 +284,43 @@ class Job:
             by = "operator" if known else "range"
         return self.query(operators_view(by))
 
+    def idle_gaps(
+        self, by: str = "cause", *, step: int | None = None, rank: int | None = None, sort: str = ""
+    ) -> pa.Table:
+        """Idle time of the steady steps: what it is charged to, what ended it, where the host was.
+
+        Args:
+            by: ``cause`` for one row a cause, operation that ended the gap and range; ``gap`` for
+                one row a gap.
+            step: number of one steady step; all of them by default.
+            rank: one rank; all by default.
+            sort: of causes ``total``, ``longest`` or ``count``; of gaps ``length`` or ``start``;
+                by default the first.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+            UsageError: there is no such step, rank or order.
+        """
+        from stepscope.gaps.views import LIST_SORTS, SORTS, gaps_view, groups_view
+
+        views = {"cause": (groups_view, SORTS), "gap": (gaps_view, LIST_SORTS)}
+        if by not in views:
+            raise UsageError(f"gaps are listed by {' or '.join(views)}, not by {by!r}")
+        view, sorts = views[by]
+        if sort and sort not in sorts:
+            raise UsageError(f"{sort!r} is no order of them; by {by} that is {' or '.join(sorts)}")
+        ranks = sorted({device.rank for device in self.explained.devices})
+        if rank is not None and rank not in ranks:
+            raise UsageError(f"there is no rank {rank}; the ranks are {_spans(ranks)}")
+        steady = self.query(
+            "SELECT DISTINCT step FROM step WHERE steady"
+            + (f" AND rank = {rank}" if rank is not None else "")
+        )
+        steps = sorted(steady.column(0).to_pylist())
+        if step is not None and step not in steps:
+            raise UsageError(f"step {step} is no steady step; those are {_spans(steps)}")
+        return self.query(view(step, rank, sort or next(iter(sorts))))
+
     # Results.
 
     @cached_property
@@ -303,6 +339,146 @@ class Job:
             return summary(view.collectives, self.paths)
 
         return self._answers.find("communication", Communication, made)
+
+    def collective_instances(self) -> pa.Table:
+        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import instance_table
+
+        return instance_table(self.explained.view.collectives)
+
+    def all_to_all_splits(self) -> pa.Table:
+        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.collectives.instances import split_table
+
+        return split_table(self.explained.view.collectives)
+
+    def key_averages(
+        self,
+        by: str = "",
+        *,
+        steady: bool = False,
+        join: bool = False,
+        kernels: bool = False,
+        python: bool = False,
+        sort: str = "",
+    ) -> OperatorAverages:
+        """Host and device time by operator, as ``torch.profiler``'s ``key_averages()`` counts it.
+
+        Captures without any GPU work have it, too.
+
+        Args:
+            by: ``name``, ``shape``, ``stack``, ``module``, ``source``, ``range`` or ``category``;
+                by default names where any trace holds operators, else ranges.
+            steady: only what begins in the steady steps, rather than in the whole capture.
+            join: whether the backward pass of an operator counts as its own row's.
+            kernels: whether to list the kernels under each.
+            python: whether traced Python functions are taken out of the self time of what called
+                them, as PyTorch 2.14 does; they are a row of their own then.
+            sort: a column of numbers, the largest first.
+
+        Raises:
+            UsageError: there is no such grouping or column.
+            InputError: the steady steps are wanted, and a trace holds no GPU work.
+        """
+        from stepscope.operators.averages import OperatorAverages, operator_averages
+
+        if not by:
+            known = any(trace.rows("operator") for trace in self.traces)
+            by = "name" if known else "range"
+
+        def made() -> OperatorAverages:
+            from stepscope.operators.averages import (
+                sampled_averages,
+                steady_sources,
+                whole_sources,
+            )
+
+            traced = any(trace.rows("python_function") for trace in self.traces)
+            if by == "source" and not traced and any(t.rows("stack_frame") for t in self.traces):
+                steps = sum(e.n_steady for _, e in self.explained.explanations)
+                return sampled_averages(self.operators("source").to_pylist(), self.paths, steps)
+            sources = (
+                steady_sources(self.explained.view)
+                if steady
+                else whole_sources([trace.frame for trace in self.traces])
+            )
+            return operator_averages(
+                sources, self.paths, by, join=join, kernels=kernels, python=python, sort=sort
+            )
+
+        asked = f"key averages {by} {steady} {join} {kernels} {python} {sort}"
+        return self._answers.find(asked, OperatorAverages, made)
+
+    def operator_sheet(self, sheet: str) -> Sheet:
+        """Operators of one kind by unique shape, against the device's ceilings.
+
+        Args:
+            sheet: ``gemm``, ``convolution``, ``attention``, ``normalisation``, ``elementwise`` or
+                ``communication``.
+
+        Raises:
+            UsageError: there is no such sheet.
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.sheets import (
+            COMMUNICATION_SQL,
+            Sheet,
+            communication_sheet,
+            operator_sheet,
+        )
+
+        def made() -> Sheet:
+            view = self.explained.view
+            if sheet == "communication":
+                rows = self.query(COMMUNICATION_SQL).to_pylist()
+                return communication_sheet(view, self.paths, rows)
+            return operator_sheet(view, self.paths, sheet)
+
+        return self._answers.find(f"operator sheet {sheet}", Sheet, made)
+
+    def replay_script(self, operator: str, limit: int = 5) -> str:
+        """A PyTorch program that runs an operator again with its recorded inputs.
+
+        Args:
+            operator: its name, as ``aten::mm``.
+            limit: distinct inputs to take, those of most time.
+
+        Raises:
+            UsageError: the captures hold no such operator with shapes.
+        """
+        from stepscope.operators.replay import replay_script
+
+        return replay_script([trace.frame for trace in self.traces], operator, limit)
+
+    def phases(self) -> Phases:
+        """Host, GPU and idle time of the steady steps by phase of the step.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.phases import Phases, phases
+
+        return self._answers.find("phases", Phases, lambda: phases(self.explained.view, self.paths))
+
+    def python_time(self) -> PythonReport:
+        """Where Python spends the steady steps: functions or lines, the GIL, the collector.
+
+        Raises:
+            InputError: a trace holds no GPU work.
+        """
+        from stepscope.operators.python_time import PythonReport, python_time
+
+        return self._answers.find(
+            "python time", PythonReport, lambda: python_time(self.explained.view, self.paths)
+        )
 
     def memory(
         self, at: str = "peak", change: MemoryChange | None = None, limit_bytes: int | None = None
@@ -347,26 +523,6 @@ class Job:
         if not found:
             raise InputError(without_memory(self.paths[0], self.traces[0].meta))
         return found
-
-    def collective_instances(self) -> pa.Table:
-        """Every collective on every rank: begin, skew, waiting, sizes, bandwidths.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import instance_table
-
-        return instance_table(self.explained.view.collectives)
-
-    def all_to_all_splits(self) -> pa.Table:
-        """Bytes that all-to-alls carried from each rank to each other one, in the steady steps.
-
-        Raises:
-            InputError: a trace holds no GPU work.
-        """
-        from stepscope.collectives.instances import split_table
-
-        return split_table(self.explained.view.collectives)
 
     def operator_rooflines(self) -> OperatorRooflines:
         """Operators whose shapes are recorded against the device's ceilings, and the step's MFU.
@@ -506,6 +662,7 @@ class Job:
             assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
+            levers=self.explained.levers,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:
@@ -601,6 +758,17 @@ def without_memory(path: str, meta: Meta) -> str:
     }
     flag = flags.get(meta.source, "stepscope run --record memory")
     return f"{path} holds no allocations of memory; capture with {flag}"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ``0, 2 to 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join(" to ".join(map(str, part)) for part in parts)
 
 
 def stored_options(report: bytes) -> OpenOptions:

@@ -38,7 +38,7 @@ class Tables:
 
     @cached_property
     def engine(self) -> Engine:
-        """SQL over the canonical tables, the derived tables and ``prediction``."""
+        """SQL over the canonical tables, the derived tables and those of the diagnosis."""
         from stepscope.derived import names
         from stepscope.sql.engine import Engine
 
@@ -47,6 +47,7 @@ class Tables:
             {
                 **{name: partial(self.derived, name) for name in names()},
                 "prediction": lambda: self._answers.find_table("prediction", self._predictions),
+                "kernel_lever": lambda: self._answers.find_table("kernel_lever", self._levers),
             },
         )
 
@@ -68,8 +69,27 @@ class Tables:
         from stepscope.diagnosis.predictions import prediction_table
 
         return prediction_table(
-            [(r.case, r.cause.id, r.detection, r.predicted) for r in self._explained.ranked]
+            [
+                *(
+                    (r.case, r.cause.id, r.detection.time_ns, r.predicted)
+                    for r in self._explained.ranked
+                ),
+                *(
+                    (
+                        p.case,
+                        p.lever.id,
+                        p.saved_ns.sum() / p.case.explanation.n_steady,
+                        p.predicted,
+                    )
+                    for p in self._explained.levers
+                ),
+            ]
         )
+
+    def _levers(self) -> pa.Table:
+        from stepscope.diagnosis.lever import lever_table
+
+        return lever_table(self._explained.levers)
 
     def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; see :meth:`stepscope.api.job.Job.figure`."""

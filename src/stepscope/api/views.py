@@ -8,20 +8,18 @@ explained job in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from stepscope.api.shelves import STEPS, TABLES
-from stepscope.trace.arrays import NotWholeError
-from stepscope.trace.errors import InputError, StorageError, UsageError
+from stepscope.api.stored import STEPS, TABLES
+from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.api.explained import Explained
-    from stepscope.api.shelves import Shelves
+    from stepscope.api.stored import StoredTimeline
     from stepscope.breakdown.explain import Explanation
     from stepscope.timeline.added import Drawn
     from stepscope.timeline.ask import Asker
@@ -37,16 +35,18 @@ class Views:
     Args:
         ranks: the job's traces.
         explained: the explained job.
-        shelves: what is kept of the timeline beside the cached traces.
+        stored: what is kept of the timeline beside the cached traces.
 
     Attributes:
         explains_elsewhere: whether another process explains the job; set by who lets it do so.
     """
 
-    def __init__(self, ranks: Sequence[RankTrace], explained: Explained, shelves: Shelves) -> None:
+    def __init__(
+        self, ranks: Sequence[RankTrace], explained: Explained, stored: StoredTimeline
+    ) -> None:
         self._ranks = ranks
         self._explained = explained
-        self._shelves = shelves
+        self._stored = stored
         self.explains_elsewhere = False
         self._stored_steps: StepView[Any] | None = None
 
@@ -56,9 +56,9 @@ class Views:
         from stepscope.timeline.timeline import Timeline
 
         made = Timeline(
-            list(self._ranks), self._offsets_ns, self._explained_here, self._shelves.stored()
+            list(self._ranks), self._offsets_ns, self._explained_here, self._stored.tracks()
         )
-        made.explained = self._shelves.explained()
+        made.explained = self._stored.explained()
         return made
 
     def _explained_here(self) -> list[tuple[RankTrace, Explanation]]:
@@ -70,7 +70,7 @@ class Views:
     @cached_property
     def _offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns."""
-        return self._shelves.offsets_ns() or self._clock_offsets_ns()
+        return self._stored.offsets_ns() or self._clock_offsets_ns()
 
     def _clock_offsets_ns(self) -> list[int]:
         """What is added to each trace's times so that all are on one clock, ns.
@@ -100,7 +100,7 @@ class Views:
 
     def stored_timeline_is_missing(self) -> bool:
         """Whether :meth:`store_timeline` has anything to do."""
-        return self._shelves.missing()
+        return self._stored.is_missing()
 
     def store_timeline(self, progress: Callable[[float], None]) -> None:
         """Store the tracks of every trace for which that is not done yet.
@@ -112,18 +112,18 @@ class Views:
             InputError: a table is damaged.
             StorageError: the cache cannot be written.
         """
-        self._shelves.store(progress, self._clock_offsets_ns)
+        self._stored.make(progress, self._clock_offsets_ns)
 
     def timeline_is_whole(self) -> bool:
         """Whether stored tracks are as they were written; removes those that are not."""
-        return self._shelves.whole()
+        return self._stored.is_whole()
 
     def diagnosed(self) -> bytes | None:
         """The stored diagnosis with its places in the timeline, as JSON; None where none is.
 
         From then on, the timeline shows what belongs to it.
         """
-        found = self._shelves.explained()
+        found = self._stored.explained()
         if found is None:
             return None
         self.timeline.explained = found
@@ -136,7 +136,7 @@ class Views:
             InputError: a trace holds no GPU work.
             StorageError: the cache cannot be written.
         """
-        self._shelves.store_explained(self.timeline, answer)
+        self._stored.write_explained(self.timeline, answer)
 
     def stored_panels(self) -> Panels | None:
         """Tables and flame graphs; None where tables are to be stored, and are not yet."""
@@ -144,10 +144,10 @@ class Views:
         if self.explains_elsewhere and not panels.is_stored:
             from stepscope.timeline.stored_tables import StoredTables
 
-            try:
-                panels.use(StoredTables(self._shelves.place(TABLES), self._shelves.identity))
-            except (NotWholeError, StorageError, OSError):
+            file = self._stored.find(TABLES)
+            if file is None:
                 return None
+            panels.use(StoredTables(file))
         return panels
 
     def stored_steps(self) -> StepView[Any] | None:
@@ -155,12 +155,11 @@ class Views:
         if not self.explains_elsewhere:
             return self.aligned
         if self._stored_steps is None:
-            from stepscope.timeline.stepview.stored import open_steps, stored_view
+            from stepscope.timeline.stepview.stored import stored_view
 
             timeline = self.timeline
             ranks = [rank_trace.rank for rank_trace in timeline.rank_traces]
-            with suppress(NotWholeError, StorageError, OSError):
-                file = open_steps(self._shelves.place(STEPS), self._shelves.identity)
+            if (file := self._stored.find(STEPS)) is not None:
                 self._stored_steps = stored_view(file, ranks, timeline.offsets_ns)
         return self._stored_steps
 
@@ -176,17 +175,15 @@ class Views:
         """
         from stepscope.jobs.view import JobView
         from stepscope.timeline.panels import Panels
-        from stepscope.timeline.stepview.stored import open_steps, store_steps
-        from stepscope.timeline.stored_tables import StoredTables
+        from stepscope.timeline.stepview.stored import write_steps
 
-        shelves = self._shelves
-        if not shelves.holds(STEPS, open_steps):
-            shelves.write(STEPS, lambda path, who: store_steps(path, who, self.aligned))
+        if self._stored.find(STEPS) is None:
+            self._stored.write(STEPS, lambda writer: write_steps(writer, self.aligned))
         stored(STEPS)
-        if not shelves.holds(TABLES, StoredTables):
+        if self._stored.find(TABLES) is None:
             # not the job's own panels, which would keep all columns while it diagnoses
             panels = Panels(self.timeline, lambda: JobView(self._explained.devices))
-            shelves.write(TABLES, panels.store)
+            self._stored.write(TABLES, panels.write)
         stored(TABLES)
 
     @cached_property

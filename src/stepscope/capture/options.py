@@ -83,6 +83,9 @@ class Options:
         gc: record Python's garbage collections.
         waits: record waits in the C library and for the GIL.
         stacks: record Python stacks (``torch`` only).
+        memory: record what tensors allocate (``torch`` only).
+        memory_snapshot: also dump the history of PyTorch's allocator in the recorded steps, and
+            where memory runs out (``torch`` only).
         ops: record PyTorch's operators with shapes, in the recorded steps.
         flush_ms: how often GPU records are fetched: bounds what a killed process loses.
         stop_program: end the program when recording has ended.
@@ -118,6 +121,8 @@ class Options:
     gc: bool = False
     waits: bool = False
     stacks: bool = False
+    memory: bool = False
+    memory_snapshot: bool = False
     ops: bool = False
     flush_ms: int = 500
     stop_program: bool = False

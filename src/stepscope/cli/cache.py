@@ -11,17 +11,24 @@ from stepscope.cli import options
 
 @click.command()
 @click.argument("action", type=click.Choice(["show", "clear"]), default="show")
+@click.option(
+    "--kind",
+    type=click.Choice(["captures", "timeline", "answers"]),
+    default="captures",
+    help="What clear removes: imported captures with all that was made of them (the default), or "
+    "only their stored timelines, or only answers that took long to find.",
+)
 @options.formats("text", "json")
-def command(action: str, format_: str) -> None:
+def command(action: str, kind: str, format_: str) -> None:
     """See ("show", the default) or empty ("clear") the cache of imported captures.
 
     STEPSCOPE_CACHE_DIR names its folder, STEPSCOPE_CACHE_MAX_BYTES its size bound (20 GB).
     """
-    from stepscope.trace.cache import Cache
+    from stepscope.cache.store import Cache
 
     store = Cache()
     if action == "clear":
-        freed = store.clear()
+        freed = store.clear(kind)
         click.echo(f"{freed / 1e6:.1f} MB freed in {store.folder}")
         return
     entries = store.entries()
@@ -38,6 +45,7 @@ def command(action: str, format_: str) -> None:
                     "input": entry.input_name,
                     "source": entry.source,
                     "bytes": entry.bytes,
+                    "bytes_by_kind": entry.bytes_by_kind,
                     "used_epoch_s": entry.used_at,
                 }
                 for entry in entries
@@ -53,4 +61,10 @@ def command(action: str, format_: str) -> None:
     for entry in entries:
         used = datetime.datetime.fromtimestamp(entry.used_at).strftime("%Y-%m-%d %H:%M")
         size = f"{entry.bytes / 1e6:8.1f} MB"
-        click.echo(f"  {used}  {size}  {entry.source:8} {clean(entry.input_name)}")
+        made = [
+            f"{count / 1e6:.1f} MB {kind}"
+            for kind, count in entry.bytes_by_kind.items()
+            if kind != "captures"
+        ]
+        of_it = f" (of it {', '.join(sorted(made))})" if made else ""
+        click.echo(f"  {used}  {size}  {entry.source:8} {clean(entry.input_name)}{of_it}")

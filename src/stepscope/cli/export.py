@@ -13,8 +13,6 @@ from stepscope.cli import options
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from stepscope.api import Job, OpenOptions
 
 _BY_SUFFIX = {
@@ -27,6 +25,7 @@ _BY_SUFFIX = {
     ".arrow": "arrow",
 }
 _FOLDERS = ("parquet", "arrow")
+_TIMELINES = ("perfetto", "chrome", "speedscope")
 
 
 @click.command()
@@ -66,7 +65,7 @@ def command(
     """Write the capture in the format of another tool.
 
     `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope: tracks, launch arrows and
-    counters are those of `stepscope ui`, with steps and with idle time by cause; --counters adds
+    counters are those of `stepscope ui`, with steps and with idle time by cause. --counters adds
     how many operations wait in each stream's queue, and the bandwidth of copies; --critical-path
     draws the chain of work and waits that decided how long the steps took. `sqlite` has the schema
     of Nsight Systems' exports, so `nsys stats` and other tools for these read it. `parquet` and
@@ -88,17 +87,13 @@ def command(
     if path.is_dir():
         _refuse_other_files(path, kind)
     options.refuse_inputs(output)
-    if kind in (*_FOLDERS, "sqlite", "speedscope") and (counters or critical_path):
+    if (counters or critical_path) and kind not in _TIMELINES:
         raise UsageError(
-            f"--counters and --critical-path draw into perfetto and chrome, not {kind}"
+            f"--counters and --critical-path are drawn in a timeline; {kind} holds none"
         )
     job = Job(paths, **opening)
-    if kind not in (*_FOLDERS, "sqlite"):
-        parts = job.exported(kind, counters=counters, critical_path=critical_path)
-    else:
-        parts = iter(())
     try:
-        _write(job, kind, path, parts)
+        _write(job, kind, path, counters=counters, critical_path=critical_path)
     except OSError as error:
         raise StorageError(
             f"cannot write {output}: {error.strerror}; choose another file"
@@ -118,11 +113,12 @@ def _kind_of(path: Path) -> str:
     )
 
 
-def _write(job: Job, kind: str, path: Path, parts: Iterator[bytes]) -> None:
+def _write(job: Job, kind: str, path: Path, *, counters: bool, critical_path: bool) -> None:
     """Write the file or folder; it appears under its name only when it is whole."""
     import gzip
 
-    if kind not in (*_FOLDERS, "sqlite"):
+    if kind in _TIMELINES:
+        parts = job.exported(kind, counters=counters, critical_path=critical_path)
         with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
             for part in parts:
                 file.write(part)

@@ -31,9 +31,11 @@ COMMANDS: dict[str, str] = {
     "gate": "Fail when a run is slower than its baseline or over a budget, with the causes.",
     "history": "Keep the figures of runs over time, and find when they changed.",
     "steps": "Show every step: length, and where its time goes.",
+    "gaps": "Show the idle time: what caused it, what ended it, where the host was.",
+    "phases": "Show the phases of a step: dataload, copies, forward, backward, optimizer, other.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
-    "operators": "Show which operators, ranges, modules or lines the device time belongs to.",
+    "operators": "Show host and device time by operator, as key_averages() of torch.profiler.",
     "memory": "Show GPU memory: over time by category, who held it at the peak, growth, a refusal.",
     "stats": "Print reports, as nsys stats does, from any capture.",
     "report": "Show the default reports of a capture on one readable page.",
@@ -200,8 +202,8 @@ def _end_interrupted() -> NoReturn:
 
 def _end_at_once(code: int, message: str) -> NoReturn:
     """End without waiting for any thread: it may run a statement that heeds no interrupt."""
-    if "stepscope.trace.cache" in sys.modules:
-        from stepscope.trace.cache import remove_leftovers
+    if "stepscope.cache.store" in sys.modules:
+        from stepscope.cache.store import remove_leftovers
 
         remove_leftovers()
     _say(message)

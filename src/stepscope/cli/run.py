@@ -143,6 +143,13 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     help="Record PyTorch's operators with shapes, as NVTX ranges, in the steps of --steps.",
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
+@click.option("--memory", is_flag=True, help="Record what tensors allocate (torch.profiler only).")
+@click.option(
+    "--memory-snapshot",
+    is_flag=True,
+    help="Also dump the history of PyTorch's allocator in the recorded steps, and where memory "
+    "runs out in them, into the folder memory of the capture (torch.profiler only).",
+)
 @click.option(
     "--flush-ms",
     default=500,

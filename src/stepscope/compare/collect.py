@@ -249,9 +249,9 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
             for code in np.flatnonzero(held).tolist():
                 device[texts[code]] = device.get(texts[code], 0.0) + float(held[code])
             process = (w.device.trace_rank, w.e.gpu.process_id)
-            if kind == "range" and process not in seen:
+            if process not in seen:
                 seen.add(process)
-                for name, time in _host_time(w, texts):
+                for name, time in _host_time(w, kind, texts):
                     host[name] = host.get(name, 0.0) + time
         processes = max(len(seen), 1) * windows[0].n
         found = [
@@ -263,17 +263,20 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
     return answers[0], answers[1]
 
 
-def _host_time(w: _Window, texts: Sequence[str]) -> list[tuple[str, float]]:
-    """Time inside each range on the host, in the host's steady steps."""
-    ranges, steps = w.e.kernels.attribution.ranges, w.e.steps
-    if not len(ranges):
+def _host_time(w: _Window, kind: str, texts: Sequence[str]) -> list[tuple[str, float]]:
+    """Time inside each range or outermost operator on the host, in the host's steady steps."""
+    who, steps = w.e.kernels.attribution, w.e.steps
+    frame = who.ranges if kind == "range" else who.operators
+    if not len(frame):
         return []
     begin = int(steps.begin_ns[w.first])
     last = w.last + 1
     end = int(steps.begin_ns[last]) if last < len(steps) else int(steps.end_ns)
-    rows = (ranges["start_ns"] >= begin) & (ranges["start_ns"] < end)
-    length = (ranges["end_ns"] - ranges["start_ns"])[rows]
-    held = np.bincount(ranges["name"][rows], weights=length, minlength=len(texts))
+    rows = (frame["start_ns"] >= begin) & (frame["start_ns"] < end)
+    if kind == "operator":  # what others call inside is part of their time
+        rows &= who.parents < 0
+    length = (frame["end_ns"] - frame["start_ns"])[rows]
+    held = np.bincount(frame["name"][rows], weights=length, minlength=len(texts))
     return [(texts[code], float(held[code])) for code in np.flatnonzero(held).tolist()]
 
 

@@ -287,11 +287,17 @@ def _places(before: list[PlaceUse], after: list[PlaceUse]) -> list[PlaceDifferen
     ours, theirs = {p.name: p for p in before}, {p.name: p for p in after}
     nothing = PlaceUse("", 0.0, 0.0)
     found = []
+    # profiles of earlier versions tell no host time of operators
+    host = all(any(place.host_ns for place in places) for places in (before, after) if places)
     for name in dict.fromkeys((*ours, *theirs)):
         a, b = ours.get(name, nothing), theirs.get(name, nothing)
         found.append(
             PlaceDifference(
-                name, round(a.host_ns), round(b.host_ns), round(a.device_ns), round(b.device_ns)
+                name=name,
+                host_before_ns=round(a.host_ns) if host else 0,
+                host_after_ns=round(b.host_ns) if host else 0,
+                device_before_ns=round(a.device_ns),
+                device_after_ns=round(b.device_ns),
             )
         )
     return sorted(

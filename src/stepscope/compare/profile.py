@@ -48,7 +48,8 @@ class PlaceUse(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        host_ns: mean time a step that a thread spends inside, ns; 0 for operators.
+        host_ns: mean time a step that a thread spends inside, ns; of operators the outermost ones
+            count, and profiles of version 0.1 tell 0.
         device_ns: mean time a step and device of the operations it launched, ns.
     """
 

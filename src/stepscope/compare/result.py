@@ -123,7 +123,8 @@ class PlaceDifference(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        host_before_ns: time a step inside it on the host, before; 0 for operators.
+        host_before_ns: time a step inside it on the host, before; of operators the outermost ones
+            count, and 0 stands where one of the profiles is of version 0.1, which tells none.
         host_after_ns: the same after.
         device_before_ns: time a step of the device operations it launches, before.
         device_after_ns: the same after.

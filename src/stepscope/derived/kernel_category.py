@@ -63,19 +63,19 @@ def _categories(device: Device) -> pa.Table:
         "start_ns": ops["start_ns"],
         "end_ns": ops["end_ns"],
         "steady": kernels.steady,
-        "category": _text(kernels.category, CATEGORY_NAMES),
-        "math": _text(kernels.math, MATH_NAMES),
-        "kernel": _text(ops["name"], [c.label for c in kernels.classes]),
-        "phase": _text(kernels.phase, PHASES),
-        "operator": _text(operator, operators),
-        "outer_operator": _text(
+        "category": coded_text(kernels.category, CATEGORY_NAMES),
+        "math": coded_text(kernels.math, MATH_NAMES),
+        "kernel": coded_text(ops["name"], [c.label for c in kernels.classes]),
+        "phase": coded_text(kernels.phase, PHASES),
+        "operator": coded_text(operator, operators),
+        "outer_operator": coded_text(
             _name_of(who.operators, who.outermost),
             [text.removeprefix(ENGINE) for text in operators],
         ),
-        "forward_operator": _text(_name_of(who.operators, who.forward), operators),
-        "range": _text(range_, ranges),
-        "module": _text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
-        "source": _text(who.source, who.sources),
+        "forward_operator": coded_text(_name_of(who.operators, who.forward), operators),
+        "range": coded_text(range_, ranges),
+        "module": coded_text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
+        "source": coded_text(who.source, who.sources),
         "blocks": pa.array(kernels.blocks, mask=kernels.blocks == 0),
         "moved_bytes": pa.array(kernels.moved_bytes, mask=kernels.moved_bytes == 0),
     }
@@ -88,12 +88,19 @@ def _name_of(frame: Frame, rows: IntArray) -> IntArray:
     return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1)
 
 
-def _text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:
-    """Codes into values as a text column; equal values share one code, negative codes are null."""
+def coded_text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:
+    """Codes into values as a text column; equal values share one code, negative codes are null.
+
+    Only values that are used are kept: few rows may name some of very many texts.
+    """
     import pyarrow as pa
 
     place: dict[str, int] = {}
-    shared = np.array([place.setdefault(value, len(place)) for value in values] + [-1], np.int32)
+    used = np.zeros(len(values) + 1, bool)
+    used[codes] = True
+    shared = np.full(len(values) + 1, -1, np.int32)
+    for code in np.flatnonzero(used[:-1]).tolist():
+        shared[code] = place.setdefault(values[code], len(place))
     found = shared[codes]
     return pa.DictionaryArray.from_arrays(
         pa.array(found, mask=found < 0), pa.array(list(place), pa.string())

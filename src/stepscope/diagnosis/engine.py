@@ -19,6 +19,8 @@ from stepscope.diagnosis.evidence import (
     job_figures,
     predicted_sql,
 )
+from stepscope.diagnosis.kernel_split import kernel_split
+from stepscope.diagnosis.lever import Pulled, lever_finding
 from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_warning
 from stepscope.diagnosis.profiler_overhead_figures import (
     measured_warning,
@@ -28,7 +30,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
     unclaimed_warning,
 )
 from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, reported
 from stepscope.diagnosis.result import (
     SCHEMA,
     DeviceAccounting,
@@ -83,6 +85,7 @@ def diagnose(
     assumptions: list[str],
     problems: list[Problem],
     options: StepOptions,
+    levers: list[Pulled],
 ) -> Diagnosis:
     """Name the causes of a job.
 
@@ -95,8 +98,9 @@ def diagnose(
         assumptions: what was assumed before.
         problems: what the imports counted.
         options: what the user said a step is.
+        levers: what is left to gain on the reference device.
     """
-    reference = max(cases, key=lambda case: case.step_ns)
+    reference = reference_of(cases)
     explanation = reference.explanation
     findings, hidden = _findings(found, compute)
     if not findings:
@@ -111,6 +115,7 @@ def diagnose(
     asked += unrecorded_figures(reference)
     unclaimed = unclaimed_warning(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
+    enough = not findings or findings[0].cause != INSUFFICIENT
     accounting, sums = [], []
     for case in cases:
         gpu, figures = _accounting(case, compute)
@@ -148,7 +153,14 @@ def diagnose(
         problems=problems,
         evidence=[*about.values(), *hidden.values(), *sums],
         profiler_overhead=overhead(about),
+        levers=[lever_finding(item, compute) for item in levers] if enough else [],
+        kernels=kernel_split(reference, compute) if enough else None,
     )
+
+
+def reference_of(cases: list[Case]) -> Case:
+    """The slowest device, which the figures of the whole job are about."""
+    return max(cases, key=lambda case: case.step_ns)
 
 
 def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOptions) -> StepSummary:
@@ -164,12 +176,8 @@ def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOpti
 
 
 def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
-    """The findings, and the time of each cause whose repair alone gains nothing, by its title.
-
-    Where no repair alone gains anything, what keeps the device waiting for long is told.
-    """
-    worth = [item for item in found if item.gains]
-    worth = worth or [item for item in found if item.keeps_device_waiting][:1]
+    """The findings, and the time of each cause whose repair alone gains nothing, by its title."""
+    worth = reported(found)
     findings: list[Finding] = []
     for item in worth:
         finding = _finding(item, compute)

@@ -28,21 +28,33 @@ def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
     found: list[Change] = []
     for each in cases:
         repair = each.explanation.inside_kernels.repairs.get(cause)
-        if repair is None:
-            continue
-        total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
-        ids = each.explanation.gpu.ops["id"][repair.rows]
-        rank = each.rank if len(cases) > 1 else None
-        if repair.replaced:
-            a_step = total // each.explanation.n_steady
-            found.append(FuseOps(tuple(ids.tolist()), a_step, rank))
-            continue
-        kept = ~repair.merged
-        if repair.merged.any():
-            found.append(RemoveOps(tuple(ids[repair.merged].tolist()), rank))
-        if kept.any():
-            factor = total / max(int(repair.old_ns[kept].sum()), 1)
-            found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+        if repair is not None:
+            rank = each.rank if len(cases) > 1 else None
+            found += changes_of_repair(each, repair, bound, rank)
+    return found
+
+
+def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None) -> list[Change]:
+    """A repair of one device as the simulator replays it.
+
+    Args:
+        case: the device.
+        repair: the repair.
+        bound: as in :func:`repair_changes`.
+        rank: its rank; None where it is the only device.
+    """
+    total = {"low": repair.low_ns, "high": repair.high_ns}.get(bound, int(repair.new_ns.sum()))
+    ids = case.explanation.gpu.ops["id"][repair.rows]
+    if repair.replaced:
+        a_step = total // case.explanation.n_steady
+        return [FuseOps(tuple(ids.tolist()), a_step, rank)]
+    found: list[Change] = []
+    kept = ~repair.merged
+    if repair.merged.any():
+        found.append(RemoveOps(tuple(ids[repair.merged].tolist()), rank))
+    if kept.any():
+        factor = total / max(int(repair.old_ns[kept].sum()), 1)
+        found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
     return found
 
 

@@ -18,10 +18,10 @@ COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
-    "cause": "public id of the cause",
-    "time_ns": "what the cause takes, ns a step",
+    "cause": "public id of the cause, or of the lever",
+    "time_ns": "what the cause takes, or what the lever saves in the kernels, ns a step",
     "step_ns": "mean steady step, ns",
-    "predicted_step_ns": "mean step once the cause is gone, ns",
+    "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",
     "high_ns": "upper bound of the prediction, ns",
     "unrecorded_step_ns": "mean step once neither the cause nor the estimated cost of recording is "
@@ -29,7 +29,7 @@ COLUMNS: Final = {
     "replay_error": "how far the replay of the unchanged step is from the measured one, as a "
     "share; null where the prediction is arithmetic",
 }
-DOC: Final = "One finding of the diagnosis: what it takes, and the step once it is gone."
+DOC: Final = "One finding or lever of the diagnosis: what it takes, and the step after the change."
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def _floor(case: Case, cause_id: str) -> float:
     return total / e.n_steady
 
 
-def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> pa.Table:
-    """The ``prediction`` table of (case, cause id, detection, prediction)."""
+def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.Table:
+    """The ``prediction`` table of (case, id of the cause or lever, time in ns, prediction)."""
     import pyarrow as pa
 
     schema = pa.schema(
@@ -159,7 +159,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> 
             "process_id": case.explanation.gpu.process_id,
             "device": case.explanation.gpu.device,
             "cause": cause,
-            "time_ns": round(detection.time_ns),
+            "time_ns": round(time_ns),
             "step_ns": round(case.step_ns),
             "predicted_step_ns": round(predicted.step_ns),
             "low_ns": round(predicted.low_ns),
@@ -167,6 +167,6 @@ def prediction_table(rows: Sequence[tuple[Case, str, Detection, Predicted]]) -> 
             "unrecorded_step_ns": predicted.unrecorded and round(predicted.unrecorded[1]),
             "replay_error": predicted.replay_error,
         }
-        for case, cause, detection, predicted in rows
+        for case, cause, time_ns, predicted in rows
     ]
     return pa.Table.from_pylist(found, schema)

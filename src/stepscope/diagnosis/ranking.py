@@ -120,6 +120,15 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     ]
 
 
+def reported(found: list[Ranked]) -> list[Ranked]:
+    """Those that are told as findings.
+
+    Where no repair alone gains anything, what keeps the device waiting for long is told.
+    """
+    worth = [item for item in found if item.gains]
+    return worth or [item for item in found if item.keeps_device_waiting][:1]
+
+
 def _order(item: Ranked) -> tuple[bool, float, float, float]:
     return item.cause.of_program, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
 

@@ -264,6 +264,72 @@ class Finding(msgspec.Struct, frozen=True):
     inside: list[InsideKernel] = []
 
 
+class KernelCategory(msgspec.Struct, frozen=True):
+    """The kernels of one category in a step.
+
+    Attributes:
+        category: kernel category, as in the reference page on kernels.
+        time_ns_per_step: device time that they have; kernels that run at the same time share it.
+        share_of_step: part of the step.
+        achieved: share of the device's ceiling that those achieve whose work is known: the time
+            that the ceilings allow over the time that they take; null where none is known.
+        known_share: share of their time whose work is known, from shapes or names.
+        bound: ceiling that is nearer for most of that: ``compute`` or ``memory``; empty where
+            nothing is known.
+    """
+
+    category: str
+    time_ns_per_step: int
+    share_of_step: float
+    achieved: float | None
+    known_share: float
+    bound: str
+
+
+class StepBound(msgspec.Struct, frozen=True):
+    """The least time that the device's ceilings allow for a step.
+
+    Attributes:
+        bound_ns: the step with every kernel of known work at its ceiling, ns.
+        speedup: the measured step over that: at most so many times faster.
+        fused_bound_ns: the same where kernels that wait for memory are merged into others, ns.
+        fused_speedup: the measured step over that.
+        known_share: share of the kernel time whose work is known.
+        assumed: what is assumed, in sentences.
+    """
+
+    bound_ns: int
+    speedup: float
+    fused_bound_ns: int
+    fused_speedup: float
+    known_share: float
+    assumed: list[str]
+
+
+class KernelSplit(msgspec.Struct, frozen=True):
+    """The kernels of a step against the ceilings of the slowest device.
+
+    Attributes:
+        device: product name.
+        ceilings: where the ceilings are from; empty for an unknown product.
+        measured: whether they were measured (``stepscope ceilings``).
+        rank: the rank of the device.
+        categories: one entry a category, the longest time first.
+        bound: the least step that they allow; null where the memory bandwidth is not known.
+        examine: a command that examines the kernels worth it from the inside, or null.
+        evidence: the figures; their names begin with ``kernels.``.
+    """
+
+    device: str
+    ceilings: str
+    measured: bool
+    rank: int
+    categories: list[KernelCategory]
+    bound: StepBound | None
+    examine: str | None
+    evidence: list[Evidence]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """A whole diagnosis.
 
@@ -280,6 +346,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
         problems: what the imports counted.
         evidence: the figures of ``step_ns``, ``accounting`` and ``warnings``.
         profiler_overhead: what recording cost; null where nothing tells.
+        levers: what is left to gain in the kernels, the largest gain first, in the shape of
+            findings; ``cause`` is the id of the lever. Each is predicted by itself: gains of levers
+            that change the same kernels do not add up.
+        kernels: the kernels of a step against the device's ceilings; null where there are none.
     """
 
     schema: str
@@ -292,6 +362,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     problems: list[Problem]
     evidence: list[Evidence]
     profiler_overhead: ProfilerOverhead | None = None
+    levers: list[Finding] = []
+    kernels: KernelSplit | None = None
 
     def _repr_html_(self) -> str:
         """The findings, for a notebook."""

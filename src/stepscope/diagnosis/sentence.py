@@ -8,18 +8,12 @@ from collections.abc import Iterable, Mapping
 from stepscope.diagnosis.result import Evidence
 from stepscope.trace.units import shown
 
-_PLACE = re.compile(r"\{(\w+)\}")
 _COUNTED = re.compile(
     r"\{(\w+)\}( (?:kernels|launches|pauses|steps|times(?! as| the)|workers|micro-batches)\b)?"
 )
 """A place and what it counts, which is one where the figure is 1: "1 pause", not "1 pauses"."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 """A figure in a sentence."""
-
-
-def literal_figures(template: str) -> list[str]:
-    """Figures that stand in a template itself; there must be none."""
-    return NUMBER.findall(_PLACE.sub("", template))
 
 
 def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]) -> str:

@@ -63,6 +63,7 @@ _KERNELS_OF_INTEL: Final = "vtune -collect gpu-hotspots -- python train.py"
 _COMMAND: Final = re.compile(r"^(?:stepscope|nsys|ncu|nvidia-smi|dcgmi)\b")
 _INSIDE_KERNELS: Final = re.compile(r"^ncu\b|--backend ncu\b")
 _KERNEL_NAME: Final = re.compile(r"(?:-k|--kernel)[ =](?:regex:)?(\S+)")
+_SEVERAL: Final = re.compile(r"^'\^\((.*)\)\$'$")
 _ANY_DEVICE: Final = re.compile(r"--backend torch\b")
 
 
@@ -90,7 +91,8 @@ def _inside_kernels(command: str, vendor: Vendor) -> str:
     if vendor is Vendor.INTEL:
         return _KERNELS_OF_INTEL
     named = _KERNEL_NAME.search(command)
-    chosen = f"-k {shlex.quote(named[1])} " if named else ""
+    names = _SEVERAL.sub(r"\1", named[1]).replace(".*", "").split("|") if named else []
+    chosen = f"-k {' '.join(map(shlex.quote, names))} " if names else ""
     return f"rocprof-compute profile -n kernels {chosen}-- python train.py"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from stepscope.diagnosis.profiler_overhead_figures import OVERHEAD_NAMES
-from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding
+from stepscope.diagnosis.result import SCHEMA, Diagnosis, Evidence, Finding, KernelSplit
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import with_current_names
@@ -173,8 +173,9 @@ def _comparisons(
     diagnosis: Diagnosis, compute: Callable[[str], float | int]
 ) -> Iterator[Difference | None]:
     """One item a figure: None where it agrees."""
-    for number, finding in enumerate(diagnosis.findings):
-        where = f"findings[{number}] {finding.cause}"
+    facts = [(f"findings[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.findings)]
+    facts += [(f"levers[{n}] {one.cause}", one) for n, one in enumerate(diagnosis.levers)]
+    for where, finding in facts:
         for item in finding.evidence:
             yield _recomputed(where, item, compute)
         yield from _fields(where, _fields_of(finding), finding.evidence)
@@ -203,6 +204,25 @@ def _comparisons(
         stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
         stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}
     yield from _fields("summary", stated, diagnosis.evidence)
+    if diagnosis.kernels is not None:
+        yield from _split(diagnosis.kernels, compute)
+
+
+def _split(
+    split: KernelSplit, compute: Callable[[str], float | int]
+) -> Iterator[Difference | None]:
+    """The kernels against the ceilings: every figure, and the fields of its name."""
+    for item in split.evidence:
+        yield _recomputed("kernels", item, compute)
+    stated: dict[str, Any] = {}
+    for one in split.categories:
+        stated[f"kernels.{one.category}.time_ns_per_step"] = one.time_ns_per_step
+        if one.achieved is not None:
+            stated[f"kernels.{one.category}.achieved"] = one.achieved
+    if split.bound is not None:
+        values = msgspec.to_builtins(split.bound)
+        stated |= {f"kernels.{name}": v for name, v in values.items() if name != "assumed"}
+    yield from _fields("kernels", stated, split.evidence)
 
 
 def _fields_of(finding: Finding) -> dict[str, float | int]:

@@ -51,10 +51,6 @@ def message(field: int, content: bytes) -> bytes:
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
-def _fixed(field: int, value: int) -> bytes:
-    return varint(field << 3 | 1) + struct.pack("<Q", value)
-
-
 def _double(field: int, value: float) -> bytes:
     return varint(field << 3 | 1) + struct.pack("<d", value)
 

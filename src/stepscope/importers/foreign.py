@@ -196,7 +196,7 @@ _VIZTRACER: Final = Foreign(
 _EXECUTION: Final = Foreign(
     "an execution trace of PyTorch (ExecutionTraceObserver): operators and their tensors, without "
     "times",
-    "give the torch.profiler trace of the same run",
+    "give the torch.profiler trace of the same run, which holds the shapes with record_shapes=True",
 )
 _SPEEDSCOPE: Final = Foreign("a profile of speedscope: stacks without GPU work", _TIMELINE)
 _ROCPROF_OLD: Final = Foreign(

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import stepscope.importers as package
+from stepscope.cache.store import Cache
 from stepscope.importers.base import HEAD_BYTES, Importer
 from stepscope.importers.foreign import recognised
-from stepscope.trace.cache import Cache
 from stepscope.trace.errors import InputError
 from stepscope.trace.folders import private_folder
 from stepscope.trace.meta import Meta

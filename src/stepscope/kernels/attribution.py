@@ -38,7 +38,9 @@ OPERATOR_COLUMNS = (
 )
 MODULE_PREFIX = "nn.Module: "
 _AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
+_OF_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
 ENGINE = "autograd::engine::evaluate_function: "
+_LINE = re.compile(r"^\S+ (.+:\d+)$", re.S)
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,7 @@ class Attribution:
         found = np.full(len(self._gpu.ops), -1, np.int64)
         if not len(table):
             return found
-        start, sequence = table["forward_start_ns"], table["sequence_number"]
-        is_backward = (table["forward_thread_id"] > 0) | (start >= 0)
-        linked = np.where(start >= 0, _exactly(table["start_ns"], start), -1)
-        first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
-        ahead = np.flatnonzero((sequence >= 0) & ~is_backward)
-        first_of[sequence[ahead]] = ahead  # of several the innermost, which began last
-        by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
-        linked = np.where(linked >= 0, linked, by_sequence)
+        linked = forward_rows(table)
         at = self.operator.copy()
         parent = self.parents
         open_ = at >= 0
@@ -192,10 +187,47 @@ class Attribution:
         """Code of ``sources``: innermost function outside the framework; -1 for none.
 
         Where no function was traced, the line that the main thread's samples show at the launch.
+        The line that a compiler says a kernel was made from comes before both: what launches a
+        compiled program says nothing of its parts.
         """
         if not len(self.python):
-            return self._samples.at(self._gpu.enqueue_begin_ns, self._part)
-        return self._python_name(lambda text: not is_framework_function(text))
+            found = self._samples.at(self._gpu.enqueue_begin_ns, self._part)
+        else:
+            found = self._python_name(lambda text: not is_framework_function(text))
+        compiled = self._compiled[0]
+        return np.where(compiled >= 0, compiled + len(self._launching), found)
+
+    @cached_property
+    def _compiled(self) -> tuple[IntArray, list[str]]:
+        """The line that each operation was compiled from, by the domain ``hlo``; -1 for none.
+
+        Importers put a range with the operation's own times on its stream; its payload is the
+        instruction's name and, behind a blank, ``file:line``.
+        """
+        ops = self._gpu.ops
+        found = np.full(len(ops), -1, np.int64)
+        if "hlo" not in self._read("range", "domain").texts.get("domain", []):
+            return found, []
+        columns = ("process_id", "device", "stream", "start_ns", "domain", "payload")
+        ranges = self._read("range", *columns)
+        mine = ranges.equals("domain", "hlo") & (ranges["process_id"] == self._gpu.process_id)
+        ranges = ranges.take(mine & (ranges["device"] == self._gpu.device))
+        lines = [
+            match[1] if (match := _LINE.match(text[:LONGEST_JUDGED])) else ""
+            for text in ranges.texts["payload"]
+        ]
+        names = _short_lines(lines)
+        distinct = list(dict.fromkeys(name for name in names if name))
+        code_of = np.array([distinct.index(n) if n else -1 for n in names] + [-1], np.int64)
+        for stream in distinct_values(ranges["stream"]).tolist():
+            of_stream = np.flatnonzero(ranges["stream"] == stream)
+            asked = np.flatnonzero(ops["stream"] == stream)
+            if not len(of_stream) or not len(asked):
+                continue
+            row = _exactly(ranges["start_ns"][of_stream], ops["start_ns"][asked])
+            payload = ranges["payload"][of_stream[np.maximum(row, 0)]]
+            found[asked] = np.where(row >= 0, code_of[payload], -1)
+        return found, distinct
 
     @cached_property
     def module(self) -> IntArray:
@@ -205,11 +237,6 @@ class Attribution:
     @cached_property
     def _samples(self) -> SampledLines:
         return SampledLines(self._gpu, self._read)
-
-    def operator_name(self, row: int) -> str | None:
-        """Name of the operator that launched one operation; autograd's wrapping left out."""
-        at = int(self.operator[row])
-        return self.operators.text("name", at).removeprefix(ENGINE) if at >= 0 else None
 
     def _part(self, at_ns: IntArray) -> IntArray:
         """The outermost annotation of the main thread at each time; -1 for none."""
@@ -224,7 +251,12 @@ class Attribution:
 
     @cached_property
     def sources(self) -> list[str]:
-        """By code of ``source``: a traced function as ``step() train.py:99``, a sampled line."""
+        """By code of ``source``: a traced function as ``step() train.py:99``, or a line."""
+        return [*self._launching, *self._compiled[1]]
+
+    @cached_property
+    def _launching(self) -> list[str]:
+        """Functions, or lines of samples, that launched operations."""
         if not len(self.python):
             return [line for line, _ in self._samples.lines]
         return [function_at(text) for text in self.python.texts["name"]]
@@ -250,13 +282,14 @@ class Attribution:
         range_ = _top(ranges, weight)
         operator = _top(operators, weight)
         text = self.source_text(source) if source is not None else None
+        is_function = len(self.python) > 0 and (source or 0) < len(self._launching)
         return Where(
             range=self.ranges.texts["name"][range_] if range_ is not None else None,
             operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
             if operator is not None
             else None,
-            source=None if len(self.python) > 0 else text,
-            function=text if len(self.python) > 0 else None,
+            source=None if is_function else text,
+            function=text if is_function else None,
         )
 
     @cached_property
@@ -315,10 +348,42 @@ class Attribution:
         return found
 
 
+def forward_rows(operators: Frame) -> IntArray:
+    """The operator of the forward pass that each operator of the backward pass is linked to.
+
+    By autograd's link (``forward_start_ns``), else by the sequence number; -1 for none.
+
+    Args:
+        operators: one process's, sorted by start.
+    """
+    if not len(operators):
+        return np.empty(0, np.int64)
+    start, sequence = operators["forward_start_ns"], operators["sequence_number"]
+    is_backward = (operators["forward_thread_id"] > 0) | (start >= 0)
+    if not is_backward.any():  # NVTX ranges of autograd tell the number only
+        is_backward = operators.matches("name", _OF_BACKWARD)
+    linked = np.where(start >= 0, _exactly(operators["start_ns"], start), -1)
+    first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
+    ahead = np.flatnonzero((sequence >= 0) & ~is_backward)
+    first_of[sequence[ahead]] = ahead  # of several the innermost, which began last
+    by_sequence = np.where(is_backward & (sequence >= 0), first_of[sequence], -1)
+    return np.where(linked >= 0, linked, by_sequence)
+
+
 def plain_range_name(text: str) -> str:
     """A range's name without the sequence number and sizes that autograd's NVTX ranges carry."""
     head = text[:LONGEST_JUDGED]
     return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
+
+
+def _short_lines(lines: list[str]) -> list[str]:
+    """``file:line`` without folders, where that tells the files apart."""
+    short = {line: line.rsplit("/", 1)[-1] for line in lines}
+    files: dict[str, set[str]] = {}
+    for line, name in short.items():
+        files.setdefault(name.rsplit(":", 1)[0], set()).add(line.rsplit(":", 1)[0])
+    apart = {name for name, paths in files.items() if len(paths) == 1}
+    return [short[line] if short[line].rsplit(":", 1)[0] in apart else line for line in lines]
 
 
 def _exactly(ascending: IntArray, values: IntArray) -> IntArray:

@@ -168,6 +168,13 @@ WAITING = (*_AROUND, "pooling")
 """Categories that do next to no arithmetic for each byte."""
 
 
+LAYOUT_CHANGE = re.compile(
+    r"nchwToNhwc|nhwcToNchw|tensorTransformGeneric|nchw2nhwc|nhwc2nchw|batched_transpose_",
+    re.IGNORECASE,
+)
+"""Kernels that reorder the channels of images before and after convolutions."""
+
+
 @dataclass(frozen=True)
 class Chains:
     """Chains in the steady window.
@@ -255,10 +262,13 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
     compute = int(duration[kernels.gpu.is_compute & kernels.steady].sum())
     waiting = kernels.in_category(*WAITING) & kernels.steady & ~taken
     waiting &= ~kernels.in_phase("optimizer")
-    rows = np.flatnonzero(waiting)
-    total = int(duration[rows].sum())
+    total = int(duration[waiting].sum())
     if not kernels.bandwidth or not compute or total < DOMINATED * compute:
         return None
+    dominating = total / compute
+    # transposes between layouts are not halved but go, which is a lever of its own
+    rows = np.flatnonzero(waiting & ~kernels.gpu.ops.matches("name", LAYOUT_CHANGE))
+    total = int(duration[rows].sum())
     known = rows[kernels.moved_bytes[rows] > 0]
     known_ns = int(duration[known].sum())
     if not known_ns:
@@ -275,7 +285,7 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
         low_ns=total // 4,
         high_ns=total * 3 // 4,
     )
-    return MemoryBound(repair, total / compute, achieved)
+    return MemoryBound(repair, dominating, achieved)
 
 
 def taken_rows(kernels: Kernels, repairs: list[IntArray]) -> BoolArray:

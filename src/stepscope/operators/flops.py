@@ -7,14 +7,26 @@ once: what a perfect cache would leave to device memory.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
+from stepscope.intervals.distinct import distinct_rows
+from stepscope.trace.frame import Frame, IntArray
+
 ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8,
                      "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1}  # fmt: skip
 """Bytes of an element by the type that PyTorch records."""
+
+_OTHER_ITEM_BYTES: Final = {"int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
+                            "unsigned char": 1, "bool": 1, "c10::complex<float>": 8,
+                            "c10::complex<double>": 16, "c10::Float8_e4m3fnuz": 1,
+                            "c10::Float8_e5m2fnuz": 1}  # fmt: skip
+"""... of types that no product has."""
 
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
@@ -73,6 +85,32 @@ def _gemm(left: int, right: int) -> Callable[[_Call], Work]:
         return call.work(2.0 * batch * m * k * n, a, b, [batch, m, n])
 
     return work
+
+
+def _matmul(call: _Call) -> Work:
+    """``torch.matmul``: batches broadcast; a vector is a matrix of one row or column."""
+    a, b = (list(call.shapes[at]) for at in (0, 1))
+    if not a or not b or min((*a, *b)) < 0:
+        raise ValueError("not a matrix")
+    rows, columns = [1, *a] if len(a) == 1 else a, [*b, 1] if len(b) == 1 else b
+    if rows[-1] != columns[-2]:
+        raise ValueError("shapes do not fit")
+    batch = _broadcast([rows[:-2], columns[:-2]])
+    out = [*batch, rows[-2], columns[-1]]
+    return call.work(2.0 * prod(out) * rows[-1], a, b, out)
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    """The shape that some shapes have together."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    found = []
+    for sizes in zip(*padded, strict=True):
+        wide = [size for size in sizes if size != 1]
+        if len(set(wide)) > 1:
+            raise ValueError("shapes do not fit")
+        found.append(wide[0] if wide else 1)
+    return found
 
 
 def _linear(call: _Call) -> Work:
@@ -155,10 +193,17 @@ _KNOWN: Final[dict[str, Callable[[_Call], Work]]] = {
     "aten::_scaled_mm": _gemm(0, 1),
     "aten::_int_mm": _gemm(0, 1),
     "aten::linear": _linear,
+    "aten::matmul": _matmul,
+    "aten::mv": _matmul,
     "aten::cudnn_convolution": _convolution(3, 2, 4, -1),
     "aten::cudnn_convolution_relu": _convolution(3, 4, 5, -1),
     "aten::convolution": _convolution(3, 4, 5, 6),
     "aten::_convolution": _convolution(3, 4, 5, 6),
+    "aten::conv1d": _convolution(3, 4, 5, -1),
+    "aten::conv2d": _convolution(3, 4, 5, -1),
+    "aten::conv3d": _convolution(3, 4, 5, -1),
+    "aten::miopen_convolution": _convolution(4, 3, 5, -1),
+    "aten::mkldnn_convolution": _convolution(4, 3, 5, -1),
     "aten::convolution_backward": _convolution_backward,
     "aten::_scaled_dot_product_flash_attention": _attention(0, 4),
     "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6),
@@ -167,6 +212,7 @@ _KNOWN: Final[dict[str, Callable[[_Call], Work]]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, backward=True),
     "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, 11, backward=True),
     "flash_attn::_flash_attn_forward": _attention(0, 5, heads_inner=True),
+    "flash_attn::_flash_attn_backward": _attention(1, 11, backward=True, heads_inner=True),
 }
 
 OPERATORS: Final = tuple(_KNOWN)
@@ -204,3 +250,101 @@ def _shape(value: Any) -> list[int]:
     if isinstance(value, list) and all(isinstance(size, int) for size in value):
         return value
     return []
+
+
+_COMPARISON: Final = re.compile(r"::(lt|le|gt|ge|eq|ne|is[a-z]+|logical_[a-z]+)$")
+"""Operators whose result is truth values."""
+
+
+def streamed(name: str, shapes: str, types: str) -> Work | None:
+    """Work of an operator that goes through its operands once, element by element.
+
+    One operation an element of the result. A result has the type of the first operand; what works
+    in place (``aten::add_``) reads and writes it, a copy and a fill only write it.
+
+    Args:
+        name: operator.
+        shapes: input shapes as JSON text.
+        types: input types as JSON text.
+
+    Returns:
+        None where the record does not tell.
+    """
+    try:
+        tensors = [
+            (_shape(shape), {**ITEM_BYTES, **_OTHER_ITEM_BYTES}[str(kind)])
+            for shape, kind in zip(json.loads(shapes), json.loads(types), strict=True)
+            if _shape(shape)
+        ]
+        if not tensors or any(extent < 0 for shape, _ in tensors for extent in shape):
+            return None
+        read = sum(prod(shape) * item for shape, item in tensors)
+        result, item = _broadcast([shape for shape, _ in tensors]), tensors[0][1]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    only_writes = name.rsplit("::", 1)[-1].startswith(("copy_", "fill_", "zero_"))
+    item = 1 if _COMPARISON.search(name) else item
+    written = 0 if only_writes else prod(result) * item  # else it is an operand already
+    if not read + written or read + written >= _MOST_ELEMENTS:
+        return None
+    return Work(float(prod(result)), float(read + written), item)
+
+
+def works_of(operators: Frame) -> tuple[list[Work], IntArray]:
+    """Distinct known works of some operators, and which of them each one is; -1 for none.
+
+    Args:
+        operators: with ``name``, ``input_shapes``, ``input_types`` and ``concrete_inputs``.
+    """
+    works: list[Work] = []
+    if not len(operators):
+        return works, np.empty(0, np.int64)
+    columns = ("name", "input_shapes", "input_types", "concrete_inputs")
+    first, inverse = distinct_rows([operators[column] for column in columns])
+    place = np.full(len(first), -1, np.int64)
+    known = np.array([text in _KNOWN for text in operators.texts["name"]] + [False])
+    asked = known[operators["name"][first]] & (operators["input_shapes"][first] >= 0)
+    for at in np.flatnonzero(asked).tolist():
+        row = int(first[at])
+        name, shapes, types, scalars = (operators.text(column, row) for column in columns)
+        work = work_of_call(name, shapes, types or "[]", scalars)
+        if work is not None:
+            place[at] = len(works)
+            works.append(work)
+    return works, place[inverse]
+
+
+_ELEMENTWISE: Final = ("aten::add", "aten::mul")
+"""Operators that torch counts as one operation an element of their first operand."""
+
+
+def elementwise_flop(operators: Frame) -> IntArray:
+    """Operations of sums and products element by element; 0 for all other operators.
+
+    Args:
+        operators: with ``name`` and ``input_shapes``.
+    """
+    found = np.zeros(len(operators), np.int64)
+    if not len(operators):
+        return found
+    rows = np.flatnonzero(operators.equals("name", *_ELEMENTWISE))
+    rows = rows[operators["input_shapes"][rows] >= 0]
+    if len(rows):
+        sizes = [_first_size(text) for text in operators.texts["input_shapes"]]
+        found[rows] = np.array(sizes, np.int64)[operators["input_shapes"][rows]]
+    return found
+
+
+def _first_size(shapes: str) -> int:
+    """Elements of the first operand; 0 where it is no tensor."""
+    try:
+        items = json.loads(shapes)
+        shape = _shape(items[0]) if items else []
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return 0
+    size = prod(shape) if shape and all(extent >= 0 for extent in shape) else 0
+    return size if size < _MOST_ELEMENTS else 0
+
+
+_MOST_ELEMENTS: Final = 1 << 50
+"""No tensor has so many: shapes come from a trace, which may hold anything."""

@@ -16,13 +16,13 @@ import numpy as np
 
 from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
-from stepscope.intervals.distinct import among, distinct_rows, distinct_values
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.view import MATH_NAMES, Kernels
-from stepscope.operators.flops import Work, work_of_call
-from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.operators.flops import Work, work_of_call, works_of
+from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
 SCHEMA: Final = "stepscope.operator_rooflines/2"
 
@@ -116,7 +116,7 @@ class OperatorRooflines(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class _Group:
+class OperatorGroup:
     """Calls of one operator with one set of shapes and one arithmetic."""
 
     work: Work
@@ -167,13 +167,13 @@ def _step_ns(view: JobView) -> float:
 
 def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     """(operators with the full name of their longest kernel, share of products that is known)."""
-    merged: dict[tuple[str, str, str], tuple[list[_Group], Kernels]] = {}
+    merged: dict[tuple[str, str, str], tuple[list[OperatorGroup], Kernels]] = {}
     gemm_ns = known_ns = 0
     for device in view.devices:
         kernels = device.explanation.kernels
         gemms = kernels.in_category(*_GEMMS) & kernels.steady
         gemm_ns += int(kernels.duration_ns[gemms].sum())
-        groups, covered = _groups(kernels, device.read)
+        groups, covered = operator_groups(kernels, device.read)
         known_ns += int(kernels.duration_ns[gemms & covered].sum())
         for key, group in groups.items():
             merged.setdefault(key, ([], kernels))[0].append(group)
@@ -192,7 +192,9 @@ def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     )
 
 
-def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], _Group], AnyArray]:
+def operator_groups(
+    kernels: Kernels, read: Reader
+) -> tuple[dict[tuple[str, str, str], OperatorGroup], AnyArray]:
     """Groups of one device by (operator, shapes, arithmetic), and which operations they cover."""
     who, ops = kernels.attribution, kernels.gpu.ops
     table = who.operators
@@ -210,7 +212,7 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
         at[climb] = who.parents[at[climb]]
     covered = (at >= 0) & kernels.gpu.is_compute
     rows = np.flatnonzero(covered & kernels.steady)
-    groups: dict[tuple[str, str, str], _Group] = {}
+    groups: dict[tuple[str, str, str], OperatorGroup] = {}
     if not len(rows):
         return groups, covered
     kinds = kind[at[rows]]
@@ -229,7 +231,7 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
             work = work_of_call(table.text("name", call), shapes, types, "") or work
         time = np.bincount(name[mine], weights=duration[mine])
         key = table.text("name", call), table.text("input_shapes", call), math
-        found = _Group(work, len(distinct_values(at[mine])), int(duration[mine].sum()), math,
+        found = OperatorGroup(work, len(distinct_values(at[mine])), int(duration[mine].sum()), math,
                        int(np.argmax(time)), mine)  # fmt: skip
         if key in groups:  # the same shapes with other scalars: their mean work
             before = groups[key]
@@ -240,7 +242,9 @@ def _groups(kernels: Kernels, read: Reader) -> tuple[dict[tuple[str, str, str], 
                 work.item,
             )
             rows_ = np.concatenate((before.rows, mine))
-            found = _Group(mean, total, before.time_ns + found.time_ns, math, before.kernel, rows_)
+            found = OperatorGroup(
+                mean, total, before.time_ns + found.time_ns, math, before.kernel, rows_
+            )
         groups[key] = found
     return groups, covered
 
@@ -264,31 +268,11 @@ def _works(kernels: Kernels, read: Reader) -> tuple[list[Work], IntArray]:
     """Distinct known works, and which of them each operator row is; -1 for none."""
     table = kernels.attribution.operators
     scalars = read("operator", "id", "concrete_inputs")
-    codes = np.full(len(table), -1, np.int64)
-    texts: list[str] = []
-    if len(scalars) and "concrete_inputs" in scalars:
-        order = np.argsort(scalars["id"], kind="stable")
-        place = order[np.searchsorted(scalars["id"][order], table["id"])]
-        codes = scalars["concrete_inputs"][place].astype(np.int64)
-        texts = scalars.texts["concrete_inputs"]
-    keys = (table["name"], table["input_shapes"], table["input_types"], codes)
-    first, inverse = distinct_rows(keys)
-    works: list[Work] = []
-    place_of = np.full(len(first), -1, np.int64)
-    distinct = zip(*(key[first].tolist() for key in keys), strict=True)
-    for at, (name, shapes, types, scalar) in enumerate(distinct):
-        if shapes < 0:
-            continue
-        work = work_of_call(
-            table.texts["name"][name],
-            table.texts["input_shapes"][shapes],
-            table.texts["input_types"][types] if types >= 0 else "[]",
-            texts[scalar] if scalar >= 0 else "",
-        )
-        if work is not None:
-            place_of[at] = len(works)
-            works.append(work)
-    return works, place_of[inverse]
+    order = np.argsort(scalars["id"], kind="stable")
+    place = order[np.searchsorted(scalars["id"][order], table["id"])]
+    whole = {**table.columns, "concrete_inputs": scalars["concrete_inputs"][place]}
+    texts = {**table.texts, "concrete_inputs": scalars.texts["concrete_inputs"]}
+    return works_of(Frame(whole, texts))
 
 
 def _math(kernels: Kernels, rows: IntArray, work: Work) -> str:
@@ -304,7 +288,11 @@ def _math(kernels: Kernels, rows: IntArray, work: Work) -> str:
 
 
 def _entry(
-    key: tuple[str, str, str], groups: list[_Group], kernels: Kernels, steps: int, step_ns: float
+    key: tuple[str, str, str],
+    groups: list[OperatorGroup],
+    kernels: Kernels,
+    steps: int,
+    step_ns: float,
 ) -> OperatorRoofline:
     name, shapes, math = key
     calls = sum(group.calls for group in groups)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import html
 import io
 import statistics
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.compare.changepoints import ENOUGH, FEW
 from stepscope.render.compare import columns
 from stepscope.render.fitted import wrapped
+from stepscope.render.html import page
 from stepscope.render.text import clean, no_formula, plural
 from stepscope.trace.units import signed_percent
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 _BAR: Final = 40
 _REVISION: Final = 12
 _WIDTH, _HEIGHT, _EDGE = 1000, 300, 40
-_STYLE: Final = """
-:root { color-scheme: light dark; }
-body { font: 14px system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; }
-svg { width: 100%; }
-"""
 
 
 def entries_text(entries: Sequence[Entry], width: int | None = None) -> str:
@@ -113,34 +108,20 @@ def plot_html(p: Plot) -> str:
     step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
     at = [(_EDGE + i * step, _HEIGHT - _EDGE - (v - low) / span * (_HEIGHT - 2 * _EDGE))
           for i, v in enumerate(values)]  # fmt: skip
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    dots = "".join(
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='#2e9e5b'><title>"
-        f"{_dot(e, p.figure)}</title></circle>"
-        for (x, y), e in zip(at, p.entries, strict=True)
-    )
     numbers = {e.id: i for i, e in enumerate(p.entries)}
-    marks = "".join(
-        f"<line x1='{at[numbers[m.entry.id]][0] - step / 2:.1f}' y1='{_EDGE}' "
-        f"x2='{at[numbers[m.entry.id]][0] - step / 2:.1f}' y2='{_HEIGHT - _EDGE}' stroke='#d33' "
-        "stroke-dasharray='4'/>"
-        for m in p.marks
+    labels = [clean(f"{e.revision} {e.label} {e.figures[p.figure]:.6g}") for e in p.entries]
+    return page(
+        "history.html",
+        title=f"{p.figure} of {clean(p.name)}",
+        low=low,
+        high=high,
+        width=_WIDTH,
+        height=_HEIGHT,
+        edge=_EDGE,
+        dots=[(f"{x:.1f}", f"{y:.1f}", label) for (x, y), label in zip(at, labels, strict=True)],
+        marks=[f"{at[numbers[m.entry.id]][0] - step / 2:.1f}" for m in p.marks],
+        notes=[_changes(p), _last(p), *(mark_message(m, p.figure) for m in p.marks)],
     )
-    stated = [_changes(p), _last(p), *(mark_message(m, p.figure) for m in p.marks)]
-    message = "".join(f"<li>{html.escape(text)}</li>" for text in stated if text)
-    title = html.escape(f"{p.figure} of {clean(p.name)}")
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta "
-        "http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src "
-        f"'unsafe-inline'\"><title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{title}</h1><p>{low:.6g} to {high:.6g}</p><svg "
-        f"viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'><polyline points='{line}' fill='none' "
-        f"stroke='#8888'/>{marks}{dots}</svg><ul>{message}</ul></body></html>\n"
-    )
-
-
-def _dot(entry: Entry, figure: str) -> str:
-    return html.escape(clean(f"{entry.revision} {entry.label} {entry.figures[figure]:.6g}"))
 
 
 def _when(entry: Entry) -> str:

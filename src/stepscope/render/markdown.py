@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.render import budget
+from stepscope.render.levers import category_text, lever_lines
 from stepscope.render.problems import problem_notes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
@@ -46,11 +47,38 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
             )
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
+    lines += _levers(diagnosis)
     notes = [*diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
+
+
+def _levers(diagnosis: Diagnosis) -> list[str]:
+    """What is left in the kernels: the same lines as on a terminal, with the evidence folded."""
+    split = diagnosis.kernels
+    lines = lever_lines(diagnosis, evidence=False)
+    found = [""] if lines else []
+    if split is not None and not diagnosis.findings:
+        found += [f"**{escape(lines[0].text)}**", ""]
+        found += ["| category | share of the step | time a step | against its ceiling |"]
+        found += ["|---|---:|---:|---|"]
+        found += [
+            f"| {escape(one.category)} | {percent(one.share_of_step)} | "
+            f"{milliseconds(one.time_ns_per_step)} | {escape(category_text(one))} |"
+            for one in split.categories
+        ]
+        lines = [line for line in lines[1:] if line.kind != "split"]
+        found.append("")
+    for line in lines:
+        text = escape(line.text.removeprefix("→ "))
+        found.append(f"**{text}**" if line.kind in ("title", "lever") else f"- {text}")
+        if line.kind in ("title", "lever"):
+            found.append("")
+    for lever in diagnosis.levers if not diagnosis.findings else []:
+        found += ["", *_evidence(lever, f"evidence of {lever.cause}")]
+    return found
 
 
 def _finding(number: int, finding: Finding) -> list[str]:
@@ -68,9 +96,12 @@ def _finding(number: int, finding: Finding) -> list[str]:
         lines += [f"  - {escape(advice)}" for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append(f"- to know more: {escape(finding.next_capture)}")
-    lines += [
-        "",
-        "<details><summary>evidence</summary>",
+    return [*lines, "", *_evidence(finding, "evidence")]
+
+
+def _evidence(finding: Finding, title: str) -> list[str]:
+    lines = [
+        f"<details><summary>{title}</summary>",
         "",
         "| figure | value | SQL |",
         "|---|---:|---|",

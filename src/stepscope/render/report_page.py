@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.render.html import page
 from stepscope.render.markdown import escape
 from stepscope.render.report_format import Cells, Format, cells
 from stepscope.render.report_text import about, render
@@ -69,48 +69,31 @@ def markdown_page(sections: Sequence[Section], format_: Format, rows: int) -> st
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-_STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;"
-    "color:#1b1f24;background:#fff}table{border-collapse:collapse;width:100%;display:block;"
-    "overflow-x:auto}th,td{padding:.25rem .6rem;border-bottom:1px solid #d8dee4;text-align:left;"
-    "white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}"
-    "p{color:#57606a}@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}"
-    "th,td{border-color:#30363d}p{color:#8b949e}}"
-)
-
-
 def html_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
     """The page as one HTML file that loads nothing."""
-    body: list[str] = []
-    for section in sections:
-        body.append(f"<h1>{_safe(section.title)}</h1>")
-        body += [f"<p>{_safe(fact)}</p>" for fact in section.facts]
-        for table in section.tables:
-            found = cells(table.slice(0, rows), format_)
-            kinds = [' class="n"' if numeric else "" for numeric in found.numeric]
-            body += [f"<h2>{_safe(about(table, 'title'))}</h2>", "<table><thead><tr>"]
-            body += [
-                f"<th{kind}>{_safe(name)}</th>"
-                for kind, name in zip(kinds, found.head, strict=True)
-            ]
-            body.append("</tr></thead><tbody>")
-            for row in _rows(found):
-                values = zip(kinds, row, strict=True)
-                body.append(
-                    "<tr>" + "".join(f"<td{kind}>{_safe(c)}</td>" for kind, c in values) + "</tr>"
-                )
-            body.append("</tbody></table>")
-            body += [f"<p>{_safe(rest)}</p>" for rest in _rest(table, rows)]
-        if section.missing:
-            body += ["<h2>Not in this capture</h2>", "<ul>"]
-            body += [f"<li>{_safe(stated)}</li>" for stated in section.missing]
-            body.append("</ul>")
-    title = _safe(", ".join(section.title for section in sections))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="UTF-8">\n<title>{title}'
-        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
+
+    def part(table: pa.Table) -> dict[str, object]:
+        found = cells(table.slice(0, rows), format_)
+        return {
+            "title": clean(about(table, "title"), 400),
+            "head": found.head,
+            "rows": _rows(found),
+            "numeric": found.numeric,
+            "rest": _rest(table, rows),
+        }
+
+    return page(
+        "report.html",
+        title=clean(", ".join(section.title for section in sections), 400),
+        sections=[
+            {
+                "title": clean(section.title, 400),
+                "facts": [clean(fact, 400) for fact in section.facts],
+                "tables": [part(table) for table in section.tables],
+                "missing": [clean(stated, 400) for stated in section.missing],
+            }
+            for section in sections
+        ],
     )
 
 
@@ -131,7 +114,3 @@ def _rest(table: pa.Table, rows: int) -> list[str]:
     left = table.num_rows - rows
     name = about(table, "name")
     return [f"{left:,} more rows: stepscope stats -r {name}"] if left > 0 else []
-
-
-def _safe(text: str) -> str:
-    return html.escape(clean(text, 400))

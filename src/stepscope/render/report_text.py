@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stepscope.render.html import page
 from stepscope.render.report_csv import csv_pieces, tsv_pieces
 from stepscope.render.report_format import AUTO_LINES, MAX_WIDTH, Cells, Format, cells
 from stepscope.render.text import clean
@@ -71,25 +71,14 @@ def _number(text: str) -> object:
 
 def _html(table: pa.Table, format_: Format) -> str:
     found = cells(table, format_)
-    lines = ["<table>", "  <thead>", "    <tr>"]
-    lines += [f"      <th>{html.escape(name)}</th>" for name in found.head]
-    lines += ["    </tr>", "  </thead>", "  <tbody>"]
-    for row in zip(*found.columns, strict=True):
-        lines.append("    <tr>")
-        lines += [f"      <td>{html.escape(cell)}</td>" for cell in row]
-        lines.append("    </tr>")
-    lines += ["  </tbody>", "</table>"]
-    body = "\n".join(lines) + "\n"
-    if format_.name == "htable":
-        return body
-    heading = html.escape(f"{about(table, 'title')} ({about(table, 'name')})")
-    title = html.escape(format_.values.get("title", "Stepscope report"))
-    css = format_.values.get("css", "")
-    link = f'  <link rel="stylesheet" href="{html.escape(css)}">\n' if css else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n  <meta charset="UTF-8">\n'
-        f"  <title>{title}</title>\n{link}</head>\n<body>\n<h1>{heading}</h1>\n{body}</body>\n"
-        "</html>\n"
+    return page(
+        "report_table.html",
+        bare=format_.name == "htable",
+        title=format_.values.get("title", "Stepscope report"),
+        css=format_.values.get("css", ""),
+        heading=f"{about(table, 'title')} ({about(table, 'name')})",
+        head=found.head,
+        rows=zip(*found.columns, strict=True),
     )
 
 

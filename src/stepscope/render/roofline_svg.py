@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roof, Roofline
+from stepscope.render.html import page
 from stepscope.render.roofline import log10_of
 from stepscope.render.text import clean
 
@@ -60,11 +61,7 @@ def roofline_svg(points: Sequence[Point], title: str) -> str:
 
 def roofline_page(points: Sequence[Point], title: str) -> str:
     """A page that holds the drawing and needs nothing else."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(clean(title, 110))}</title></head>\n<body>\n"
-        f"{roofline_svg(points, title)}\n</body></html>\n"
-    )
+    return page("roofline.html", title=clean(title, 110), drawing=roofline_svg(points, title))
 
 
 class _Scale:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.render import budget
+from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
@@ -26,6 +27,7 @@ _STYLES = {
 }
 _IDLE_STYLES = ("red", "yellow", "bright_red", "bright_yellow", "bright_magenta")
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "yellow"}
+_LEVER_STYLES = {"title": "bold", "lever": "bold", "advice": "", "split": "", "note": "dim"}
 _BLOCKS = {"exposed communication": "▓", "exposed copy": "▒"}
 _BAR_CELLS = 60
 _MOST_BARS = 16
@@ -50,6 +52,11 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
+    levers = lever_lines(diagnosis, evidence=evidence)
+    if levers:
+        console.print()
+    for item in levers:
+        _print(console, Text(item.text, style=_LEVER_STYLES[item.kind]), item.indent)
     notes = [clean(warning, 400) for warning in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:

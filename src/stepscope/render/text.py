@@ -18,6 +18,8 @@ _LINE_ENDS = ("Zl", "Zp")
 
 def clean(text: str, limit: int = MAX_NAME) -> str:
     """Text from a trace, safe to print: one line, no control or direction characters, bounded."""
+    if len(text) <= limit and text.isprintable():  # nearly always: nothing to replace or to cut
+        return text
     kept = "".join(
         "\ufffd"
         if (kind := unicodedata.category(character))[0] == "C" or kind in _LINE_ENDS

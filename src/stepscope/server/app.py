@@ -1,4 +1,4 @@
-"""The routes: each asks the job and encodes the answer. No logic of its own."""
+"""The routes and their handlers: each asks the job and encodes the answer. No logic of its own."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.json import encode as as_json
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
 from stepscope.server.background import Process, diagnosis_of
-from stepscope.server.desk import Lock, Questions, spans
 from stepscope.server.guard import Guard
-from stepscope.server.panels import PanelDesk
-from stepscope.server.panels import number as _number
-from stepscope.server.steps import StepDesk
+from stepscope.server.handlers import Handlers, Lock, spans, whole
+from stepscope.server.panels import PanelHandlers
+from stepscope.server.steps import StepHandlers
 from stepscope.trace.errors import StepscopeError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ _DAMAGED = (
     "makes it again"
 )
 _AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes"}
-"""Questions that wait for no explanation."""
+"""Handlers that wait for no explanation."""
 _BUILDERS = 2
 """Tracks built at a time: numpy lets go of Python's lock, and a laptop has two idle cores."""
 
 
-class Desk:
-    """Answers the questions of the page.
+class PageHandlers:
+    """Handles what the page asks.
 
     Args:
         job: the opened job.
@@ -65,8 +65,8 @@ class Desk:
         self._diagnosing: Lock = lock or threading.Lock()
         self._explaining = explaining
         self._diagnosis: bytes | None = None
-        self.steps = StepDesk(job, self._lock, explaining)
-        self.panels = PanelDesk(job, self._lock, explaining)
+        self.steps = StepHandlers(job, self._lock, explaining)
+        self.panels = PanelHandlers(job, self._lock, explaining)
 
     def warm(self) -> None:
         """Build all tracks while the browser starts, and see whether stored ones are sound."""
@@ -92,7 +92,7 @@ class Desk:
             found = self._views.timeline.layout()
         found["paths"] = self._job.paths
         found["problems"] = [msgspec.to_builtins(problem) for problem in self._job.problems]
-        return _json(found)
+        return as_json(found)
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
         """The diagnosis, and where its findings are seen."""
@@ -123,30 +123,30 @@ class Desk:
 
     def progress(self, query: Mapping[str, str]) -> bytes:
         """What is being made that a question may wait for, in words; empty for nothing."""
-        return _json({"doing": self._explaining.doing if self._explaining is not None else ""})
+        return as_json({"doing": self._explaining.doing if self._explaining is not None else ""})
 
     def tile(self, query: Mapping[str, str], gone: threading.Event) -> bytes:
         """Rows of tracks in a window."""
         if self._damaged:
             raise StorageError(self._damaged)
-        tracks = [_number(text) for text in query.get("tracks", "").split(",") if text]
+        tracks = [whole(text) for text in query.get("tracks", "").split(",") if text]
         return self._views.timeline.tile(
             tracks,
-            *spans(*(_number(query.get(name)) for name in ("begin", "bucket", "columns"))),
+            *spans(*(whole(query.get(name)) for name in ("begin", "bucket", "columns"))),
             gone.is_set,
         )
 
     def row(self, query: Mapping[str, str]) -> bytes:
         """One slice in full."""
-        return _json(self._views.asker.row(_number(query.get("track")), _number(query.get("row"))))
+        return as_json(self._views.asker.row(whole(query.get("track")), whole(query.get("row"))))
 
     def near(self, query: Mapping[str, str]) -> bytes:
         """The next or previous slice."""
-        return _json(
+        return as_json(
             self._views.asker.near(
-                _number(query.get("track")),
-                _number(query.get("row")),
-                _number(query.get("step")),
+                whole(query.get("track")),
+                whole(query.get("row")),
+                whole(query.get("step")),
                 same=query.get("same") == "1",
             )
         )
@@ -155,15 +155,15 @@ class Desk:
         """Slices whose names match."""
         text = query.get("text", "")[:_LONGEST_SEARCH]
         regex = query.get("regex") == "1"
-        return _json(self._views.asker.search(text, regex=regex, given_up=gone.is_set))
+        return as_json(self._views.asker.search(text, regex=regex, given_up=gone.is_set))
 
     def statistics(self, query: Mapping[str, str]) -> bytes:
         """Where the time of a window goes."""
-        begin, end = _number(query.get("begin")), _number(query.get("end"))
+        begin, end = whole(query.get("begin")), whole(query.get("end"))
         if end <= begin:
             raise UsageError("the window is empty")
         explained = self._diagnosis is not None
-        return _json(self._views.statistics(begin, end, explained=explained))
+        return as_json(self._views.statistics(begin, end, explained=explained))
 
 
 def asset(name: str) -> bytes:
@@ -180,43 +180,43 @@ def application(job: Job, token: str, port: int, explaining: Process | None = No
         port: port that it listens on.
         explaining: the process that diagnoses, where that is not done in this one.
     """
-    desk = Desk(job, explaining)
-    threading.Thread(target=desk.warm, daemon=True).start()
-    return Guard(Starlette(routes=desk_routes(desk)), token, port)
+    handlers = PageHandlers(job, explaining)
+    threading.Thread(target=handlers.warm, daemon=True).start()
+    return Guard(Starlette(routes=job_routes(handlers)), token, port)
 
 
-def desk_routes(desk: Desk) -> list[Route]:
+def job_routes(page: PageHandlers) -> list[Route]:
     """Routes of one job's page."""
-    questions: Questions = {
-        "layout": (desk.layout, "application/json"),
-        "diagnosis": (desk.diagnosis, "application/json"),
-        "row": (desk.row, "application/json"),
-        "near": (desk.near, "application/json"),
-        "statistics": (desk.statistics, "application/json"),
-        "progress": (desk.progress, "application/json"),
-        **desk.steps.questions(),
-        **desk.panels.questions(),
+    named: Handlers = {
+        "layout": (page.layout, "application/json"),
+        "diagnosis": (page.diagnosis, "application/json"),
+        "row": (page.row, "application/json"),
+        "near": (page.near, "application/json"),
+        "statistics": (page.statistics, "application/json"),
+        "progress": (page.progress, "application/json"),
+        **page.steps.handlers(),
+        **page.panels.handlers(),
     }
-    tile = Route("/api/tile", cancellable(desk.tile))
-    search = Route("/api/search", cancellable(desk.search, "application/json"))
-    return [*page_routes(questions), tile, search, *desk.panels.routes()]
+    tile = Route("/api/tile", cancellable(page.tile))
+    search = Route("/api/search", cancellable(page.search, "application/json"))
+    return [*page_routes(named), tile, search, *page.panels.routes()]
 
 
-def page_routes(questions: Questions) -> list[Route]:
-    """Routes of a page that asks some questions."""
+def page_routes(handlers: Handlers) -> list[Route]:
+    """Routes of a page that needs some handlers."""
     routes = [
         Route(
             f"/api/{name}",
-            _question(*facts, DEADLINE_S if name in _AT_ONCE else EXPLAINED_DEADLINE_S),
+            _endpoint(*handler, DEADLINE_S if name in _AT_ONCE else EXPLAINED_DEADLINE_S),
         )
-        for name, facts in questions.items()
+        for name, handler in handlers.items()
     ]
     routes.append(Route("/", _file("index.html")))
     routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
     return routes
 
 
-def _question(
+def _endpoint(
     answer: Callable[[Mapping[str, str]], bytes], kind: str, deadline_s: float
 ) -> Callable[..., Any]:
     async def endpoint(request: Request) -> Response:
@@ -250,7 +250,3 @@ def _file(name: str) -> Callable[..., Any]:
         return Response(asset(name), media_type=f"{kind}; charset=utf-8")
 
     return endpoint
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from stepscope.api.runs import SIDES
 from stepscope.api.views import timeline_classes
 from stepscope.render.compare import facts, setup_lines
-from stepscope.server.app import Desk, desk_routes, page_routes
+from stepscope.server.app import PageHandlers, job_routes, page_routes
 from stepscope.server.guard import Guard
 from stepscope.server.page import written
 from stepscope.server.steps import number
@@ -29,8 +29,8 @@ MOST_BYTES: Final = 8 << 20
 """... as long as they are no larger than this together, before compression."""
 
 
-class PairDesk:
-    """Answers about two runs.
+class PairHandlers:
+    """Handles what is asked about two runs.
 
     Args:
         pair: the runs.
@@ -98,19 +98,19 @@ def pair_application(pair: Pair, token: str, port: int) -> Guard:
         token: first part of every path.
         port: port that it listens on.
     """
-    desk = PairDesk(pair)
+    handlers = PairHandlers(pair)
     json = "application/json"
     routes: list[Any] = list(
         page_routes(
             {
-                "layout": (desk.layout, json),
-                "comparison": (desk.comparison, json),
-                "step": (desk.step, json),
+                "layout": (handlers.layout, json),
+                "comparison": (handlers.comparison, json),
+                "step": (handlers.step, json),
             }
         )
     )
     routes += [
-        Mount(f"/{side}", routes=desk_routes(Desk(job, lock=desk.lock)))
+        Mount(f"/{side}", routes=job_routes(PageHandlers(job, lock=handlers.lock)))
         for side, job in pair.jobs.items()
     ]
     return Guard(Starlette(routes=routes), token, port)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.json import encode as as_json
 
-from stepscope.api.shelves import TABLES
+from stepscope.api.stored import TABLES
 from stepscope.server.changes import changing
-from stepscope.server.desk import Desk, Questions, whole
+from stepscope.server.handlers import Handlers, JobHandlers, whole
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.text import JsonError, from_json
 
@@ -34,11 +35,11 @@ class Change(msgspec.Struct, kw_only=True):
     deleted: bool = False
 
 
-class PanelDesk(Desk):
-    """Answers the questions of the panels."""
+class PanelHandlers(JobHandlers):
+    """Handles what the panels ask."""
 
-    def questions(self) -> Questions:
-        """Name of each route, what answers it, and the kind of the answer."""
+    def handlers(self) -> Handlers:
+        """Name of each route, its handler, and the media type of the answer."""
         answers = (self.table, self.instances, self.flame, self.notes)
         return {answer.__name__: (answer, "application/json") for answer in answers}
 
@@ -57,18 +58,18 @@ class PanelDesk(Desk):
 
     def table(self, query: Mapping[str, str]) -> bytes:
         """GPU time of a window by kernel, operator, ..."""
-        return _json(self._panels().table(query.get("by", "kernel"), *_window(query)))
+        return as_json(self._panels().table(query.get("by", "kernel"), *_window(query)))
 
     def instances(self, query: Mapping[str, str]) -> bytes:
         """Where the operations of one row of a table are drawn."""
-        by, group = query.get("by", "kernel"), number(query.get("group"))
-        return _json(self._panels().instances(by, group, *_window(query)))
+        by, group = query.get("by", "kernel"), whole(query.get("group"))
+        return as_json(self._panels().instances(by, group, *_window(query)))
 
     def flame(self, query: Mapping[str, str]) -> bytes:
         """The flame graph of a window."""
         begin, end = _window(query)
         panels = self._panels() if begin is None else self._views.panels
-        return _json(
+        return as_json(
             panels.flame(
                 query.get("kind", ""),
                 query.get("weight", "cpu"),
@@ -80,7 +81,7 @@ class PanelDesk(Desk):
 
     def notes(self, query: Mapping[str, str]) -> bytes:
         """All marks and notes."""
-        return _json(self._views.notes.read())
+        return as_json(self._views.notes.read())
 
     def note(self, body: bytes) -> bytes:
         """Make, change or remove one."""
@@ -88,7 +89,7 @@ class PanelDesk(Desk):
             wanted: Change = from_json(body, Change)
         except JsonError as error:
             raise UsageError(f"this is no note: {error}") from error
-        return _json(
+        return as_json(
             self._views.notes.change(
                 wanted.id,
                 wanted.revision,
@@ -112,17 +113,4 @@ def _window(query: Mapping[str, str]) -> tuple[int | None, int | None]:
     """Begin and end; neither where the steady steps are asked for."""
     if "begin" not in query:
         return None, None
-    return number(query.get("begin")), number(query.get("end"))
-
-
-def number(text: str | None) -> int:
-    """A whole number of a question.
-
-    Raises:
-        UsageError: it is none.
-    """
-    return whole(text)
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)
+    return whole(query.get("begin")), whole(query.get("end"))

@@ -1,4 +1,4 @@
-"""The questions of the step view: figures of every step, and their picture."""
+"""Handlers of the step view: figures of every step, and their picture."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepscope.api.shelves import STEPS
-from stepscope.server.desk import Desk, Questions, spans, whole
+from stepscope.api.stored import STEPS
+from stepscope.server.handlers import Handlers, JobHandlers, spans, whole
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.timeline.stepview.steps import StepView
 
 
-class StepDesk(Desk):
-    """Answers about steps side by side."""
+class StepHandlers(JobHandlers):
+    """Handles what is asked about steps side by side."""
 
     asked = False
     """Whether anybody has looked at the steps."""
 
-    def questions(self) -> Questions:
-        """What it answers."""
+    def handlers(self) -> Handlers:
+        """Name of each route, its handler, and the media type of the answer."""
         return {
             "steps": (self.steps, "application/json"),
             "stepgrid": (self.grid, "application/octet-stream"),

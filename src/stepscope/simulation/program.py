@@ -405,8 +405,3 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     del start[m * passes :], end[m * passes :]
     h += work[0] if work else 0
     bounds.append(max(h, latest, *free))
-
-
-def step_bounds(result: Replay) -> IntArray:
-    """Boundaries of the steps of the last pass."""
-    return np.array(result.bounds_ns[-1 - result.steps :], np.int64)

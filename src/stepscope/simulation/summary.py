@@ -47,6 +47,9 @@ from stepscope.trace.frame import BoolArray, Frame, IntArray
 TOP: Final = 20
 """Names that a critical path lists at most."""
 
+_SPREAD: Final = 32
+"""Moments over which the host's work before an item is spread to find the ranges that it was in."""
+
 
 def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[str]) -> WhatIf:
     """Predict the step with some changes.
@@ -243,15 +246,18 @@ class _Places:
         self._simulation = simulation
         self._ns: list[IntArray] = []  # by item of each device
         self._kernel_ns: list[IntArray] = []
+        self._work_ns: list[IntArray] = []  # of the host before each item
         for subject in simulation.subjects:
             self._ns.append(np.zeros(len(subject.program), np.int64))
             self._kernel_ns.append(np.zeros(len(subject.program), np.int64))
+            self._work_ns.append(np.zeros(len(subject.program), np.int64))
         self._readers = readers
 
     def add(self, parts: Sequence[Part]) -> None:
         """Add the parts of one step."""
         for part in parts:
-            self._ns[part.device][part.item] += part.ns
+            of = self._work_ns if part.kind == "host_work" else self._ns
+            of[part.device][part.item] += part.ns
             if part.kind in ("kernel", "communication"):
                 self._kernel_ns[part.device][part.item] += part.ns
 
@@ -287,13 +293,31 @@ class _Places:
         return _top(sums, whole)
 
     def _enqueued(self) -> list[tuple[tuple[int, Explanation], IntArray, IntArray]]:
-        """Of each device: when the host was at the items on the path, and their time."""
+        """Of each device: when the host was at the items on the path, and their time.
+
+        What the host did before an item lies before it: a wait for input in the range of the
+        loader, not in that of the upload which follows.
+        """
         found = []
-        for device, subject, ns in zip(
-            self._simulation.devices, self._simulation.subjects, self._ns, strict=True
+        for device, subject, ns, work in zip(
+            self._simulation.devices,
+            self._simulation.subjects,
+            self._ns,
+            self._work_ns,
+            strict=True,
         ):
-            rows = np.flatnonzero(ns)
-            found.append((device, subject.program.at_ns[rows], ns[rows]))
+            program = subject.program
+            rows, worked = np.flatnonzero(ns), np.flatnonzero(work)
+            length = program.work_ns.sum(axis=1)[worked]
+            # evenly over the time that the work took, in whole nanoseconds that sum to it
+            upto = work[worked][:, None] * np.arange(1, _SPREAD + 1) // _SPREAD
+            shares = np.diff(upto, axis=1, prepend=0)
+            middle = (2 * np.arange(_SPREAD) + 1 - 2 * _SPREAD) / (2 * _SPREAD)
+            at = program.at_ns[worked][:, None] + np.rint(length[:, None] * middle).astype(np.int64)
+            moments = np.concatenate((program.at_ns[rows], at.ravel()))
+            times = np.concatenate((ns[rows], shares.ravel()))
+            order = np.argsort(moments, kind="stable")
+            found.append((device, moments[order], times[order]))
         return found
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.activity.device import launching_calls
 from stepscope.timeline.classes import CLASSES
-from stepscope.timeline.links import OperatorLinks
+from stepscope.timeline.explained import INFERRED
+from stepscope.timeline.links import OperatorLinks, launching_ids
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.regex import Regex
 from stepscope.trace.regex import regex as of_user
 from stepscope.trace.schema import TABLES
@@ -31,7 +31,6 @@ LONGEST_SEARCHED = 2000
 SEARCH_TIMEOUT_S = 20.0
 """What an expression may take in all: RE2's time is linear, but a large one takes long even so."""
 _PIECE = 1 << 18
-_LINK = ("id", "process_id", "correlation_id", "start_ns")
 _CLASS_KEYS = list(CLASSES)
 
 
@@ -40,7 +39,7 @@ class Asker:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self._calls: dict[int, tuple[Frame, Frame, IntArray]] = {}
+        self._calls: dict[int, IntArray] = {}
         self._operators = OperatorLinks(timeline, self._located)
 
     def row(self, track: int, row: int) -> dict[str, Any]:
@@ -228,7 +227,7 @@ class Asker:
         if gap.evidence >= 0:
             facts.append(("evidence", EVIDENCE[gap.evidence]))
         if gap.inferred:
-            facts.append(("inferred", "the cause acted earlier, or this is an estimate"))
+            facts.append(("inferred", INFERRED))
         read = self.timeline.rank_traces[track.rank_trace].trace.row
         if gap.op >= 0:
             facts.append(("ended_by", read("gpu_op", gap.op)["name"]))
@@ -239,14 +238,10 @@ class Asker:
 
     # --- arrows ----------------------------------------------------------------------------------
 
-    def _links(self, rank_trace: int) -> tuple[Frame, Frame, IntArray]:
-        """GPU operations, CUDA calls, and which call enqueued each operation."""
+    def _launching(self, rank_trace: int) -> IntArray:
+        """``api_call.id`` of what launched each operation; -1 where unknown."""
         if rank_trace not in self._calls:
-            read = self.timeline.sources[rank_trace].read
-            gpu = read("gpu_op", *_LINK)
-            api = read("api_call", "api", *_LINK)
-            api = api.take(api.equals("api", "runtime", "driver"))
-            self._calls[rank_trace] = gpu, api, launching_calls(gpu, api)
+            self._calls[rank_trace] = launching_ids(self.timeline.sources[rank_trace].read)
         return self._calls[rank_trace]
 
     def _call_of(self, rank_trace: int, op: int) -> int:
@@ -254,17 +249,14 @@ class Asker:
         stored = self.timeline.stored[rank_trace]
         if stored is not None:
             return stored.call_of(op)
-        _, api, call = self._links(rank_trace)
-        return int(api["id"][call[op]]) if call[op] >= 0 else -1
+        return int(self._launching(rank_trace)[op])
 
     def _ops_of(self, rank_trace: int, id_: int) -> IntArray:
         """``gpu_op.id`` of what a call launched."""
         stored = self.timeline.stored[rank_trace]
         if stored is not None:
             return stored.ops_of(id_)
-        _, api, call = self._links(rank_trace)
-        at = np.flatnonzero(api["id"] == id_)
-        return np.flatnonzero(call == at[0]) if len(at) else np.empty(0, np.int64)
+        return np.flatnonzero(self._launching(rank_trace) == id_)
 
     def _arrows(self, track: Track, id_: int) -> dict[str, Any]:
         """Launching call of an operation, operations that a call enqueued, or what ended a gap."""

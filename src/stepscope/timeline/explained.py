@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.cache.arrays import ArrayFile, ArrayWriter
 from stepscope.gaps.idle import CAUSES
 from stepscope.timeline import classes
 from stepscope.timeline.stored import Ints, StoredSlices
 from stepscope.timeline.track import Names, Slices, Texts, Track, slices
 from stepscope.timeline.writing import write_slices, write_texts
-from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
 
-_FACTS = ("evidence", "inferred", "op", "call", "late")
+
+INFERRED = "the cause acted earlier, or this is an estimate"
 
 
 class Gap(NamedTuple):
@@ -96,32 +96,33 @@ def gap_facts(e: Explanation) -> dict[str, IntArray]:
     }
 
 
-def store_explained(
-    path: Path, identity: str, tracks: Iterable[tuple[Track, Explanation]], answer: bytes
-) -> None:
-    """Store the explained tracks of a job, and an answer that took as long.
+def write_explained(
+    writer: ArrayWriter, tracks: Iterable[tuple[Track, Explanation]], answer: bytes
+) -> dict[str, Any]:
+    """Write the explained tracks of a job, and an answer that took as long.
 
     Args:
-        path: the file.
-        identity: what it depends on.
+        writer: of the file.
         tracks: tracks that need an explanation, each with that of its device.
         answer: bytes that are kept with it.
+
+    Returns:
+        What readers are told.
 
     Raises:
         OSError: the file cannot be written.
     """
     names = Names()
-    with ArrayWriter(path) as writer:
-        facts: dict[str, Any] = {}
-        for track, e in tracks:
-            content = (steps_of if track.table == "step" else idle_of)(e, 0, names)
-            facts[track.path] = write_slices(writer, track.path, content)
-            if track.table == "idle_gap":
-                for name, values in gap_facts(e).items():
-                    writer.add(f"{track.path}.{name}", np.asarray(values), "<i8")
-        write_texts(writer, "names", names.texts)
-        writer.add("answer", np.frombuffer(answer, np.uint8), "|u1")
-        writer.close({"identity": identity, "tracks": facts})
+    about: dict[str, Any] = {}
+    for track, e in tracks:
+        content = (steps_of if track.table == "step" else idle_of)(e, 0, names)
+        about[track.path] = write_slices(writer, track.path, content)
+        if track.table == "idle_gap":
+            for name, values in gap_facts(e).items():
+                writer.add(f"{track.path}.{name}", np.asarray(values), "<i8")
+    write_texts(writer, "names", names.texts)
+    writer.add("answer", np.frombuffer(answer, np.uint8), "|u1")
+    return {"tracks": about}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Explained:
     @property
     def answer(self) -> bytes:
         """What was kept with them."""
-        return bytes(self.file.buffer("answer"))
+        return self.file["answer"].tobytes()
 
     def slices(self, path: str, offset: int, names: Names) -> Slices:
         """Steps or idle time of a device.
@@ -147,28 +148,14 @@ class Explained:
             offset: what is added to times, ns.
             names: where its names are numbered.
         """
-        texts = Texts(self.file.buffer("names.text"), self.file["names.ends"])
+        texts = Texts(self.file["names.text"].data, self.file["names.ends"])
         numbers = np.array([names.number(text) for text in texts], np.int64)
 
         def number(stored: Ints) -> IntArray:
             return numbers[stored]
 
-        return StoredSlices(self.file, path, self.file.header["tracks"][path], offset, number)
+        return StoredSlices(self.file, path, self.file.about["tracks"][path], offset, number)
 
-    def gap(self, track: Track, row: int) -> Gap:
-        """What is known of a piece of idle time."""
-        found = [int(self.file[f"{track.path}.{name}"][row]) for name in _FACTS]
-        return Gap(found[0], bool(found[1]), *found[2:])
-
-
-def open_explained(path: Path, wanted: str) -> Explained:
-    """The explained tracks in a file.
-
-    Args:
-        path: the file.
-        wanted: what they must depend on.
-
-    Raises:
-        NotWholeError: there are none, they are damaged, or they are of another job or version.
-    """
-    return Explained(ArrayFile(path).expect(identity=wanted))
+    def gap_facts(self, track: Track) -> dict[str, IntArray]:
+        """Columns of :class:`Gap`, one row a piece of idle time."""
+        return {name: self.file[f"{track.path}.{name}"] for name in Gap._fields}

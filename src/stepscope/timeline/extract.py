@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import distinct_values
+from stepscope.timeline.explained import INFERRED
+from stepscope.timeline.links import COLUMNS as OPERATOR_COLUMNS
+from stepscope.timeline.links import forward_of, launching_ids
 from stepscope.timeline.timeline import Timeline
-from stepscope.timeline.track import Samples, Track
+from stepscope.timeline.track import Samples, Slices, Track
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 from stepscope.trace.scope import Scope, time_scope
 from stepscope.trace.trace import RankTrace
 from stepscope.trace.units import milliseconds
@@ -88,7 +91,7 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
                 "value": packed(content.value[shown], "f8"),
             }
             continue
-        inside = (content.start < end) & ((content.end > begin) | (content.start >= begin))
+        inside = in_page(content, begin, end)
         total += int(inside.sum())
         if total > MOST_ROWS:
             break
@@ -156,6 +159,73 @@ def _too_large(what: str) -> UsageError:
     )
 
 
+def in_page(slices: Slices, begin: int, end: int) -> BoolArray:
+    """Rows of a track that a page of ``[begin, end)`` holds; they are numbered in their order."""
+    found: BoolArray = (slices.start < end) & ((slices.end > begin) | (slices.start >= begin))
+    return found
+
+
+LINKS = ("launch", "end_of_gap", "launch_after_gap", "gradient")
+"""What leads from one row to another: a call to what it launched, a gap to what ended it, that
+one's call to the gap, a forward operator to one that computes its gradient."""
+
+
+def linked_rows(timeline: Timeline, begin: int, end: int) -> IntArray:
+    """Links between the rows of a page of ``[begin, end)``, five numbers each.
+
+    They are the position in ``LINKS``, and track and row of where it comes from and leads to.
+    """
+    found = [np.empty((0, 5), np.int64)]
+
+    def add(kind: str, one: IntArray, other: IntArray) -> None:
+        both = (one[:, 0] >= 0) & (other[:, 0] >= 0)
+        number = np.full((int(both.sum()), 1), LINKS.index(kind))
+        found.append(np.concatenate((number, one[both], other[both]), axis=1))
+
+    for rank_trace, source in enumerate(timeline.sources):
+        op, api_call, operator = (
+            _places(timeline, rank_trace, table, begin, end)
+            for table in ("gpu_op", "api_call", "operator")
+        )
+        stored = timeline.stored[rank_trace]
+        call = launching_ids(source.read) if stored is None else stored.file["links.call"]
+        add("launch", api_call(call), op(np.arange(len(call))))
+        forward, backward = _gradients(source.read("operator", *OPERATOR_COLUMNS))
+        add("gradient", operator(forward), operator(backward))
+        for track in timeline.tracks:
+            if track.rank_trace == rank_trace and track.table == "idle_gap":
+                rows = np.flatnonzero(in_page(timeline.track(track.id).slices, begin, end))
+                gap = np.stack((np.full(len(rows), track.id), np.arange(len(rows))), axis=1)
+                facts = timeline.gap_facts(track)
+                add("end_of_gap", gap, op(facts["op"][rows]))
+                add("launch_after_gap", api_call(facts["call"][rows]), gap)
+    return np.concatenate(found).reshape(-1)
+
+
+def _gradients(operators: Frame) -> tuple[IntArray, IntArray]:
+    """Ids of forward operators, and of those that compute their gradients."""
+    if not len(operators):
+        return operators["id"], operators["id"]
+    forward = forward_of(operators)
+    known = np.flatnonzero(forward >= 0)
+    return operators["id"][forward[known]], operators["id"][known]
+
+
+def _places(
+    timeline: Timeline, rank_trace: int, table: str, begin: int, end: int
+) -> Callable[[IntArray], IntArray]:
+    """Gives track and row in the page of rows of a table, by their ids; -1 where there is none."""
+    known = np.full((timeline.rank_traces[rank_trace].trace.rows(table) + 1, 2), -1, np.int64)
+    for track in timeline.tracks:
+        if track.rank_trace == rank_trace and track.table == table:
+            if table == "gpu_op" and track.stream < 0:
+                continue
+            slices = timeline.track(track.id).slices
+            ids = slices.id[np.flatnonzero(in_page(slices, begin, end))]
+            known[ids] = np.stack((np.full(len(ids), track.id), np.arange(len(ids))), axis=1)
+    return lambda ids: known[ids]  # the last row stands for what is unknown, -1
+
+
 def packed(values: AnyArray, kind: str) -> str:
     """Numbers as text."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()
@@ -163,6 +233,8 @@ def packed(values: AnyArray, kind: str) -> str:
 
 def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any]:
     """Columns of the rows, without those that hold nothing."""
+    if track.table == "idle_gap":
+        return _gap_facts(timeline, track, inside)
     wanted = _FACTS.get(track.table, ())
     if not wanted or (track.table == "gpu_op" and track.stream < 0):
         return {}
@@ -179,3 +251,15 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
         elif len(values) and (values != -1).any():
             found[column] = {"values": packed(values, "f8")}
     return found
+
+
+def _gap_facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any]:
+    from stepscope.gaps.untraced_cpu import EVIDENCE
+
+    known = {name: of[inside] for name, of in timeline.gap_facts(track).items()}
+    late = np.where(known["call"] >= 0, known["late"], -1)
+    return {
+        "evidence": {"texts": dict(enumerate(EVIDENCE)), "codes": packed(known["evidence"], "f8")},
+        "inferred": {"texts": {1: INFERRED}, "codes": packed(known["inferred"], "f8")},
+        "call_began_after_ns": {"values": packed(late, "f8")},
+    }

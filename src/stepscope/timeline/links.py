@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from stepscope.activity.device import launching_calls
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
 
@@ -26,9 +27,25 @@ COLUMNS: Final = (
 )
 
 
+_LAUNCH: Final = ("id", "process_id", "correlation_id", "start_ns")
 MOST_ENDS = 50
 """Ends of one kind of link that are told one by one."""
 Located = Callable[[int, str, Any], list[dict[str, Any]]]
+
+
+def launching_ids(read: Callable[..., Frame]) -> IntArray:
+    """``api_call.id`` of what launched each ``gpu_op``; -1 where unknown.
+
+    Args:
+        read: columns of a table of one trace.
+    """
+    gpu = read("gpu_op", *_LAUNCH)
+    api = read("api_call", "api", *_LAUNCH)
+    api = api.take(api.equals("api", "runtime", "driver"))
+    call = launching_calls(gpu, api)
+    if not len(api):
+        return call
+    return np.where(call >= 0, api["id"][np.maximum(call, 0)], -1)
 
 
 class OperatorLinks:

@@ -6,23 +6,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from stepscope.cache.arrays import ArrayWriter
 from stepscope.derived.kernel_category import category_table
 from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
-from stepscope.timeline import links
-from stepscope.timeline.extract import packed
+from stepscope.timeline.extract import in_page, linked_rows, packed
 from stepscope.timeline.stacks import WEIGHTS, Stacks
-from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, store_tables
+from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, write_tables
 from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
 from stepscope.timeline.timeline import Timeline
-from stepscope.timeline.track import Slices
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import BoolArray, IntArray, from_arrow
+from stepscope.trace.frame import IntArray, from_arrow
 
 _COLUMNS: Final = [
     *("gpu_op_id", "start_ns", "end_ns", "steady", "outer_operator"),
@@ -172,19 +170,18 @@ class Panels:
         frame = from_arrow(category_table(self._view()).select(_COLUMNS))
         return Work(frame, frame["start_ns"] + late, replace(window, chosen=frame["steady"]))
 
-    def store(self, path: Path, identity: str) -> None:
-        """Keep what the tables of all windows need, for :class:`StoredTables`.
+    def write(self, writer: ArrayWriter) -> dict[str, Any]:
+        """Write what the tables of all windows need, for :class:`StoredTables`.
 
-        Args:
-            path: the file.
-            identity: what it depends on.
+        Returns:
+            What readers are told.
 
         Raises:
             InputError: a trace holds no GPU work.
             OSError: the file cannot be written.
         """
         with self._lock:
-            store_tables(path, identity, self._devices, self._work)
+            return write_tables(writer, self._devices, self._work)
 
     def _window(self, begin: int | None, end: int | None) -> Window:
         work = self._work
@@ -244,30 +241,8 @@ class Panels:
             return {
                 "tables": self._tables(begin, end) if tables else None,
                 "flames": flames,
-                "links": packed(self._links(begin, end), "u4"),
+                "links": packed(linked_rows(self._timeline, begin, end), "u4"),
             }
-
-    def _links(self, begin: int, end: int) -> IntArray:
-        """Track and row of a backward operator, track and row of its forward one, and so on."""
-        found = []
-        for rank_trace, source in enumerate(self._timeline.sources):
-            frame = source.read("operator", *links.COLUMNS)
-            if not len(frame):
-                continue
-            track, row = np.full(len(frame), -1, np.int64), np.full(len(frame), -1, np.int64)
-            for drawn in self._timeline.tracks:
-                if drawn.rank_trace != rank_trace or drawn.table != "operator":
-                    continue
-                slices = self._timeline.track(drawn.id).slices
-                inside = np.flatnonzero(in_page(slices, begin, end))
-                place = np.searchsorted(frame["id"], slices.id[inside])
-                track[place], row[place] = drawn.id, np.arange(len(inside))
-            forward = links.forward_of(frame)
-            back = np.flatnonzero((forward >= 0) & (track >= 0))
-            back = back[track[forward[back]] >= 0]
-            ahead = forward[back]
-            found.append(np.stack((track[back], row[back], track[ahead], row[ahead]), axis=1))
-        return np.concatenate(found).reshape(-1) if found else np.empty(0, np.int64)
 
     def _tables(self, begin: int, end: int) -> dict[str, Any]:
         work = self._work
@@ -308,12 +283,6 @@ class Panels:
             "bounds": [b.tolist() for b in self._bounds_ns],
             "steps": [[int(b[d.first]), int(b[d.last + 1])] for d, b in bounds],
         }
-
-
-def in_page(slices: Slices, begin: int, end: int) -> BoolArray:
-    """Rows of a track that a page of ``[begin, end)`` holds; they are numbered in their order."""
-    found: BoolArray = (slices.start < end) & ((slices.end > begin) | (slices.start >= begin))
-    return found
 
 
 _PAGE_NODES = 3_000

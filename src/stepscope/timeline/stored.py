@@ -8,25 +8,24 @@ the file. Arrays of track 3 are called ``3.start`` and so on.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import stepscope
+from stepscope.cache.arrays import ArrayFile
+from stepscope.cache.revisions import digest, revision_of
 from stepscope.intervals import mipmap
 from stepscope.intervals.distinct import with_inverse
 from stepscope.intervals.lod import Columns, Pyramid
 from stepscope.intervals.mipmap import Levels
 from stepscope.timeline import classes
 from stepscope.timeline.track import Samples, Slices, Texts, Track
-from stepscope.trace.arrays import ArrayFile
 from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import Trace
 
@@ -38,15 +37,9 @@ _CLASSES = 256
 Ints = npt.NDArray[np.integer]
 
 
-def identity(trace: Trace) -> str:
+def revision_of_tracks(trace: Trace) -> str:
     """What the stored tracks of a trace depend on: its tables, and what makes tracks of them."""
-    facts = [stepscope.__version__, str(REVISION), *classes.CLASSES]
-    for file in sorted(trace.folder.glob("*.parquet")):
-        stat = file.stat()
-        facts.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
-    digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
-    digest.update((trace.folder / "meta.json").read_bytes())
-    return digest.hexdigest()
+    return digest([stepscope.__version__, str(REVISION), *classes.CLASSES, revision_of(trace)])
 
 
 class StoredSlices(Slices):
@@ -274,12 +267,12 @@ class Stored:
     @property
     def texts(self) -> Texts:
         """Names, by their number in the file."""
-        return Texts(self.file.buffer("names.text"), self.file["names.ends"])
+        return Texts(self.file["names.text"].data, self.file["names.ends"])
 
     @property
     def long(self) -> dict[int, list[str]]:
         """Full names by the number of the text that is drawn."""
-        return {int(number): texts for number, texts in self.file.header["long"].items()}
+        return {int(number): texts for number, texts in self.file.about["long"].items()}
 
     def tracks(self, rank_trace: int, rank: int, offset: int, base: int) -> Iterator[Track]:
         """The tracks; ids are given later.
@@ -290,7 +283,7 @@ class Stored:
             offset: what is added to times, ns.
             base: number of the first name of the file.
         """
-        for number, facts in enumerate(self.file.header["tracks"]):
+        for number, facts in enumerate(self.file.about["tracks"]):
             yield Track(
                 0,
                 facts["title"],
@@ -332,12 +325,12 @@ class Stored:
     @property
     def threads(self) -> dict[tuple[int, int], str]:
         """Names of threads by process and thread."""
-        return {(process, thread): name for process, thread, name in self.file.header["threads"]}
+        return {(process, thread): name for process, thread, name in self.file.about["threads"]}
 
     @property
     def devices(self) -> dict[int, str]:
         """Names of devices."""
-        return dict(self.file.header["devices"])
+        return dict(self.file.about["devices"])
 
 
 def _positions(base: int, ascending: Ints, first: int, stop: int) -> slice:
@@ -355,16 +348,3 @@ def _moved(base: int, names: Ints) -> IntArray:
     """Numbers of names from those in the file; the mapped ones themselves where they are equal."""
     moved: Any = names + base if base else names
     return np.asarray(moved)
-
-
-def open_stored(path: Path, wanted: str) -> Stored:
-    """The stored tracks in a file.
-
-    Args:
-        path: the file.
-        wanted: the trace's :func:`identity`.
-
-    Raises:
-        NotWholeError: there are none, they are damaged, or they are of another trace or version.
-    """
-    return Stored(ArrayFile(path).expect(identity=wanted))

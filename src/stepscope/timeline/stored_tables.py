@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from stepscope.cache.arrays import ArrayFile, ArrayWriter
 from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, NOTHING, Grouping, Work
-from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, Frame, IntArray
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from stepscope.timeline.tables import Window
 
-REVISION: Final = 1
-"""Raised when what is stored changes."""
 _NAMES = list[tuple[str | None, ...]]
 
 
@@ -49,59 +46,53 @@ class DeviceSteps:
     operations: int
 
 
-def store_tables(path: Path, identity: str, devices: Sequence[DeviceSteps], work: Work) -> None:
-    """Store what tables need.
+def write_tables(writer: ArrayWriter, devices: Sequence[DeviceSteps], work: Work) -> dict[str, Any]:
+    """Write what tables need; returns what readers are told.
 
     Args:
-        path: the file.
-        identity: what it depends on.
+        writer: of the file.
         devices: the explained devices.
         work: their operations, device by device.
 
     Raises:
         OSError: the file cannot be written.
     """
-    with ArrayWriter(path) as writer:
-        for number, device in enumerate(devices):
-            writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
-        end = work.categories["end_ns"]
-        writer.add("start", end - work.ns, "<i8")
-        writer.add("ns", work.ns, _unsigned(work.ns))
-        writer.add("steady", work.steady.chosen.view(np.uint8), "|u1")
-        writer.add("id", work.ids, _unsigned(work.ids))
-        for by in GROUPINGS:
-            grouping = work.grouped(by)  # not kept: one is in memory at a time
-            writer.add(f"{by}.code", grouping.code, _unsigned(grouping.code))
-            writer.add(f"{by}.order", grouping.order, _unsigned(grouping.order))
-            lines = b"\n".join(msgspec.json.encode(names) for names in grouping.names)
-            writer.add(f"{by}.names", np.frombuffer(lines, np.uint8), "|u1")
-        facts = [
-            {"rank": d.rank, "first": d.first, "last": d.last, "operations": d.operations}
-            for d in devices
-        ]
-        writer.close({"identity": identity, "revision": REVISION, "devices": facts})
+    for number, device in enumerate(devices):
+        writer.add(f"bounds.{number}", device.bounds_ns, "<i8")
+    end = work.categories["end_ns"]
+    writer.add("start", end - work.ns, "<i8")
+    writer.add("ns", work.ns, _unsigned(work.ns))
+    writer.add("steady", work.steady.chosen.view(np.uint8), "|u1")
+    writer.add("id", work.ids, _unsigned(work.ids))
+    for by in GROUPINGS:
+        grouping = work.grouped(by)  # not kept: one is in memory at a time
+        writer.add(f"{by}.code", grouping.code, _unsigned(grouping.code))
+        writer.add(f"{by}.order", grouping.order, _unsigned(grouping.order))
+        lines = b"\n".join(msgspec.json.encode(names) for names in grouping.names)
+        writer.add(f"{by}.names", np.frombuffer(lines, np.uint8), "|u1")
+    about = [
+        {"rank": d.rank, "first": d.first, "last": d.last, "operations": d.operations}
+        for d in devices
+    ]
+    return {"devices": about}
 
 
 class StoredTables:
     """Stored tables.
 
     Args:
-        path: the file.
-        identity: what they must depend on.
-
-    Raises:
-        NotWholeError: there are none, they are damaged, or they are of another job or version.
+        file: where they are.
     """
 
-    def __init__(self, path: Path, identity: str) -> None:
-        self.file = ArrayFile(path).expect(identity=identity, revision=REVISION)
+    def __init__(self, file: ArrayFile) -> None:
+        self.file = file
 
     @property
     def devices(self) -> list[DeviceSteps]:
         """The explained devices."""
         return [
             DeviceSteps(bounds_ns=self.file[f"bounds.{number}"], **facts)
-            for number, facts in enumerate(self.file.header["devices"])
+            for number, facts in enumerate(self.file.about["devices"])
         ]
 
     def work(self, late: IntArray, steady: Window) -> Work:
@@ -151,7 +142,7 @@ class StoredWork(Work):
         """The groups of a key."""
         if by not in GROUPINGS:
             raise UsageError(f"there is no table by {by[:40]!r}")
-        lines = bytes(self._file.buffer(f"{by}.names"))  # JSON ends no line inside a name
+        lines = self._file[f"{by}.names"].tobytes()  # JSON ends no line inside a name
         names = msgspec.json.decode(b"[" + lines.replace(b"\n", b",") + b"]", type=_NAMES)
         return Grouping(names, self._file[f"{by}.code"], self._file[f"{by}.order"])
 

@@ -14,6 +14,7 @@ from stepscope.timeline.stored import Stored
 from stepscope.timeline.tile import MOST_COLUMNS, Window, tile
 from stepscope.timeline.track import Names, Slices, Track
 from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import IntArray
 from stepscope.trace.trace import RankTrace
 
 if TYPE_CHECKING:
@@ -118,17 +119,20 @@ class Timeline:
                 return found
         raise UsageError(f"{track.path} is of no device that was explained")
 
-    def gap(self, track: Track, row: int) -> Gap:
-        """What is known of a piece of idle time.
+    def gap_facts(self, track: Track) -> dict[str, IntArray]:
+        """What is known of the pieces of idle time of a track: columns of :class:`Gap`.
 
         Raises:
             InputError: a trace holds no GPU work.
             UsageError: it is of no device that was explained.
         """
         if self.explained is not None:
-            return self.explained.gap(track, row)
-        found = gap_facts(self.explanation(track))
-        values = [int(found[name][row]) for name in Gap._fields]
+            return self.explained.gap_facts(track)
+        return gap_facts(self.explanation(track))
+
+    def gap(self, track: Track, row: int) -> Gap:
+        """What is known of one of them."""
+        values = [int(of[row]) for of in self.gap_facts(track).values()]
         return Gap(values[0], bool(values[1]), *values[2:])
 
     def _steps(self, busy: Track, path: str) -> Slices:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.cache.arrays import ArrayWriter
 from stepscope.intervals import mipmap
 from stepscope.timeline.track import Samples, Slices, Track
-from stepscope.trace.arrays import ArrayWriter
 from stepscope.trace.frame import IntArray
 
 _SMALL = 1 << 16
@@ -50,21 +50,16 @@ def write_slices(writer: ArrayWriter, key: str, content: Slices) -> dict[str, An
 
 def write_texts(writer: ArrayWriter, key: str, texts: Sequence[str]) -> None:
     """Store texts as :class:`Texts` reads them."""
-    ends = np.zeros(len(texts), np.int64)
+    # a line feed separates; the texts of a trace hold none, but who knows
+    ends = np.cumsum([len(text.encode("utf-8", "replace")) + 1 for text in texts], dtype=np.int64)
 
     def pieces() -> Iterator[npt.NDArray[np.uint8]]:
-        at = 0
         for low in range(0, len(texts), _SMALL):
-            parts = []
-            for number, text in enumerate(texts[low : low + _SMALL], low):
-                # a line feed separates; the texts of a trace hold none, but who knows
-                parts.append(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
-                at += len(parts[-1])
-                ends[number] = at - 1
-            yield np.frombuffer(b"".join(parts), np.uint8)
+            lines = (text.replace("\n", " ") + "\n" for text in texts[low : low + _SMALL])
+            yield np.frombuffer("".join(lines).encode("utf-8", "replace"), np.uint8)
 
-    writer.add(f"{key}.text", pieces(), "|u1")
-    writer.add(f"{key}.ends", ends)
+    writer.add(f"{key}.text", pieces(), "|u1", int(ends[-1]) if len(ends) else 0)
+    writer.add(f"{key}.ends", ends - 1)
 
 
 def write_track(writer: ArrayWriter, track: Track, number: int) -> dict[str, Any]:

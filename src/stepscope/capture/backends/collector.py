@@ -48,6 +48,11 @@ def plan(options: Options, shown: bool = False) -> Plan:
         raise CaptureError(library.remedy)
     if options.stacks:
         raise CaptureError("the collector records no Python stacks; use --backend torch")
+    if options.memory or options.memory_snapshot:
+        raise CaptureError(
+            "the collector sees allocations of the driver only (--record memory); use "
+            "--backend torch"
+        )
     if options.ops and not options.steps:
         raise CaptureError(
             "--ops makes every operator slower, so it is for some steps only; give --steps 10, too"

@@ -70,6 +70,8 @@ def plan(options: Options, shown: bool = False) -> Plan:
         (options.waits, "--waits"),
         (options.sample_hz > 0, "--sample-hz"),
         (options.stacks, "--stacks"),
+        (options.memory, "--memory"),
+        (options.memory_snapshot, "--memory-snapshot"),
         (options.ops, "--ops"),
     ):
         if given:

@@ -24,6 +24,8 @@ def choose(options: Options) -> tuple[Backend, str]:
         return BACKENDS[options.backend], f"{options.backend}: as asked for"
     if options.stacks:
         return BACKENDS["torch"], "torch: only torch.profiler records Python stacks"
+    if options.memory or options.memory_snapshot:
+        return BACKENDS["torch"], "torch: only PyTorch tells what its tensors allocate"
     looked: list[str] = []
     for name in ("collector", "nsys", "torch"):
         ready: Readiness = BACKENDS[name].check(options.command)

@@ -48,6 +48,8 @@ def plan(options: Options, shown: bool = False) -> Plan:
         "steps": steps,
         "warmup": warmup,
         "stacks": options.stacks,
+        "memory": options.memory,
+        "memory_snapshot": options.memory_snapshot,
         "output": options.output.resolve(),
         "ranks": f",{','.join(map(str, options.ranks))}," if options.ranks else "",
         "stop_program": options.stop_program,
@@ -56,7 +58,13 @@ def plan(options: Options, shown: bool = False) -> Plan:
         command=options.command,
         environment=with_hook({"STEPSCOPE_CAPTURE": str(path)}),
         files={path: configuration(values)},
-        notes=(f"recording {steps} optimizer steps after {warmup}",),
+        notes=(
+            f"recording {steps} optimizer steps after {warmup}",
+            *(
+                [f"stepscope memory {options.output}/memory/* explains memory snapshots"]
+                * options.memory_snapshot
+            ),
+        ),
         results="torch.rank*.json.gz",
     )
 

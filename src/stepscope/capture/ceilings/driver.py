@@ -11,7 +11,6 @@ from stepscope.capture.libraries import load
 
 _SMS, _L2_BYTES, _MAJOR, _MINOR = 16, 38, 75, 76  # CUdevice_attribute
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-_OUT_OF_MEMORY = 2
 _NAME_BYTES = 256
 _DEFAULT_STREAM: Final = None
 
@@ -24,11 +23,6 @@ class DeviceError(CaptureError):
             f"{call} failed: {message}; look whether nvidia-smi works and the GPU is idle"
         )
         self.code = code
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether the device has too little free memory."""
-        return self.code == _OUT_OF_MEMORY
 
 
 class Device:

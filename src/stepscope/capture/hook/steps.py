@@ -46,6 +46,7 @@ class _TorchProfiler:
     def __init__(self, configuration: _Configuration) -> None:
         self._configuration = configuration
         self._profiler: Any = None
+        self._snapshots: _Snapshots | None = None
         self.written = ""
 
     def start(self) -> None:
@@ -60,7 +61,13 @@ class _TorchProfiler:
             "schedule": lambda _: record,
             "record_shapes": True,
             "with_stack": self._configuration.get("stacks") == "1",
+            "profile_memory": self._configuration.get("memory") == "1",
         }
+        if self._configuration.get("memory_snapshot") == "1":
+            try:  # the trace is recorded all the same
+                self._snapshots = _Snapshots(self._configuration["output"])
+            except Exception as error:
+                print(f"stepscope: no memory snapshot: {error!r}", file=sys.stderr)
         try:  # all steps are one cycle; newer versions warn unless told that nothing is cleared
             self._profiler = profiler.profile(**options, acc_events=True)
         except TypeError:
@@ -71,6 +78,8 @@ class _TorchProfiler:
         self._profiler.stop()
         self.written = _free_name(self._configuration["output"])
         self._profiler.export_chrome_trace(self.written)
+        if self._snapshots is not None:
+            self._snapshots.end(os.path.basename(self.written).split(".")[1])  # noqa: PTH119
 
     def push(self, name: str) -> None:
         if name != "step_0":
@@ -78,6 +87,42 @@ class _TorchProfiler:
 
     def pop(self) -> None:
         pass
+
+
+class _Snapshots:
+    """The history of PyTorch's allocator, dumped at the end and where memory runs out."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = f"{folder}/memory"
+        self._memory = sys.modules["torch"].cuda.memory
+        self._refused = 0
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        self._memory._record_memory_history(max_entries=_MOST_ENTRIES, stacks="python")
+        bindings = getattr(sys.modules["torch"], "_C", None)
+        attach = getattr(bindings, "_cuda_attach_out_of_memory_observer", None)
+        if attach is not None:
+            attach(self._refuse)
+
+    def _refuse(self, *_: object) -> None:
+        """Memory ran out: the program may end by it, so the history is dumped at once."""
+        if self._refused < _MOST_REFUSALS:
+            self._refused += 1
+            self._dump(f"oom{self._refused}.{os.getpid()}.pickle")
+
+    def end(self, rank: str) -> None:
+        self._dump(f"{rank}.pickle")
+        self._memory._record_memory_history(enabled=None)
+
+    def _dump(self, name: str) -> None:
+        try:
+            self._memory._dump_snapshot(f"{self._folder}/{name}")
+        except Exception as error:
+            print(f"stepscope: no memory snapshot: {error!r}", file=sys.stderr)
+
+
+_MOST_ENTRIES = 200_000
+"""Events that the allocator's history keeps: some hundred bytes each."""
+_MOST_REFUSALS = 3
 
 
 def _free_name(folder: str) -> str:

@@ -241,5 +241,3 @@ DRIVER_CALL = 0x80000000
 """Set in ``call`` of a driver function; the rest is CUPTI's callback id."""
 NO_ID = 0xFFFFFFFF
 """Stands for "none" in stream and event ids."""
-END_REASONS = ("start", "profiler_api", "nvtx", "hook", "external", "time", "size", "exit")
-"""``reason`` of a state row, in order of its number."""

@@ -18,9 +18,14 @@ from stepscope.importers.common.cuda import (
 )
 from stepscope.importers.common.sink import Sink
 from stepscope.importers.common.texts import dictionary
-from stepscope.importers.xplane.hlo import Program
+from stepscope.importers.xplane.hlo import Instruction, Program
 from stepscope.importers.xplane.space import MISSING, Events, Line, Plane
-from stepscope.intervals.distinct import distinct_rows, distinct_values, with_inverse
+from stepscope.intervals.distinct import (
+    distinct_rows,
+    distinct_values,
+    with_counts,
+    with_inverse,
+)
 from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
@@ -232,16 +237,19 @@ def _hlo(
         scope = np.where(found >= 0, found, scope)
     source = stats.texts("source", sources)
     gpus.operations.update(operations)
-    keys = (code, operation, module, scope, source)
+    by_place, placed = _by_place(events, (module, modules), programs, named)
+    keys = (code, operation, module, scope, source, placed)
     rows = np.flatnonzero((operation >= 0) & (kind != GRAPH))
     if not len(rows):
         return
     first, inverse = distinct_rows([key[rows] for key in keys])
     titles: list[str | None] = []
     places: list[str | None] = []
-    for c, o, m, s, at in np.stack([key[rows][first] for key in keys], 1).tolist():
+    for c, o, m, s, at, known in np.stack([key[rows][first] for key in keys], 1).tolist():
         program = programs.get(modules[m]) if m >= 0 else None
         made = program.instruction(names[c], operations[o]) if program is not None else None
+        if known >= 0:
+            made = by_place[known]
         title = _scope(scopes[s] if s >= 0 else "") or (made.scope if made is not None else "")
         line = (sources[at] if at >= 0 else "") or (made.source if made is not None else "")
         instruction = made.name if made is not None else operations[o]
@@ -262,6 +270,44 @@ def _hlo(
             "closed": np.ones(len(rows), bool),
         },
     )
+
+
+def _by_place(
+    events: Events,
+    modules: tuple[IntArray, list[str]],
+    programs: dict[str, Program],
+    named: tuple[IntArray, list[str], IntArray],
+) -> tuple[list[Instruction], IntArray]:
+    """Instructions of kernels in command buffers, by their place among those of one launch.
+
+    Returns:
+        Instructions, and which of them each event is; -1 where its place tells nothing.
+    """
+    code, names, kind = named
+    module, titles = modules
+    placed = np.full(len(events), -1, np.int64)
+    found: list[Instruction] = []
+    graph, node, launch = (
+        events.stats.numbers(name)
+        for name in ("cuda_graph_id", "cuda_graph_node_id", "correlation_id")
+    )
+    inside = (graph > 0) & (node != MISSING) & (kind == KERNEL) & (module >= 0)
+    for number in distinct_values(graph[inside]).tolist():
+        rows = np.flatnonzero(inside & (graph == number))
+        program = programs.get(titles[int(module[rows[0]])])
+        if program is None:
+            continue
+        launches, counts = with_counts(launch[rows])
+        whole = rows[launch[rows] == launches[np.argmax(counts)]]
+        whole = whole[np.argsort(events.start_ns[whole], kind="stable")]
+        made = program.in_order([names[c] for c in code[whole].tolist()])
+        place_of: dict[int, int] = {}
+        for at, instruction in zip(node[whole].tolist(), made, strict=True):
+            if instruction is not None:
+                place_of[at] = len(found)
+                found.append(instruction)
+        placed[rows] = [place_of.get(at, -1) for at in node[rows].tolist()]
+    return found, placed
 
 
 def _scope(text: str) -> str:

@@ -2,19 +2,22 @@
 
 XLA fuses operations into kernels that it names after the fusion, so that a kernel inside a command
 buffer (a CUDA graph), of which the profile only says which buffer it is in, still leads to its
-instruction: ``loop_add_fusion_3`` is the instruction ``loop_add_fusion.3``. What a library computes
-(cuBLAS, cuDNN) has the library's names, and there no instruction is told.
+instruction: ``loop_add_fusion_3`` is the instruction ``loop_add_fusion.3``. Fusions that are alike
+share the kernel of the first one, and what a library computes (cuBLAS, cuDNN) has the library's
+names: these are known by their place, for a command buffer executes its instructions in the order
+of the program (:meth:`Program.in_order`). Where kernels and program do not fit, nothing is told.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import Final
 
-from stepscope.importers.common.protobuf import DamageError, walk
+from stepscope.importers.common.protobuf import DamageError, varint, walk
 from stepscope.importers.xplane.space import Plane, Span
 
 # HloProto, HloModuleProto, HloComputationProto, HloInstructionProto, OpMetadata in
@@ -23,11 +26,19 @@ _MODULE: Final = 1
 _MODULE_NAME, _COMPUTATIONS, _STACKS = 1, 3, 17
 _COMPUTATION_ID, _INSTRUCTIONS = 5, 2
 _ENTRY_ID: Final = 6
-_NAME, _METADATA = 1, 7
+_NAME, _OPCODE, _METADATA, _INSTRUCTION_ID = 1, 2, 7, 35
+_SCHEDULE: Final = 7
 _SCOPE, _FILE, _LINE, _FRAME = 2, 3, 4, 15
 _FILES, _FUNCTIONS, _LOCATIONS, _FRAMES = 1, 2, 3, 4
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 _ID: Final = re.compile(r"\(\d+\)$")
+_NUMBER: Final = re.compile(r"_\d+$")
+_LIBRARY: Final = "custom-call"
+_EXECUTED: Final = frozenset({"fusion", "custom-call", "copy", "sort"})
+"""Instructions that become kernels where they stand."""
+_LONGEST: Final = 20_000
+_FITS: Final = 0.8
+"""So many of the kernels must have their place in the program, else nothing is told by place."""
 _SUFFIX: Final = re.compile(r"\.kd$")
 
 
@@ -37,13 +48,17 @@ class Instruction:
 
     Attributes:
         name: its name in HLO.
+        opcode: what it is: ``fusion``, ``custom-call``, ...
         scope: path of the traced functions, as in ``jit(step)/jvp()/dot_general``.
         source: ``file:line`` in Python; empty where nothing is told.
+        number: its id in the program.
     """
 
     name: str
+    opcode: str
     scope: str
     source: str
+    number: int = 0
 
 
 @dataclass
@@ -52,6 +67,7 @@ class Program:
 
     by_kernel: dict[str, Instruction] = field(default_factory=dict)
     by_name: dict[str, Instruction] = field(default_factory=dict)
+    schedule: list[Instruction] = field(default_factory=list)
 
     def instruction(self, kernel: str, operation: str) -> Instruction | None:
         """What a kernel computes.
@@ -62,6 +78,31 @@ class Program:
         """
         found = self.by_name.get(operation)
         return found or self.by_kernel.get(_SUFFIX.sub("", kernel))
+
+    def in_order(self, kernels: Sequence[str]) -> list[Instruction | None]:
+        """The instruction of each kernel of one launch, by its place among the others.
+
+        Args:
+            kernels: names of the kernels of a command buffer, in the order they ran.
+
+        Returns:
+            One a kernel; all None where kernels and program do not fit.
+        """
+        found: list[Instruction | None] = [None] * len(kernels)
+        run = [made for made in self.schedule if made.opcode in _EXECUTED]
+        if not run or len(kernels) > _LONGEST or len(run) > _LONGEST:
+            return found
+        ran = [_stem(_SUFFIX.sub("", k)) if k in self.by_kernel else _LIBRARY for k in kernels]
+        program = [
+            _LIBRARY if made.opcode == "custom-call" else _stem(_UNSAFE.sub("_", made.name))
+            for made in run
+        ]
+        same = SequenceMatcher(None, ran, program, autojunk=False).get_matching_blocks()
+        if sum(block.size for block in same) < _FITS * len(kernels):
+            return found
+        for block in same:
+            found[block.a : block.a + block.size] = run[block.b : block.b + block.size]
+        return found
 
     def add(self, made: Instruction) -> None:
         """Take over an instruction."""
@@ -109,16 +150,24 @@ def _program(data: mmap.mmap, span: Span) -> Program:
             else:
                 for instruction in made:
                     program.add(instruction)
+        order = next((_scheduled(data, a, b, entry) for n, a, b, _ in parts if n == _SCHEDULE), [])
+        known = {instruction.number: instruction for instruction in last}
+        program.schedule = [known[i] for i in order if i in known] or last
         for instruction in last:  # the outermost ones are those that become kernels
             program.add(instruction)
     return program
 
 
 def _instruction(data: mmap.mmap, begin: int, end: int, lines: _Stacks | None) -> Instruction:
-    name = scope = source = ""
-    for number, a, b, _ in walk(data, begin, end):
+    name = opcode = scope = source = ""
+    own = 0
+    for number, a, b, content in walk(data, begin, end):
         if number == _NAME:
             name = _text(data, a, b)
+        elif number == _INSTRUCTION_ID:
+            own = content
+        elif number == _OPCODE:
+            opcode = _text(data, a, b)
         elif number == _METADATA:
             file, line, frame = "", 0, 0
             for n, c, d, value in walk(data, a, b):
@@ -133,7 +182,32 @@ def _instruction(data: mmap.mmap, begin: int, end: int, lines: _Stacks | None) -
             source = f"{file}:{line}" if file and line else ""
             if not source and frame and lines is not None:
                 source = lines.source(frame)
-    return Instruction(name, scope, source)
+    return Instruction(name, opcode, scope, source, own)
+
+
+def _scheduled(data: mmap.mmap, begin: int, end: int, entry: int | None) -> list[int]:
+    """Ids of the entry computation's instructions in the order in which they are executed."""
+    for _, a, b, _ in walk(data, begin, end):
+        computation, found = 0, []
+        for number, c, d, value in walk(data, a, b):
+            if number == 1:
+                computation = value
+            elif number == 2:
+                for _, at, to, _ in walk(data, c, d):
+                    found += _packed(data, at, to)
+        if computation == entry:
+            return found
+    return []
+
+
+def _packed(data: mmap.mmap, begin: int, end: int) -> list[int]:
+    """The numbers in one field, which may be one or many."""
+    found = []
+    at = begin
+    while at < end:
+        number, at = varint(data, at, end)
+        found.append(number)
+    return found
 
 
 class _Stacks:
@@ -171,3 +245,8 @@ def _text(data: mmap.mmap, begin: int, end: int) -> str:
     if end - begin > 1 << 16:
         raise DamageError("a name of more than 64 KiB")
     return data[begin:end].decode("utf-8", "replace")
+
+
+def _stem(name: str) -> str:
+    """A kernel's or instruction's name without its number: alike ones have the same."""
+    return _NUMBER.sub("", name)

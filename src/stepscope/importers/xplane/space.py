@@ -82,7 +82,7 @@ class Stats:
         value: its bits.
         begin: where a text begins.
         end: where a text ends.
-        owners: number of events.
+        events: number of events.
     """
 
     plane: Plane
@@ -92,11 +92,11 @@ class Stats:
     value: IntArray
     begin: IntArray
     end: IntArray
-    owners: int
+    events: int
 
     def numbers(self, name: str) -> IntArray:
         """The whole number that each event tells under a name; ``MISSING`` where none."""
-        found = np.full(self.owners, MISSING, np.int64)
+        found = np.full(self.events, MISSING, np.int64)
         for key in self.plane.keys(name):
             mine = np.flatnonzero(self.key == key)
             whole = mine[among(self.kind[mine], (_UNSIGNED, _SIGNED))]
@@ -127,7 +127,7 @@ class Stats:
             name: what is asked for.
             known: receives the distinct texts.
         """
-        found = np.full(self.owners, -1, np.int64)
+        found = np.full(self.events, -1, np.int64)
         code_of = {text: code for code, text in enumerate(known)}
 
         def code(text: str) -> int:
@@ -281,7 +281,7 @@ class Plane:
         """Numbers of the stats of a name."""
         return self._keys.get(name, ())
 
-    def stats_of(self, found: Fields, owners: int) -> Stats:
+    def stats_of(self, found: Fields, events: int) -> Stats:
         """The stats in some fields of events."""
         each = fields(self.bytes, found.begin, found.end)
         count = len(found.message)
@@ -295,7 +295,7 @@ class Plane:
         value[reported.message] = reported.value.view(np.int64)
         begin[reported.message] = reported.begin
         end[reported.message] = reported.end
-        return Stats(self, found.message, key, kind, value, begin, end, owners)
+        return Stats(self, found.message, key, kind, value, begin, end, events)
 
     @cached_property
     def facts(self) -> dict[str, str | int | float]:

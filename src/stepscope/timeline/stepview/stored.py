@@ -4,83 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from stepscope.cache.arrays import ArrayFile, ArrayWriter
 from stepscope.timeline.classes import Codes
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stepview.alignment import Zero
 from stepscope.timeline.stepview.partition import COLOURINGS, Pieces
 from stepscope.timeline.stepview.steps import AlignedSteps, StepsOfDevice, StepView
-from stepscope.trace.arrays import ArrayFile, ArrayWriter
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
-REVISION: Final = 1
-"""Raised when what is stored changes."""
 _ARRAYS: Final = ("begin", "end", "zero", "columns", "missing")
 """Figures that are not kept as they are: they depend on the clock or on the alignment."""
 
 
-def store_steps(path: Path, identity: str, view: AlignedSteps) -> None:
-    """Store all that the step view shows.
+def write_steps(writer: ArrayWriter, view: AlignedSteps) -> dict[str, Any]:
+    """Write all that the step view shows; returns what readers are told.
 
     Args:
-        path: the file.
-        identity: what it depends on.
+        writer: of the file.
         view: the step view.
 
     Raises:
         OSError: the file cannot be written.
     """
-    with ArrayWriter(path) as writer:
-        facts = []
-        for number, device in enumerate(view.devices):
-            e, pieces = device.explanation, device.pieces
-            writer.add(f"{number}.bounds", e.bounds_ns, "<i8")
-            columns = device.columns()
-            for name, values in columns.items():
-                writer.add(f"{number}.column.{name}", values, "<i8")
-            for align in device.alignments():
-                zero = device.zero(align)
-                writer.add(f"{number}.zero.{align}", zero.at_ns, "<i8")
-                writer.add(f"{number}.found.{align}", zero.found.view(np.uint8), "|u1")
-            writer.add(f"{number}.start", pieces.start, "<i8")
-            writer.add(f"{number}.stop", pieces.end, "<i8")
-            writer.add(f"{number}.step", pieces.step, "<u4")
-            for colour in COLOURINGS:
-                writer.add(f"{number}.{colour}", pieces.codes(colour), "|u1")
-            figures = device.figures("start")
-            facts.append(
-                {
-                    "trace_rank": device.device.trace_rank,
-                    "phases": pieces.has_phases,
-                    "columns": list(columns),
-                    "figures": {k: v for k, v in figures.items() if k not in _ARRAYS},
-                }
-            )
-        header = {
-            "identity": identity,
-            "revision": REVISION,
-            "titles": view.titles,
-            "devices": facts,
-        }
-        writer.close(header)
-
-
-def open_steps(path: Path, identity: str) -> ArrayFile:
-    """The file of a stored step view.
-
-    Args:
-        path: the file.
-        identity: what it must depend on.
-
-    Raises:
-        NotWholeError: there is none, it is damaged, or it is of another job or version.
-    """
-    return ArrayFile(path).expect(identity=identity, revision=REVISION)
+    about = []
+    for number, device in enumerate(view.devices):
+        e, pieces = device.explanation, device.pieces
+        writer.add(f"{number}.bounds", e.bounds_ns, "<i8")
+        columns = device.columns()
+        for name, values in columns.items():
+            writer.add(f"{number}.column.{name}", values, "<i8")
+        for align in device.alignments():
+            zero = device.zero(align)
+            writer.add(f"{number}.zero.{align}", zero.at_ns, "<i8")
+            writer.add(f"{number}.found.{align}", zero.found.view(np.uint8), "|u1")
+        writer.add(f"{number}.start", pieces.start, "<i8")
+        writer.add(f"{number}.stop", pieces.end, "<i8")
+        writer.add(f"{number}.step", pieces.step, "<u4")
+        for colour in COLOURINGS:
+            writer.add(f"{number}.{colour}", pieces.codes(colour), "|u1")
+        figures = device.figures("start")
+        about.append(
+            {
+                "trace_rank": device.device.trace_rank,
+                "phases": pieces.has_phases,
+                "columns": list(columns),
+                "figures": {k: v for k, v in figures.items() if k not in _ARRAYS},
+            }
+        )
+    return {"titles": view.titles, "devices": about}
 
 
 def stored_view(
@@ -89,16 +65,16 @@ def stored_view(
     """The step view in a file.
 
     Args:
-        file: from :func:`open_steps`.
+        file: where it is.
         ranks: rank of each trace.
         offsets_ns: what is added to the times of each trace to be on the job's clock, ns.
     """
     offset_of = dict(zip(ranks, offsets_ns, strict=True))
     devices = [
         StoredSteps(file, number, offset_of[facts["trace_rank"]])
-        for number, facts in enumerate(file.header["devices"])
+        for number, facts in enumerate(file.about["devices"])
     ]
-    return StepView(devices, file.header["titles"])
+    return StepView(devices, file.about["titles"])
 
 
 @dataclass(frozen=True)
@@ -135,7 +111,7 @@ class StoredSteps(StepsOfDevice):
     def __init__(self, file: ArrayFile, number: int, offset_ns: int) -> None:
         self._file = file
         self._number = number
-        self._told: dict[str, Any] = file.header["devices"][number]
+        self._told: dict[str, Any] = file.about["devices"][number]
         self._offset_ns = offset_ns
 
     @property

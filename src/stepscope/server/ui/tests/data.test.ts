@@ -1,9 +1,10 @@
 import { expect, test } from "vitest";
 
 import { bytesOf, decode, doubles } from "../src/data/decode";
+import { StaticTables } from "../src/data/static_tables";
 import { counterTile, rowTile } from "../src/data/static_tiles";
 import { decodeGrid, order } from "../src/data/steps";
-import type { FlameAnswer, Layout, TrackInfo } from "../src/data/types";
+import type { FlameAnswer, Layout, NotesAnswer, TrackInfo } from "../src/data/types";
 import { laid, matching } from "../src/panels/flame_tree";
 import { Tracks } from "../src/timeline/tracks";
 
@@ -113,4 +114,17 @@ test("tracks are filtered, pinned, folded, moved", () => {
   tracks.fold(tracks.groups[0]);
   expect([shown(tracks), tracks.folds()]).toEqual([[0], [["GPU 0"], []]]);
   expect(tracks.at(tracks.lanes.get(0)!.y)?.info.id).toBe(0);
+});
+
+test("links of a page without a server lead there and back, each kind by itself", () => {
+  const links = [[0, 4, 1, 7, 0], [0, 4, 1, 7, 2], [3, 5, 0, 5, 9], [1, 8, 1, 7, 2]];
+  const held = { tables: null, flames: {}, notes: {} as NotesAnswer, links: JSON.stringify(links.flat()) };
+  const tables = new StaticTables(held, {} as Layout, (text) =>
+    new Uint8Array(Uint32Array.from(JSON.parse(text) as number[]).buffer),
+  );
+  expect(tables.linked("launch", 4, 1, true)).toEqual([[7, 0], [7, 2]]);
+  expect(tables.linked("launch", 7, 2, false)).toEqual([[4, 1]]);
+  expect(tables.linked("end_of_gap", 8, 1, true)).toEqual([[7, 2]]);
+  expect(tables.linked("gradient", 5, 9, false)).toEqual([[5, 0]]);
+  expect(tables.linked("launch", 7, 1, false)).toEqual([]);
 });

@@ -11,6 +11,8 @@ export interface Diagnosis {
   problems: Problem[];
   evidence: Evidence[];
   profiler_overhead: ProfilerOverhead | null;
+  levers: Finding[];
+  kernels: KernelSplit | null;
 }
 
 export interface TraceSummary {
@@ -123,6 +125,35 @@ export interface ProfilerOverhead {
   low_ns: number;
   high_ns: number;
   how: "estimated" | "unrecorded steps";
+}
+
+export interface KernelSplit {
+  device: string;
+  ceilings: string;
+  measured: boolean;
+  rank: number;
+  categories: KernelCategory[];
+  bound: StepBound | null;
+  examine: string | null;
+  evidence: Evidence[];
+}
+
+export interface KernelCategory {
+  category: string;
+  time_ns_per_step: number;
+  share_of_step: number;
+  achieved: number | null;
+  known_share: number;
+  bound: string;
+}
+
+export interface StepBound {
+  bound_ns: number;
+  speedup: number;
+  fused_bound_ns: number;
+  fused_speedup: number;
+  known_share: number;
+  assumed: string[];
 }
 
 export interface Comparison {

@@ -1,7 +1,7 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
 import { bytesOf, doubles } from "./decode";
-import { StaticTables, type PackedPanels } from "./static_tables";
+import { StaticTables, type Link, type PackedPanels } from "./static_tables";
 import { counterTile, rowTile, type Content, type Samples } from "./static_tiles";
 import type { PackedSteps } from "./steps";
 import type { Details, DeviceStatistics, Diagnosed, FlameAnswer, Hits, Instances, Layout, NotesAnswer, Place, Source, Span, Statistics, TableAnswer, TrackInfo, TrackTile } from "./types";
@@ -22,6 +22,19 @@ type Fact = { values?: string; texts?: Record<string, string>; codes?: string };
 const MOST_HITS = 500;
 const TOP = 12;
 const MOST_THREADS = 4;
+const MOST_ENDS = 50;
+
+type LinkTo = [message: string, kind: Link, forward: boolean];
+const ARROWS: Record<string, LinkTo> = {
+  api_call: ["Launched", "launch", true],
+  gpu_op: ["Launched by", "launch", false],
+  idle_gap: ["Ended by", "end_of_gap", true],
+};
+const LINKS: LinkTo[] = [
+  ["Forward operator", "gradient", false],
+  ["Backward operators", "gradient", true],
+  ["Launch of what ended it", "launch_after_gap", false],
+];
 
 /** What is inside the page, or null where a server is behind it. */
 export async function packedPage(): Promise<Packed | null> {
@@ -121,8 +134,8 @@ export class StaticSource implements Source {
       class: this.packed.layout.classes[content.code[row]].key,
       facts,
       same,
-      arrows: { message: info.table === "api_call" ? "Launched" : "Launched by", forward: info.table === "api_call", ends: this.linked(track, row), more: 0 },
-      links: this.links(track, row),
+      arrows: this.linked(track, row, ...(ARROWS[info.table] ?? ARROWS.gpu_op)),
+      links: LINKS.map((link) => this.linked(track, row, ...link)).filter(({ ends }) => ends.length > 0),
     });
   }
 
@@ -248,13 +261,10 @@ export class StaticSource implements Source {
     return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
   }
 
-  private links(track: number, row: number): Details["links"] {
-    const { forward, backward } = this.panels.linked(track, row);
-    const ends = (places: [number, number][]): Place[] => places.map(([t, r]) => this.place(t, r));
-    return [
-      { message: "Forward operator", forward: false, ends: ends(forward), more: 0 },
-      { message: "Backward operators", forward: true, ends: ends(backward), more: 0 },
-    ].filter((link) => link.ends.length > 0);
+  private linked(track: number, row: number, message: string, kind: Link, forward: boolean): Details["arrows"] {
+    const found = this.panels.linked(kind, track, row, forward);
+    const ends = found.slice(0, MOST_ENDS).map(([t, r]) => this.place(t, r));
+    return { message, forward, ends, more: found.length - ends.length };
   }
 
   private info(track: number): TrackInfo {
@@ -265,28 +275,6 @@ export class StaticSource implements Source {
     const c = this.content.get(track)!;
     const name = this.name(c.name[row]);
     return { track, row, depth: c.depth[row], start: c.start[row], end: c.end[row], name };
-  }
-
-  /** By correlation id inside one process: of several calls the earliest made the launch. */
-  private linked(track: number, row: number): Place[] {
-    const { tracks } = this.packed.layout;
-    const of = (id: number, at: number, key: string): string | number | null =>
-      this.content.get(id)?.facts.get(key)?.(at) ?? null;
-    const wanted = of(track, row, "correlation_id");
-    const { table, rank } = this.info(track);
-    const other = { gpu_op: "api_call", api_call: "gpu_op" }[table];
-    if (wanted === null || other === undefined || Number(wanted) <= 0) return [];
-    const process = of(track, row, "process_id");
-    const found: Place[] = [];
-    for (const info of tracks) {
-      if (info.table !== other || info.rank !== rank || !this.content.has(info.id)) continue;
-      const length = this.content.get(info.id)!.start.length;
-      for (let at = 0; at < length; at++)
-        if (of(info.id, at, "correlation_id") === wanted && of(info.id, at, "process_id") === process)
-          found.push(this.place(info.id, at));
-    }
-    found.sort((a, b) => a.start - b.start);
-    return other === "api_call" ? found.slice(0, 1) : found.slice(0, 50);
   }
 }
 

@@ -8,9 +8,13 @@ export interface PackedPanels {
   /** `kind weight reverse` to the graph of the whole page. */
   flames: Record<string, FlameAnswer>;
   notes: NotesAnswer;
-  /** Track and row of a backward operator, track and row of its forward one, and so on. */
+  /** A kind, track and row of where the link comes from, those of where it leads, and so on. */
   links: string;
 }
+
+/** As `timeline/extract.py` numbers them. */
+const LINKS = ["launch", "end_of_gap", "launch_after_gap", "gradient"] as const;
+export type Link = (typeof LINKS)[number];
 
 interface PackedTables {
   start: string;
@@ -142,14 +146,13 @@ export class StaticTables {
     return found ? Promise.resolve(found) : refused("this page holds no such flame graph");
   }
 
-  /** Track and row of what an operator is linked to: its forward operator, its backward ones. */
-  linked(track: number, row: number): { forward: [number, number][]; backward: [number, number][] } {
-    const found: ReturnType<StaticTables["linked"]> = { forward: [], backward: [] };
-    for (let i = 0; i < this.links.length; i += 4) {
-      const [t0, r0, t1, r1] = [this.links[i], this.links[i + 1], this.links[i + 2], this.links[i + 3]];
-      if (t0 === track && r0 === row) found.forward.push([t1, r1]);
-      if (t1 === track && r1 === row) found.backward.push([t0, r0]);
-    }
+  /** Track and row of what a row leads to by one kind of link, or of what leads to it. */
+  linked(kind: Link, track: number, row: number, forward: boolean): [number, number][] {
+    const [here, there] = forward ? [1, 3] : [3, 1];
+    const found: [number, number][] = [];
+    for (let i = 0; i < this.links.length; i += 5)
+      if (LINKS[this.links[i]] === kind && this.links[i + here] === track && this.links[i + here + 1] === row)
+        found.push([this.links[i + there], this.links[i + there + 1]]);
     return found;
   }
 

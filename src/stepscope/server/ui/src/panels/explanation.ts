@@ -5,6 +5,7 @@ import { colourOf } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { bytes, clean, count, percent, time, words } from "../shared/format";
 import { command, copyButton } from "./copy";
+import { leversSection } from "./levers";
 
 export interface Actions {
   navigateTo(place: { track: number; row: number }): void;
@@ -127,10 +128,12 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
   );
   const verdict = diagnosis.findings.length
     ? list
-    : element("p", {}, `${words(diagnosis.verdict)}: nothing found that is worth a change.`);
+    : element("p", {}, `${words(diagnosis.verdict)}: nothing outside the kernels is worth a change.`);
   sections.push(
     element("section", { "aria-label": "Findings" }, element("h2", {}, "Findings"), verdict),
   );
+  const left = leversSection(diagnosis, (lever) => adviceAndEvidence(lever, layout, actions));
+  if (left) sections.push(left);
   const warnings = diagnosis.warnings.map((text) => element("li", {}, clean(text, 600)));
   if (warnings.length)
     sections.push(
@@ -187,33 +190,36 @@ function findingItem(
         where,
       ),
     );
-  item.append(
+  item.append(adviceAndEvidence(finding, layout, actions));
+  return item;
+}
+
+/** What to do and the figures behind it, folded. */
+function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): HTMLElement {
+  return element(
+    "details",
+    {},
+    element("summary", {}, "What to do, evidence"),
+    element("ul", { class: "plain" }, ...finding.recommendations.map((t) => element("li", {}, clean(t, 600)))),
     element(
-      "details",
-      {},
-      element("summary", {}, "What to do, evidence"),
-      element("ul", { class: "plain" }, ...finding.recommendations.map((t) => element("li", {}, clean(t, 600)))),
-      element(
-        "ul",
-        { class: "legend" },
-        ...finding.evidence.map((e) =>
-          element(
-            "li",
-            { title: clean(e.sql, 2000) },
-            element("span", { class: "grow" }, words(e.figure)),
-            element("span", { class: "figure" }, figure(e.value, e.unit)),
-            copyButton(
-              "⧉",
-              `Copy ${words(e.figure)} with the command that computes it`,
-              () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
-              (text) => actions.message(text),
-            ),
+      "ul",
+      { class: "legend" },
+      ...finding.evidence.map((e) =>
+        element(
+          "li",
+          { title: clean(e.sql, 2000) },
+          element("span", { class: "grow" }, words(e.figure)),
+          element("span", { class: "figure" }, figure(e.value, e.unit)),
+          copyButton(
+            "⧉",
+            `Copy ${words(e.figure)} with the command that computes it`,
+            () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
+            (text) => actions.message(text),
           ),
         ),
       ),
     ),
   );
-  return item;
 }
 
 /** Which instance of a finding is shown. */

@@ -1,4 +1,4 @@
-"""What answers questions about an explained job: how it comes by the explanation."""
+"""What handlers share: how they come by an explained job, and what they are asked in numbers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 _MOST = 1 << 61  # sums and differences of two fit 64 bits
 
-Questions = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
-"""Name -> what answers, and the answer's media type."""
+Handlers = dict[str, tuple[Callable[[Mapping[str, str]], bytes], str]]
+"""Name of a route -> its handler, and the media type of the answer."""
 
 Lock = AbstractContextManager[Any]
 """Of either kind that ``threading`` has."""
 
 
 def whole(text: str | None, before: str = "") -> int:
-    """A whole number of a question.
+    """A whole number of a request.
 
     Args:
         text: as it was asked.
@@ -54,8 +54,8 @@ def spans(begin: int, bucket: int, columns: int) -> tuple[int, int, int]:
     return begin, bucket, columns
 
 
-class Desk:
-    """Answers questions about an explained job.
+class JobHandlers:
+    """Handlers of what is asked about an explained job.
 
     Args:
         job: the opened job.

@@ -1,4 +1,4 @@
-"""The cache of imported files: keyed by content, bounded in size, safe for several processes.
+"""The cache: keyed by content, bounded in size, safe for several processes.
 
 An entry is a finished trace folder ``KEY.stepscope``. It is written under a temporary name and
 renamed into place, so a reader sees a whole entry or none; when two processes import the same
@@ -6,6 +6,8 @@ file at once, the second finds the first's entry in place and drops its own. Rea
 hold a shared lock on their folder; only folders that nobody holds are removed, so what a killed
 process left behind is found by its free lock. An entry that is damaged is made again: as a whole
 when it is opened, or file by file in place when a table turns out not to match its checksum.
+What is made of a trace lies in its entry, as files ``KIND-NAME.npz`` that are replaced as a whole
+(:mod:`stepscope.cache.artifacts`); a trace elsewhere has an entry of its own for them.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-import msgspec
-
+from stepscope.cache.inputs import Input
 from stepscope.trace.errors import InputError, StorageError, UsageError
-from stepscope.trace.folders import open_private, private_folder, user_folder, write_private
+from stepscope.trace.folders import open_private, private_folder, user_folder
 from stepscope.trace.meta import Meta
 from stepscope.trace.schema import SCHEMA_VERSION
 from stepscope.trace.store import META_NAME, is_whole, read_meta, storage_errors, write_meta
 
 DEFAULT_LIMIT_BYTES = 20 * 10**9
+CAPTURES: Final = "captures"
+KINDS: Final = (CAPTURES, "timeline", "answers")
+"""What an entry holds: the capture's tables, and what was made of them."""
 _SUFFIX = ".stepscope"
+ARTIFACT_SUFFIX: Final = ".npz"
 _KEPT_NAME = "kept"
 _LOCK_NAME = "lock"
 _STALE_TEMPORARY_S = 60
@@ -68,38 +74,19 @@ def limit_bytes() -> int:
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """Identity of a file's content as the file system tells it, to notice changes."""
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """Read the stamp of a path.
-
-        Raises:
-            InputError: when the path cannot be examined.
-        """
-        try:
-            s = path.stat()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}; check the path") from error
-        return cls(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-
-
-@dataclass(frozen=True)
 class Entry:
-    """One cached trace."""
+    """One cached trace, with what was made of it."""
 
     folder: Path
     input_name: str
     source: str
-    bytes: int
+    bytes_by_kind: dict[str, int]
     used_at: float
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(self.bytes_by_kind.values())
 
 
 class Cache:
@@ -131,15 +118,13 @@ class Cache:
             InputError: the input cannot be read or changed while it was read.
             StorageError: the cache cannot be written.
         """
-        before = _stamps(path)
-        digest = self._digest(path, before)
-        entry = self._entry(digest, importer)
+        given, digest, entry = self._known(path, importer)
         if again or not self._hold(entry, digest):
 
             def publish(filled: Path, lock: IO[bytes]) -> None:
                 self._publish(filled, lock, entry, digest, again=again)
 
-            self._build(lambda folder: _built(path, before, folder, digest, build), publish)
+            self._build(lambda folder: given.read_by(lambda: build(folder, digest)), publish)
             self.shrink()
         return entry
 
@@ -157,9 +142,7 @@ class Cache:
             InputError: the input cannot be read or changed while it was read.
             StorageError: the cache cannot be written.
         """
-        before = _stamps(path)
-        digest = self._digest(path, before)
-        entry = self._entry(digest, importer)
+        given, digest, entry = self._known(path, importer)
 
         def publish(filled: Path, lock: IO[bytes]) -> None:
             if not entry.exists():  # somebody has removed it
@@ -168,19 +151,23 @@ class Cache:
             lock.close()
             _replace_files(filled, entry)
 
-        self._build(lambda folder: _built(path, before, folder, digest, build), publish)
+        self._build(lambda folder: given.read_by(lambda: build(folder, digest)), publish)
 
-    def _entry(self, digest: str, importer: str) -> Path:
-        key = hashlib.blake2b(
-            f"{digest} {importer} {SCHEMA_VERSION}".encode(), digest_size=16
-        ).hexdigest()
+    def _known(self, path: Path, importer: str) -> tuple[Input, str, Path]:
+        """An input as it is now, its digest, and its entry."""
+        given = Input(path)
+        digest = given.digest(self._memo, self._write)
+        return given, digest, self._entry(f"{digest} {importer} {SCHEMA_VERSION}")
+
+    def _entry(self, depends_on: str) -> Path:
+        key = hashlib.blake2b(depends_on.encode(), digest_size=16).hexdigest()
         return self.folder / f"{key}{_SUFFIX}"
 
-    def shelf(self, folder: Path, *, make: bool) -> Path | None:
-        """Where what was derived from a trace folder is kept: its entry, or one of its own.
+    def beside(self, folder: Path, *, make: bool) -> Path | None:
+        """Where what was made of a trace folder is kept: its entry, or one of its own.
 
         The folder that is given back is held as long as this cache; what lies in it is written
-        under a temporary name and renamed.
+        with :meth:`replacing`.
 
         Args:
             folder: a trace, in the cache or elsewhere.
@@ -191,9 +178,7 @@ class Cache:
         """
         if folder.parent == self.folder:
             return folder
-        named = ascii(str(folder.resolve())).encode()
-        key = hashlib.blake2b(b"derived " + named, digest_size=16).hexdigest()
-        entry = self.folder / f"{key}{_SUFFIX}"
+        entry = self._entry(f"derived {str(folder.resolve())!a}")
         name = folder.name.encode("utf-8", "replace").decode()
         if not self._hold(entry):
             if not make:
@@ -217,15 +202,40 @@ class Cache:
             if not file.exists() or file.read_bytes() != content:
                 private_folder(self.folder)
                 private_folder(file.parent)
-                _write_atomically(file, content)
+                self._write(file, content)
         return file
+
+    @contextlib.contextmanager
+    def replacing(self, path: Path) -> Iterator[IO[bytes]]:
+        """A private file that takes the place of ``path`` when the block ends without an error.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        temporary = _temporary(self.folder, "tmp-")
+        try:
+            private_folder(self.folder)
+            with open_private(temporary, "xb") as file:
+                _share(file)  # whoever tidies up sees that it is being written
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        with self.replacing(path) as file:
+            file.write(content)
 
     def entries(self) -> list[Entry]:
         """All entries, most recently used first; a damaged one has no source."""
         found = []
         for folder in self.folder.glob(f"*{_SUFFIX}"):
             try:
-                size = sum(f.stat().st_size for f in folder.iterdir())
+                size: Counter[str] = Counter()
+                for file in folder.iterdir():
+                    size[_kind(file)] += file.stat().st_size
                 # by the lock's time: reading the other files may change their times of access
                 used = max(folder.stat().st_mtime, _modified(folder / _LOCK_NAME))
             except OSError:
@@ -234,20 +244,25 @@ class Cache:
                 meta = read_meta(folder)
             except InputError:
                 meta = Meta(input_name="(damaged)")
-            found.append(Entry(folder, meta.input_name, meta.source, size, used))
+            found.append(Entry(folder, meta.input_name, meta.source, dict(size), used))
         return sorted(found, key=lambda entry: -entry.used_at)
 
-    def clear(self) -> int:
+    def clear(self, kind: str = CAPTURES) -> int:
         """Remove every entry that nobody reads, and abandoned temporary folders.
+
+        Args:
+            kind: one of ``KINDS``; of others than captures, entries stay and lose these files.
 
         Returns:
             Bytes freed.
         """
+        if kind != CAPTURES:
+            return sum(map(_removed, self.folder.glob(f"*{_SUFFIX}/{kind}-*{ARTIFACT_SUFFIX}")))
         freed = sum(entry.bytes for entry in self.entries() if self._remove(entry.folder))
         self._remove_abandoned()
         _remove_tree(self.folder / _KEPT_NAME)
         with contextlib.suppress(OSError):
-            self._index_path.unlink()
+            self._memo.unlink()
         return freed
 
     def shrink(self) -> None:
@@ -359,72 +374,20 @@ class Cache:
         """Remove temporary folders and files whose process is gone."""
         for found in [*self.folder.glob("tmp-*"), *self.folder.glob("new-*")]:
             with contextlib.suppress(OSError):
-                lock = found / _LOCK_NAME
-                if lock.exists() and not found.name.startswith("new-"):
+                lock = found if found.is_file() else found / _LOCK_NAME
+                is_locked_first = lock != found and lock.exists() and found.name.startswith("tmp-")
+                # all others may be about to be locked, or are being removed right now
+                if not is_locked_first and time.time() - found.stat().st_mtime < _STALE_TEMPORARY_S:
+                    continue
+                if lock.exists():
                     with lock.open("rb") as handle:
                         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        _remove_tree(found)
-                elif time.time() - found.stat().st_mtime >= _STALE_TEMPORARY_S:
-                    # without a lock: it is being removed right now, or was when its process ended
-                    _remove_tree(found)
-                    found.unlink(missing_ok=True)
+                _remove_tree(found)
+                found.unlink(missing_ok=True)
 
     @property
-    def _index_path(self) -> Path:
+    def _memo(self) -> Path:
         return self.folder / "digests.json"
-
-    def _digest(self, path: Path, stamps: dict[str, Stamp]) -> str:
-        """BLAKE2b over names and contents; remembered by stamp, so reopening costs no reading."""
-        # ascii(): a file name need not be valid Unicode
-        named = {ascii(name): stamp for name, stamp in stamps.items()}
-        key = msgspec.json.encode([ascii(str(path.resolve())), named]).decode()
-        index: dict[str, str] = {}
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            index = msgspec.json.decode(self._index_path.read_bytes(), type=dict[str, str])
-        if key in index:
-            return index[key]
-        digest = hashlib.blake2b(digest_size=20)
-        for name in stamps:
-            file = path / name if path.is_dir() else path
-            digest.update(os.fsencode(name if path.is_dir() else "") + b"\0")
-            try:
-                with file.open("rb") as stream:
-                    digest.update(hashlib.file_digest(stream, "blake2b").digest())
-            except OSError as error:
-                raise InputError(
-                    f"cannot read {file}: {error.strerror}; check its rights"
-                ) from error
-        if _is_unchanged(path, stamps):
-            kept = dict(list(index.items())[-1000:]) | {key: digest.hexdigest()}
-            with contextlib.suppress(OSError):
-                private_folder(self.folder)
-                _write_atomically(self._index_path, msgspec.json.encode(kept))
-        return digest.hexdigest()
-
-
-def _built(
-    path: Path,
-    before: dict[str, Stamp],
-    folder: Path,
-    digest: str,
-    build: Callable[[Path, str], None],
-) -> None:
-    """Fill a folder from an input, and make sure that the input stayed as it was.
-
-    Raises:
-        InputError: it changed, which also explains why it may have looked damaged.
-    """
-    failure: InputError | None = None
-    try:
-        build(folder, digest)
-    except InputError as error:
-        failure = error
-    if not _is_unchanged(path, before):
-        raise InputError(
-            f"{path} changed while it was read; wait until the capture is finished, then try again"
-        ) from failure
-    if failure is not None:
-        raise failure
 
 
 def _replace_files(filled: Path, entry: Path) -> None:
@@ -438,11 +401,19 @@ def _replace_files(filled: Path, entry: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _is_unchanged(path: Path, before: dict[str, Stamp]) -> bool:
+def _kind(file: Path) -> str:
+    """Which of ``KINDS`` a file of an entry is."""
+    return file.name.partition("-")[0] if file.suffix == ARTIFACT_SUFFIX else CAPTURES
+
+
+def _removed(file: Path) -> int:
+    """Remove a file, which others may have mapped; returns its bytes."""
     try:
-        return _stamps(path) == before
-    except InputError:
-        return False
+        size = file.stat().st_size
+        file.unlink()
+    except OSError:
+        return 0
+    return size
 
 
 def _share(handle: IO[bytes]) -> None:
@@ -483,21 +454,3 @@ def remove_leftovers() -> None:
         else:
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = _temporary(path.parent, "tmp-")
-    try:
-        write_private(temporary, data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _stamps(path: Path) -> dict[str, Stamp]:
-    """Stamps of the file, or of all files below a folder, by relative name."""
-    if not path.is_dir():
-        return {path.name: Stamp.of(path)}
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): Stamp.of(file) for file in files}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.trace.cache import Cache, default_folder, limit_bytes
+from stepscope.cache.store import Cache, default_folder, limit_bytes
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import META_NAME, read_meta, write_meta
@@ -230,10 +230,14 @@ def test_what_a_killed_process_left_is_removed(
     old = cache.folder / "tmp-file"
     old.write_text("x")
     os.utime(old, (OLD, OLD))
-    with (cache.folder / "tmp-alive" / "lock").open() as handle:
+    writing = cache.folder / "tmp-writing"
+    writing.write_text("x")
+    os.utime(writing, (OLD, OLD))
+    with (cache.folder / "tmp-alive" / "lock").open() as handle, writing.open() as file:
         fcntl.flock(handle, fcntl.LOCK_SH)
+        fcntl.flock(file, fcntl.LOCK_SH)
         entry = cache.get(make("a"), "nsys/1", build)
-        assert names(cache) == sorted([entry.name, "tmp-alive", "tmp-young"])
+        assert names(cache) == sorted([entry.name, "tmp-alive", "tmp-writing", "tmp-young"])
 
 
 def test_concurrent_builds(cache: Cache, make: Callable[..., Path]) -> None:

@@ -1,0 +1,404 @@
+"""What a lever is: a change that would make the kernels themselves take less of the step.
+
+A finding is something wrong; a lever is what is left to gain where nothing is. One file each under
+``levers``, registered by its ``LEVER``. A lever changes only kernels that no finding changes, and
+its gain never exceeds their time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from stepscope.diagnosis import frameworks, vendors
+from stepscope.diagnosis.cause import Case, Figure, causes, located
+from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
+from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
+from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
+from stepscope.diagnosis.result import Finding, Severity
+from stepscope.diagnosis.sentence import filled
+from stepscope.gaps.idle import CAUSES
+from stepscope.kernels.view import Repair
+from stepscope.operators.bounds import own_time_ns
+from stepscope.simulation import Change, Free, Simulation
+from stepscope.trace.frame import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOISE_SHARE: Final = 0.01
+"""Share of the step under which a gain cannot be told from noise in two runs of a program."""
+
+_HIGH, _MEDIUM = 0.20, 0.08
+
+TABLE_COLUMNS: Final = {
+    "rank": "rank",
+    "process_id": "operating-system process id",
+    "device": "CUDA device ordinal inside the process",
+    "gpu_op_id": "gpu_op.id of the operation",
+    "start_ns": "begin, ns since the origin",
+    "end_ns": "end, ns since the origin",
+    "lever": "public id of the lever that changes it",
+    "changed_ns": "its estimated length after the change, ns",
+    "own_ns": "device time that it has to itself: operations at the same time share it, ns",
+    "saved_ns": "what of that the change saves, ns",
+}
+TABLE_DOC: Final = "One operation in the steady steps that a lever of the diagnosis changes."
+
+
+@dataclass(frozen=True)
+class Found:
+    """A lever seen on one device.
+
+    Attributes:
+        repair: its kernels, and what they would take.
+        message: the sentence, a template as in :class:`~stepscope.diagnosis.cause.Detection`. Every
+            lever has ``kernels_per_step``, ``kernels_ns_per_step`` and ``changed_ns_per_step``.
+        recommendations: what to change, most effective first.
+        figures: evidence beyond the kernels and their time.
+        texts: names that the sentence uses.
+        next_capture: a command that would make the estimate better.
+    """
+
+    repair: Repair
+    message: str
+    recommendations: list[str]
+    figures: list[Figure] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    next_capture: str | None = None
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One way to gain in the kernels.
+
+    Attributes:
+        id: public id.
+        title: short name for people.
+        definition: what it means, one paragraph.
+        differential: what separates it from findings and levers that look like it.
+        prediction: how the gain is estimated.
+        reference: where the estimate comes from.
+        find: (a device's case, operations that are taken) -> what was found, or None.
+        instead: findings that say the same: where one of them is there, this is not named.
+        order: levers of a lower number take their kernels first.
+        claims: whether its kernels are then left out of later levers.
+    """
+
+    id: str
+    title: str
+    definition: str
+    differential: str
+    prediction: str
+    reference: str
+    find: Callable[[Case, BoolArray], Found | None]
+    instead: tuple[str, ...] = ()
+    order: int = 5
+    claims: bool = True
+
+
+@cache
+def levers() -> dict[str, Lever]:
+    """Every lever by id, in the order in which they take kernels.
+
+    Raises:
+        TypeError: a module registers none, or one under a name that is taken.
+    """
+    import stepscope.diagnosis.levers as package
+
+    found: dict[str, Lever] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        name = f"{package.__name__}.{module.name}"
+        lever = getattr(importlib.import_module(name), "LEVER", None)
+        if not isinstance(lever, Lever):
+            raise TypeError(f"{name} has no LEVER; a module of that folder holds one Lever")
+        if lever.id != module.name or lever.id in causes():
+            raise TypeError(f"the lever {lever.id!r} must be named as its file, and as no cause")
+        found[lever.id] = lever
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """One lever with what it gains.
+
+    Attributes:
+        lever: the lever.
+        case: the device that it was looked for on.
+        found: what was found there.
+        own_ns: device time that each of its operations has to itself.
+        saved_ns: what of it the change saves.
+        predicted: the step after the change.
+        after: whether it gains that only once the findings are repaired.
+    """
+
+    lever: Lever
+    case: Case
+    found: Found
+    own_ns: IntArray
+    saved_ns: IntArray
+    predicted: Predicted
+    after: bool = False
+
+    @property
+    def gain_ns(self) -> float:
+        """Predicted gain, ns a step."""
+        return float(self.case.step_ns - self.predicted.step_ns)
+
+
+def noise_ns(case: Case) -> float:
+    """A gain up to this is noise, ns: two standard errors of the steps' compute, at least 1 %.
+
+    What the steps wait for varies as well, and more under a profiler; levers are about the kernels.
+    """
+    e = case.explanation
+    steps = e.accounting.compute_ns[e.first : e.last + 1]
+    error = 2 * float(np.std(steps)) / float(np.sqrt(max(len(steps), 1)))
+    return max(error, NOISE_SHARE * case.step_ns)
+
+
+def pulled(
+    case: Case, found_causes: Sequence[Ranked], simulation: Callable[[], Simulation]
+) -> list[Pulled]:
+    """The levers of a device whose gain is above the noise, the largest gain first.
+
+    Args:
+        case: the device.
+        found_causes: what is reported of the job: neither causes nor their kernels are repeated.
+        simulation: gives the job's replay.
+    """
+    kernels = case.explanation.kernels
+    reported = {item.cause.id for item in found_causes}
+    taken = np.zeros(len(kernels.gpu.ops), bool)
+    if INSUFFICIENT in reported or not len(taken):
+        return []
+    for cause, repair in case.explanation.inside_kernels.repairs.items():
+        if cause in reported:
+            taken[repair.rows] = True
+    own = own_time_ns(kernels)
+    least = noise_ns(case)
+    replays = _replays(case, found_causes, simulation)
+    result: list[Pulled] = []
+    for lever in levers().values():
+        if reported.intersection(lever.instead):
+            continue
+        found = lever.find(case, taken)
+        if found is None or not len(found.repair.rows):
+            continue
+        repair = found.repair
+        share = own[repair.rows] / np.maximum(repair.old_ns, 1)
+        saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
+        if kernels.per_step(int(saved.sum())) <= least:
+            continue
+        predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)
+        if case.step_ns - predicted.step_ns <= least:
+            continue
+        if lever.claims:
+            taken = taken.copy()
+            taken[repair.rows] = True
+        result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after))
+    return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
+
+
+@dataclass(frozen=True)
+class _Replays:
+    """The job replayed as it is, and with its findings repaired.
+
+    Attributes:
+        replay: the replay.
+        repairs: the changes that repair what is reported; empty where nothing is.
+        repaired_ns: the step with them.
+    """
+
+    replay: Simulation
+    repairs: list[Change]
+    repaired_ns: float
+
+
+def _replays(
+    case: Case, found_causes: Sequence[Ranked], simulation: Callable[[], Simulation]
+) -> _Replays | None:
+    """None where arithmetic has to do: several devices, or a replay that misses the step."""
+    if len(case.job.cases) > 1:
+        return None
+    replay = simulation()
+    if abs(replay.replay_error) > LARGEST_REPLAY_ERROR:
+        return None
+    repairs: list[Change] = []
+    for item in found_causes:
+        detection = item.detection
+        if detection.repair is not None:
+            repairs += changes_of_repair(case, detection.repair, "expected", None)
+        elif detection.change is not None:
+            repairs += [detection.change, *detection.also]
+        elif item.cause.id in CAUSES:
+            repairs.append(Free(item.cause.id))
+    if case.explanation.recording_ns and Free("profiler_overhead") not in repairs:
+        repairs.append(Free("profiler_overhead"))
+    repaired = float(replay.predict(repairs).step_ns) if repairs else 0.0
+    return _Replays(replay, repairs, repaired)
+
+
+def _predicted(
+    case: Case, repair: Repair, own_ns: IntArray, saved_ns: IntArray, replays: _Replays | None
+) -> tuple[Predicted, bool]:
+    """The step after a change; and whether it gains that only once the findings are repaired.
+
+    By replay where that is possible: it knows when the host would become the limit, at the pace
+    that it has while it is recorded. What the kernels save is the other end of the range.
+    """
+    kernels = case.explanation.kernels
+    step = case.step_ns
+    spent = int(own_ns.sum())
+    scale = spent / max(int(repair.old_ns.sum()), 1)
+    gains = [
+        min(max(kernels.per_step((int(repair.old_ns.sum()) - after) * scale), 0.0), step)
+        for after in (repair.high_ns, repair.low_ns)
+    ]
+    gain = kernels.per_step(int(saved_ns.sum()))
+    low, middle, high = min(gains[0], gain), gain, max(gains[1], gain)
+    if replays is None:
+        return Predicted(step - middle, step - high, step - low), False
+    replay, most = replays.replay, kernels.per_step(spent)
+
+    def gained(bound: Bound) -> tuple[float, float]:
+        """As it is, and with the findings repaired."""
+        change = changes_of_repair(case, repair, bound, None)
+        alone = min(max(step - float(replay.predict(change).step_ns), 0.0), most)
+        if not replays.repairs:
+            return alone, 0.0
+        with_them = float(replay.predict([*replays.repairs, *change]).step_ns)
+        return alone, min(max(replays.repaired_ns - with_them, 0.0), most)
+
+    now, later = gained("expected")
+    after = later > now + noise_ns(case)
+    chosen = max(now, later)
+    least = min(max(gained("high")), chosen, low)
+    return Predicted(
+        step - chosen, step - max(high, chosen), step - least, replay.replay_error
+    ), after
+
+
+def lever_table(found: Sequence[Pulled]) -> pa.Table:
+    """The ``kernel_lever`` table: what the levers of a job change."""
+    import pyarrow as pa
+
+    kinds = {"lever": pa.string()}
+    parts = [pa.schema([(n, kinds.get(n, pa.int64())) for n in TABLE_COLUMNS]).empty_table()]
+    for item in found:
+        gpu, rows = item.case.explanation.gpu, item.found.repair.rows
+        n = len(rows)
+        columns = {
+            "rank": np.full(n, item.case.rank, np.int64),
+            "process_id": np.full(n, gpu.process_id, np.int64),
+            "device": np.full(n, gpu.device, np.int64),
+            "gpu_op_id": gpu.ops["id"][rows],
+            "start_ns": gpu.ops["start_ns"][rows],
+            "end_ns": gpu.ops["end_ns"][rows],
+            "lever": pa.array([item.lever.id] * n, pa.string()),
+            "changed_ns": item.found.repair.new_ns,
+            "own_ns": item.own_ns,
+            "saved_ns": item.saved_ns,
+        }
+        parts.append(pa.table(columns).cast(parts[0].schema))
+    return pa.concat_tables(parts)
+
+
+def lever_rows(lever: str) -> str:
+    """``FROM`` and ``WHERE`` of the operations of a lever."""
+    return f"FROM kernel_lever WHERE lever = '{lever}' AND {{gpu}}"
+
+
+def of_lever(lever: str) -> str:
+    """A condition on ``gpu_op_id``: the operations of a lever."""
+    return f"gpu_op_id IN (SELECT gpu_op_id {lever_rows(lever)})"
+
+
+def lever_finding(item: Pulled, compute: Compute) -> Finding:
+    """A lever as findings are told: the same fields, each with its evidence."""
+    lever, case, found = item.lever, item.case, item.found
+    rows = lever_rows(lever.id)
+    time = f"SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}"
+    figures = [
+        Figure("kernels_per_step", "per_step", f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}"),
+        Figure(
+            "kernels_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(own_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
+        Figure(
+            "changed_ns_per_step",
+            "ns_per_step",
+            f"SELECT round(sum(own_ns - saved_ns) / {STEADY_STEPS})::BIGINT {rows}",
+        ),
+        *found.figures,
+        Figure("step_ns", "ns", STEP_SQL),
+        Figure("time_ns_per_step", "ns", time),
+        Figure("share_of_step", "share", f"SELECT round(({time}) / ({STEP_SQL}), 4)"),
+        Figure("predicted_step_ns", "ns", predicted_sql("predicted_step_ns", lever.id)),
+        Figure("prediction_low_ns", "ns", predicted_sql("low_ns", lever.id)),
+        Figure("prediction_high_ns", "ns", predicted_sql("high_ns", lever.id)),
+    ]
+    evidence = [evaluated(figure, case, compute) for figure in figures]
+    value = {one.figure: one.value for one in evidence}
+    message = filled(found.message, evidence, found.texts)
+    if item.after:
+        message += "; that shortens the step once what is found above is repaired"
+    place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
+    return Finding(
+        cause=lever.id,
+        severity=_severity(item.gain_ns / case.step_ns),
+        share_of_step=value["share_of_step"],
+        time_ns_per_step=int(value["time_ns_per_step"]),
+        predicted_step_ns=int(value["predicted_step_ns"]),
+        prediction_low_ns=int(value["prediction_low_ns"]),
+        prediction_high_ns=int(value["prediction_high_ns"]),
+        ranks=[case.rank],
+        where=located(place),
+        message=f"{lever.title}: {message}",
+        recommendations=vendors.advice(found.recommendations, case),
+        next_capture=vendors.next_capture(frameworks.for_program(found.next_capture, case), case),
+        root_cause=None,
+        replay_error=item.predicted.replay_error,
+        names=sorted(text.strip("'\"") for text in found.texts.values()),
+        evidence=evidence,
+    )
+
+
+def _severity(share: float) -> Severity:
+    if share >= _HIGH:
+        return "high"
+    return "medium" if share >= _MEDIUM else "low"
+
+
+def changed(
+    rows: IntArray, old_ns: IntArray, new_ns: IntArray, low_ns: float, high_ns: float
+) -> Repair:
+    """A change of some operations; those that take nothing afterwards are not launched any more.
+
+    Args:
+        rows: rows of ``GPU.ops``, in any order.
+        old_ns: their lengths.
+        new_ns: their lengths afterwards.
+        low_ns: the least that all of them may take.
+        high_ns: the most.
+    """
+    order = np.argsort(rows, kind="stable")
+    new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
+    total = int(new.sum())
+    return Repair(
+        rows=rows[order],
+        old_ns=old_ns[order],
+        new_ns=new,
+        merged=new == 0,
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=min(int(low_ns), total),
+        high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
+    )

@@ -1,0 +1,1 @@
+"""Levers, one file each; see :mod:`stepscope.diagnosis.lever`."""

@@ -1,0 +1,91 @@
+"""Kernels that only change the type of data, or copy it as it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.kernels.view import scaled
+from stepscope.trace.frame import BoolArray
+
+_ID: Final = "casts_and_copies"
+_CAST: Final = re.compile(
+    r"bfloat16_copy_kernel|float16_copy_kernel|direct_copy_kernel.*LoadWithCast"
+    r"|convert_\w*_kernel|cast_kernel"
+)
+_COPY: Final = re.compile(r"direct_copy_kernel")
+
+CASTS_GO: Final = (0.25, 0.75, 1.0)
+"""Share of the casts that weights kept in the type of the GEMMs make superfluous: least, usual,
+most. Casts of activations around what runs in single precision stay."""
+COPIES_GO: Final = (0.0, 0.5, 1.0)
+"""The same of copies that make a tensor contiguous."""
+
+
+def find(case: Case, taken: BoolArray) -> Found | None:
+    """Casts, and copies by kernels or by the copy engine within the device."""
+    kernels = case.explanation.kernels
+    ops = kernels.gpu.ops
+    mine = kernels.steady & ~taken & ~kernels.in_phase("optimizer")
+    casts = mine & kernels.gpu.is_compute & ops.matches("name", _CAST)
+    copies = mine & kernels.gpu.is_compute & ops.matches("name", _COPY) & ~casts
+    copies |= mine & ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD")
+    rows = np.flatnonzero(casts | copies)
+    if not len(rows):
+        return None
+    old = kernels.duration_ns[rows]
+    is_cast = casts[rows]
+    spent = float(old[is_cast].sum()), float(old[~is_cast].sum())
+    most, least = (spent[0] * (1 - CASTS_GO[at]) + spent[1] * (1 - COPIES_GO[at]) for at in (0, 2))
+    new = np.where(is_cast, scaled(old, 1 - CASTS_GO[1]), scaled(old, 1 - COPIES_GO[1]))
+    cast_sql = (
+        f"SELECT coalesce(sum(end_ns - start_ns) FILTER (kernel LIKE '%16_copy%'), 0)::DOUBLE / "
+        f"sum(end_ns - start_ns) FROM kernel_category WHERE {of_lever(_ID)} AND {{gpu}}"
+    )
+    return Found(
+        repair=changed(rows, old, new, least, most),
+        message=(
+            "{kernels_per_step} kernels a step that cast tensors to another type or copy them as "
+            "they are take {kernels_ns_per_step} ({to_half_share} of it casts to half precision); "
+            "without those that weights in half precision and views make superfluous, some "
+            "{changed_ns_per_step}"
+        ),
+        recommendations=[
+            "keep the weights in BF16 (model.to(torch.bfloat16), master weights in the optimizer, "
+            "or FSDP's MixedPrecision) where autocast casts them in every step",
+            "look for .contiguous(), .clone() and reshape of transposed tensors next to these "
+            "operators; einsum and views need no copy",
+            "cast once where a tensor is used several times; torch.compile merges the rest into "
+            "its neighbours",
+        ],
+        figures=[Figure("to_half_share", "share", cast_sql)],
+        next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
+    )
+
+
+LEVER = Lever(
+    id=_ID,
+    title="Casts and copies",
+    definition=(
+        "Autocast casts weights to half precision in every step, and gradients back; operators "
+        "that need contiguous operands copy what is laid out otherwise. These kernels compute "
+        "nothing."
+    ),
+    differential=(
+        "compile takes the casts and copies that stand beside pointwise kernels, which these do "
+        "not. layout_changes is about the order of image channels. Copies between host and device "
+        "are no kernels."
+    ),
+    prediction=(
+        "three quarters of the casts and half of the copies go; the range goes from a quarter of "
+        "the casts to all of both"
+    ),
+    reference="PyTorch: automatic mixed precision; tensor views",
+    find=find,
+    order=4,
+)

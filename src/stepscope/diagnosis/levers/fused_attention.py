@@ -1,0 +1,88 @@
+"""Attention that is not computed by the fastest kernel of the device."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from stepscope.diagnosis import captures
+from stepscope.diagnosis.cause import Case
+from stepscope.diagnosis.lever import Found, Lever, changed
+from stepscope.kernels.view import MATH_NAMES, scaled
+from stepscope.trace.frame import BoolArray
+
+_ID: Final = "fused_attention"
+_OLDER: Final = re.compile(r"fmha_cutlass[FB]|flash(_fwd|_bwd)\w*_kernel.*(sm80|cutlass::half|bf)")
+_HOPPER: Final = re.compile(r"\b(GH200|H[12]00|B[123]00|GB[23]00)\b")
+
+NEWER: Final = (1.2, 1.5, 1.9)
+"""How many times faster attention for Hopper (FlashAttention-3, cuDNN) is than kernels made for
+Ampere, least, usual and most: 1.5 to 2.0 times in the forward and 1.5 to 1.75 in the backward pass
+at long sequences (Shah et al., 2024); short sequences gain less."""
+
+
+def find(case: Case, taken: BoolArray) -> Found | None:
+    """Attention written out that takes too little to be a finding, or a kernel of an older GPU."""
+    kernels = case.explanation.kernels
+    written = case.explanation.inside_kernels.attention
+    if written is not None and not taken[written.repair.rows].any():
+        return Found(
+            repair=written.repair,
+            message=(
+                "attention runs as {kernels_per_step} separate kernels a step (GEMM, scale, mask, "
+                "softmax, GEMM) that take {kernels_ns_per_step}; fused it takes some "
+                "{changed_ns_per_step}"
+            ),
+            recommendations=[
+                "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) "
+                "instead of the GEMMs, the mask and the softmax",
+                "torch.nn.attention.flex_attention, compiled, for masks that it does not take",
+            ],
+            next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
+        )
+    if not _HOPPER.search(kernels.device[0]):
+        return None
+    older = kernels.gpu.ops.matches("name", _OLDER) & kernels.in_category("attention")
+    older &= kernels.math == MATH_NAMES.index("16bit")  # no newer kernel takes other types
+    rows = np.flatnonzero(older & kernels.steady & ~taken)
+    if not len(rows):
+        return None
+    old = kernels.duration_ns[rows]
+    total = int(old.sum())
+    least, usual, most = NEWER
+    return Found(
+        repair=changed(rows, old, scaled(old, 1 / usual), total / most, total / least),
+        message=(
+            "attention takes {kernels_ns_per_step} in kernels that were made for an older GPU; "
+            "those for this one take some {changed_ns_per_step}"
+        ),
+        recommendations=[
+            "allow cuDNN's attention: torch.nn.attention.sdpa_kernel([SDPBackend.CUDNN_ATTENTION,"
+            " SDPBackend.FLASH_ATTENTION])",
+            "FlashAttention-3 (flash_attn_interface) for what cuDNN does not take",
+        ],
+    )
+
+
+LEVER = Lever(
+    id=_ID,
+    title="Attention kernel",
+    definition=(
+        "Attention is computed by separate kernels with the scores in memory between them, or by "
+        "a fused kernel that does not use what the device has: kernels made for Ampere (cutlass "
+        "fmha, FlashAttention-2) achieve half of Hopper's rate."
+    ),
+    differential=(
+        "the cause unfused_attention is attention written out that takes much of the step."
+    ),
+    prediction=(
+        "written out: as the cause unfused_attention. An older kernel: what newer ones gain in "
+        "published measurements"
+    ),
+    reference="Dao et al., FlashAttention; Shah et al., FlashAttention-3 (NeurIPS 2024)",
+    find=find,
+    instead=("unfused_attention",),
+    order=1,
+)

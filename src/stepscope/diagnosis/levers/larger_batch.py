@@ -1,0 +1,89 @@
+"""Kernels too small to fill the device: more samples a step would cost them little."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.kernels.view import scaled
+from stepscope.trace.frame import BoolArray
+
+_ID: Final = "larger_batch"
+TIMES: Final = 2
+"""The batch that the prediction is about is so many times as large."""
+
+
+def find(case: Case, taken: BoolArray) -> Found | None:
+    """Kernels with fewer blocks than the device has SMs, and what does not grow with the batch."""
+    kernels = case.explanation.kernels
+    sms = kernels.device[1]
+    if not sms:
+        return None
+    blocks = kernels.blocks
+    mine = kernels.gpu.is_compute & kernels.steady & ~taken
+    small = mine & (blocks > 0) & (blocks < sms)
+    update = mine & kernels.in_phase("optimizer")
+    rows = np.flatnonzero(small | update)
+    if not len(rows):
+        return None
+    old = kernels.duration_ns[rows]
+    filled = np.where(update[rows], 0.0, blocks[rows] / sms)
+    factor = np.maximum(1 / TIMES, np.minimum(filled, 1.0))
+    new = scaled(old, 1.0) * factor
+    total = float(old.sum())
+    least = float(new.sum())
+    return Found(
+        repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
+        message=(
+            "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
+            "time) and the optimizer take {kernels_ns_per_step} however many samples a step has; "
+            "with twice the batch that is some {changed_ns_per_step} for the same samples"
+        ),
+        recommendations=[
+            "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as "
+            "far as memory allows; the learning rate may have to follow",
+            "activation checkpointing or lower precision where memory is the limit",
+        ],
+        figures=[
+            Figure(
+                "small_share",
+                "share",
+                f"SELECT coalesce(sum(end_ns - start_ns) FILTER (blocks < {sms}), 0)::DOUBLE / "
+                "sum(end_ns - start_ns) FROM kernel_category WHERE steady AND category IS NOT NULL "
+                "AND {gpu}",
+            ),
+            Figure(
+                "small_kernels_per_step",
+                "per_step",
+                "SELECT count(*) FILTER (blocks < "
+                f"{sms})::DOUBLE / (SELECT count(*) FROM step WHERE steady AND {{gpu}}) FROM "
+                f"kernel_category WHERE {of_lever(_ID)} AND {{gpu}}",
+            ),
+        ],
+    )
+
+
+LEVER = Lever(
+    id=_ID,
+    title="Larger batch",
+    definition=(
+        "A kernel that has fewer blocks than the GPU has SMs leaves the others idle, and takes as "
+        "long for twice the work. The optimizer takes as long for any batch. Both cost less a "
+        "sample in a larger batch."
+    ),
+    differential=(
+        "the prediction is about the time for the same number of samples, not about the step, "
+        "which becomes longer. small_kernels and launch_bound are about the time between kernels."
+    ),
+    prediction=(
+        "twice the batch: what has blocks for half of the SMs or less, and the optimizer, takes "
+        "half a sample; the rest as far as SMs are free. The range's upper end gains half of that"
+    ),
+    reference="NVIDIA: GPU performance background, wave and tile quantisation",
+    find=find,
+    order=8,
+    claims=False,
+)

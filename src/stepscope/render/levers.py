@@ -1,0 +1,171 @@
+"""What is left to gain in the kernels: their split, the levers, the least step, as plain lines.
+
+Where nothing outside the kernels is worth fixing, this is the answer, and stands in full. Below
+findings it is told briefly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.render.text import clean, figure, milliseconds, percent, plural
+
+if TYPE_CHECKING:
+    from stepscope.diagnosis.result import Diagnosis, Finding, KernelCategory, KernelSplit
+
+_BRIEFLY = 3
+"""Levers below findings."""
+_CATEGORIES = 8
+_SMALL = 0.01
+_MOSTLY = 0.5
+"""Share of the kernel time whose work must be known for a bound of the whole step."""
+_LATER = "once what is found above is repaired"
+_TITLE = "What is left in the kernels"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text.
+
+    Attributes:
+        text: it.
+        indent: spaces before it.
+        kind: ``title``, ``lever``, ``advice``, ``split`` or ``note``.
+    """
+
+    text: str
+    indent: int = 0
+    kind: str = "note"
+
+
+def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
+    """The lines of a diagnosis about its kernels; none where nothing is known or left.
+
+    Args:
+        diagnosis: the diagnosis.
+        evidence: whether each lever's figures stand below it.
+    """
+    split, levers = diagnosis.kernels, diagnosis.levers
+    in_full = not diagnosis.findings
+    if split is None or (not in_full and not levers):
+        return []
+    lines = [Line(_title(split), kind="title")]
+    if in_full:
+        lines += _split(split)
+    shown = levers if in_full else levers[:_BRIEFLY]
+    for number, lever in enumerate(shown, 1):
+        lines.append(Line(f"{number}. {headline(lever)}", kind="lever"))
+        if not in_full:
+            lines.append(Line(f"→ {lever.recommendations[0]}", 3, "advice"))
+            continue
+        lines.append(Line(clean(lever.message.partition(": ")[2], 600), 3))
+        lines += [Line(f"→ {advice}", 3, "advice") for advice in lever.recommendations]
+        if where := _where(lever):
+            lines.append(Line(f"where: {where}", 3))
+        if lever.next_capture:
+            lines.append(Line(f"to know more: {lever.next_capture}", 3))
+        if evidence:
+            figures = " · ".join(
+                f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
+                for e in lever.evidence
+            )
+            lines.append(Line(f"evidence: {figures}", 3))
+    if len(levers) > len(shown):
+        lines.append(Line(f"{plural(len(levers) - len(shown), 'more lever')} (--format json)"))
+    if in_full and not levers:
+        lines.append(Line("no lever gains more than the steps vary"))
+    if in_full and len(levers) > 1:
+        lines.append(Line("each by itself: gains of levers in the same kernels do not add up"))
+    bound = bound_lines(split)
+    lines += [Line(text) for text in (bound if in_full else bound[:1])]
+    if in_full and split.examine:
+        lines.append(Line(f"inside the kernels worth it: {split.examine}"))
+    return lines
+
+
+def headline(lever: Finding) -> str:
+    """What a lever gains, with the range."""
+    step = next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+    least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
+    gain = step - lever.predicted_step_ns
+    later = ", once the findings are repaired" if lever.message.endswith(_LATER) else ""
+    return (
+        f"{clean(lever.message.partition(': ')[0])}: about {milliseconds(gain)} less a step, "
+        f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
+        f"{milliseconds(most)}){later}"
+    )
+
+
+def bound_lines(split: KernelSplit) -> list[str]:
+    """The least step that the ceilings allow, and what is assumed, in sentences."""
+    bound = split.bound
+    if bound is None:
+        return [
+            f"the ceilings of {clean(split.device) or 'this device'} are not known: stepscope "
+            "ceilings -o FILE measures them there, and --ceilings FILE takes them"
+        ]
+    source = "measured ceilings" if split.measured else "ceilings of the datasheet"
+    if bound.known_share < _MOSTLY:
+        first = (
+            f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
+            "kernel time is known; with that at its ceiling the step takes "
+            f"{milliseconds(bound.bound_ns)}"
+        )
+        if not bound.known_share:
+            first = f"no roofline bound ({source}): the work of no kernel is known"
+    else:
+        first = (
+            f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these "
+            f"kernels on this GPU, {milliseconds(bound.bound_ns)} a step; "
+            f"{bound.fused_speedup:.1f} times, {milliseconds(bound.fused_bound_ns)}, if kernels "
+            "that wait for memory were merged into others without a rest"
+        )
+    return [first, *(f"assumed: {text}" for text in bound.assumed)]
+
+
+def category_text(one: KernelCategory) -> str:
+    """What a category achieves of its ceiling."""
+    if one.achieved is None:
+        return "its work is not known"
+    text = f"at {percent(one.achieved)} of the {one.bound} ceiling"
+    if one.known_share < 1 - _SMALL:
+        text += f", where its work is known ({percent(one.known_share)} of it)"
+    return text
+
+
+def _title(split: KernelSplit) -> str:
+    device = clean(split.device)
+    return f"{_TITLE}: {device}" if device else _TITLE
+
+
+def _split(split: KernelSplit) -> list[Line]:
+    large = [one for one in split.categories if one.share_of_step >= _SMALL][:_CATEGORIES]
+    width = max((len(one.category) for one in large), default=0)
+    lines = [
+        Line(
+            f"{one.category:{width}}  {100 * one.share_of_step:5.1f} %  "
+            f"{milliseconds(one.time_ns_per_step):>8}  {category_text(one)}",
+            2,
+            "split",
+        )
+        for one in large
+    ]
+    rest = [one for one in split.categories if one not in large]
+    if rest:
+        share = sum(one.share_of_step for one in rest)
+        time = milliseconds(sum(one.time_ns_per_step for one in rest))
+        name = f"{len(rest)} others"
+        lines.append(Line(f"{name:{width}}  {100 * share:5.1f} %  {time:>8}", 2, "split"))
+    return lines
+
+
+def _where(lever: Finding) -> str:
+    place = lever.where
+    named = (
+        ("range", place.range),
+        ("operator", place.operator),
+        ("source", place.source),
+        ("function", place.function),
+    )
+    return " · ".join(f"{kind} {clean(name)}" for kind, name in named if name)
