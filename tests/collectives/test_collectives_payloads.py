@@ -11,6 +11,7 @@ import numpy as np
 from tests.support.ranks import ALL_REDUCE, Op, participant
 
 from stepscope.collectives.calls import Participant
+from stepscope.collectives.instances import payload_parts
 from stepscope.collectives.match import match
 from stepscope.trace.frame import Frame
 
@@ -117,3 +118,38 @@ def test_what_the_framework_says_comes_first() -> None:
     found = match([annotated(rank, ops, [payload(1), payload(64)]) for rank in (0, 1)])
     assert found is not None
     assert sorted(sizes(found)) == [64, 400]
+
+
+def test_what_nccl_states_of_sends_and_receives() -> None:
+    """Sends and receives belong to the next kernel that their thread launches."""
+    bare = participant(0, [Op(100 * US, 150 * US), Op(300 * US, 330 * US)])
+    calls = [  # begin in us, name, bytes, peer
+        (10, "ncclSend", 700, 0), (11, "ncclRecv", 700, 0), (12, "ncclSend", 100, 1),
+        (13, "ncclRecv", 300, 1), (14, "ncclGroupEnd", 1, 1), (60, "ncclSend", 5, 0),
+        (61, "ncclSend", 6, 1), (62, "ncclSend", 6, 1), (90, "ncclSend", 9, 1),
+    ]  # fmt: skip
+    texts = [
+        json.dumps({"NCCL communicator ID": 1, "Message size [bytes]": size, "Peer rank": peer})
+        for _, _, size, peer in calls
+    ]
+    names = ["ncclSend", "ncclRecv", "ncclGroupEnd"]
+    n = len(calls)
+    ranges = Frame(
+        {
+            "process_id": np.full(n, 100),
+            "thread_id": np.full(n, 1),
+            "start_ns": np.array([at * US for at, *_ in calls]),
+            "name": np.array([names.index(name) for _, name, *_ in calls], np.int32),
+            "payload": np.arange(n, dtype=np.int32),
+        },
+        {"name": names, "payload": texts},
+    )
+    api = Frame({"thread_id": np.full(2, 1), "start_ns": np.array([20 * US, 70 * US])})
+    gpu = replace(bare.gpu, call=np.arange(2), host=replace(bare.gpu.host, api=api))
+    device = replace(bare, gpu=gpu, read=lambda *_: ranges)
+    assert payload_parts(device, np.arange(2)) == {
+        0: ({0: 700, 1: 100}, {0: 700, 1: 300}),
+        1: ({0: 5, 1: 12}, {}),  # the last send has no kernel in the capture
+    }
+    none = replace(bare, read=lambda *_: ranges.take(np.arange(0)))
+    assert payload_parts(none, np.arange(2)) == {}

@@ -139,3 +139,27 @@ def test_the_schema_knows_every_field() -> None:
     begins = [p for p in packets if p.track_event.type == schema.TrackEvent.TYPE_SLICE_BEGIN]
     ends = [p for p in packets if p.track_event.type == schema.TrackEvent.TYPE_SLICE_END]
     assert len(begins) == len(ends) == sum(drawn(job).values())
+
+
+def test_counters_and_the_critical_path_arrive(reader: Any) -> None:
+    job = Job([bundled_capture()])
+    samples, path, errors = ask(
+        reader,
+        b"".join(job.exported("perfetto", counters=True, critical_path=True)),
+        """SELECT t.name AS name, count(*) AS n, min(c.value) AS low, max(c.value) AS high
+        FROM counter c JOIN track t ON t.id = c.track_id GROUP BY 1""",
+        """SELECT count(*) AS n, sum(dur) AS whole, min(ts) AS begin, max(ts + dur) AS stop
+        FROM slice s JOIN track t ON t.id = s.track_id WHERE t.name = 'Critical path'""",
+        "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0",
+    )
+    assert errors == []
+    table = job.reports.table("gpu_queue_length_sum").to_pylist()
+    queues = {row["name"]: row for row in samples if row["name"].startswith("Queue length")}
+    assert len(queues) == len(table) > 0
+    for row in table:
+        found = queues[f"Queue length, stream {row['Strm']}"]
+        assert (found["n"], found["low"], found["high"]) == (row["Count"], row["Min"], row["Max"])
+    assert any("bandwidth" in row["name"] for row in samples)
+    measured = sum(step.measured_ns for step in job.critical_path().steps)
+    assert path[0]["n"] > 100
+    assert path[0]["whole"] == path[0]["stop"] - path[0]["begin"] == measured

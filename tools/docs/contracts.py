@@ -9,6 +9,7 @@ import msgspec
 
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
+from stepscope.memory import result as memory
 from stepscope.simulation import path
 from stepscope.simulation import result as simulation
 from stepscope.trace.problems import Problem
@@ -46,6 +47,23 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
             simulation.PathRank,
             simulation.PathPlace,
             simulation.PathStep,
+        ],
+    ),
+    "memory": (
+        "the memory of a job",
+        "`memory`",
+        memory.SCHEMA,
+        [
+            memory.Memory,
+            memory.DeviceMemory,
+            memory.Moment,
+            memory.Holder,
+            memory.Timeline,
+            memory.StepMemory,
+            memory.Growth,
+            memory.Fragmentation,
+            memory.OutOfMemory,
+            memory.Prediction,
         ],
     ),
     **RESULTS,

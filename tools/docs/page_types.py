@@ -9,18 +9,20 @@ import msgspec
 
 from stepscope.compare.result import Comparison
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.memory.result import Memory
 
 PATH: Final = "src/stepscope/server/ui/src/data/contracts.ts"
 _HEAD: Final = (
     "/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */"
 )
 _NAMES: Final = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
+_SHOWN: Final = (Diagnosis, Comparison, Memory)
 _NOT_SENT: Final = {"Comparison": {"runs"}}
 
 
 def page_types() -> str:
-    """One interface for each struct that a diagnosis or a comparison consists of."""
-    _, structs = msgspec.json.schema_components((Diagnosis, Comparison))
+    """One interface for each struct that a result consists of which the page shows."""
+    _, structs = msgspec.json.schema_components(_SHOWN)
     made: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -36,7 +38,7 @@ def page_types() -> str:
         for inner in _references(properties):
             visit(inner)
 
-    for struct in (Diagnosis, Comparison):
+    for struct in _SHOWN:
         visit(struct.__name__)
     return "\n\n".join((_HEAD, *made.values())) + "\n"
 

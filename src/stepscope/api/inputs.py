@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
 _CAPTURE_SUFFIXES = {
-    *(".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope"),
+    *(".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope", ".pickle"),
     *(".pb", ".pftrace", ".db"),
 }
 _XPROF_FOLDER = Path("plugins", "profile")

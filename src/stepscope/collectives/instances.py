@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stepscope.collectives import kinds
-from stepscope.collectives.calls import described_by
+from stepscope.collectives.calls import Participant, described_by
 from stepscope.collectives.job import Collectives, ranks_text
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:
@@ -217,15 +218,24 @@ def _collect(
     if not inside.any():  # a capture without steps
         inside[:] = True
     wanted = inside & (instances.kind[facts.instance] == kinds.CODE["all_to_all"])
+    stated = [
+        payload_parts(p, rank.op) for p, rank in zip(c.participants, c.matched.ranks, strict=True)
+    ]
+    first = np.searchsorted(facts.device, np.arange(len(stated)))
     for row in np.flatnonzero(wanted).tolist():
         channel = c.matched.channels[int(instances.channel[facts.instance[row]])]
         group, ranks = ranks_text(channel.ranks), list(channel.ranks)
-        own = c.matched.ranks[int(facts.device[row])].rank
-        for text, size, into, outwards in (
-            (described.in_splits[row], int(described.given[row]), sent, True),
-            (described.out_splits[row], int(described.taken[row]), received, False),
+        device = int(facts.device[row])
+        own = c.matched.ranks[device].rank
+        by_nccl = stated[device].get(row - int(first[device]), ({}, {}))
+        for text, size, peers, into, outwards in (
+            (described.in_splits[row], int(described.given[row]), by_nccl[0], sent, True),
+            (described.out_splits[row], int(described.taken[row]), by_nccl[1], received, False),
         ):
-            for other, part in zip(ranks, parts_of(text, size, len(ranks)), strict=False):
+            parts = parts_of(text, size, len(ranks))
+            if not parts and peers.keys() <= set(range(len(ranks))):
+                parts = [peers.get(peer, 0) for peer in range(len(ranks))] if peers else []
+            for other, part in zip(ranks, parts, strict=False):
                 key = (group, own, other) if outwards else (group, other, own)
                 sums = into.setdefault(key, [0, 0])
                 sums[0] += 1
@@ -253,3 +263,64 @@ def parts_of(text: str, size: int, count: int) -> list[int]:
     whole = sum(rows)
     # all rows of the tensor have the same size
     return [size * r // whole if whole else 0 for r in rows]
+
+
+def payload_parts(p: Participant, op: IntArray) -> dict[int, tuple[dict[int, int], dict[int, int]]]:
+    """What NCCL's own ranges state of the sends and receives that kernels consist of.
+
+    NCCL annotates each ``ncclSend`` and ``ncclRecv`` with its size and peer. Those of a thread
+    since its last communication kernel belong to the next one that it launches.
+
+    Args:
+        p: the device.
+        op: rows of its communication kernels.
+
+    Returns:
+        By position in ``op``: bytes sent and bytes received, by rank inside the communicator.
+    """
+    ranges = p.read("range", "process_id", "thread_id", "start_ns", "name", "payload")
+    found: dict[int, tuple[dict[int, int], dict[int, int]]] = {}
+    if not len(ranges) or not len(p.gpu.host.api):
+        return found
+    sides = np.array([_SIDES.get(text, -1) for text in [*ranges.texts["name"], ""]], np.int64)
+    side = sides[ranges["name"]]
+    mine = np.flatnonzero(
+        (ranges["process_id"] == p.gpu.process_id) & (ranges["payload"] >= 0) & (side >= 0)
+    )
+    call = p.gpu.call[op]
+    api = p.gpu.host.api
+    for thread in distinct_values(ranges["thread_id"][mine]).tolist():
+        rows = mine[ranges["thread_id"][mine] == thread]
+        launched = np.flatnonzero((call >= 0) & (api["thread_id"][call] == thread))
+        launched = launched[np.argsort(api["start_ns"][call[launched]], kind="stable")]
+        at = np.searchsorted(api["start_ns"][call[launched]], ranges["start_ns"][rows])
+        for row, number in zip(rows.tolist(), at.tolist(), strict=True):
+            if number == len(launched):
+                continue  # its kernel was not recorded
+            size, peer = _send(ranges.text("payload", row))
+            if size >= 0 and peer >= 0:
+                parts = found.setdefault(int(launched[number]), ({}, {}))[int(side[row])]
+                parts[peer] = parts.get(peer, 0) + size
+    return found
+
+
+_SIDES: Final = {"ncclSend": 0, "ncclRecv": 1}
+
+
+def _send(text: str) -> tuple[int, int]:
+    """Size and peer that a payload states; -1 where it lacks them."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return -1, -1
+    if not isinstance(fields, dict):
+        return -1, -1
+    size = peer = -1
+    for key, value in fields.items():
+        if not str(value).isdecimal():
+            continue
+        if key.lower().startswith("message size"):
+            size = int(value)
+        elif key.lower().startswith("peer"):
+            peer = int(value)
+    return size, peer

@@ -62,7 +62,7 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         evidence.append(found)
         return found.value
 
-    def told(name: str, unit: Unit, value: float, sql: str, count: int) -> None:
+    def computed(name: str, unit: Unit, value: float, sql: str, count: int) -> None:
         """A figure that is known without its statement: there are two for every category."""
         sql = sql.format(**places(case))
         evidence.append(Evidence(f"kernels.{name}", value, unit, sql, count))
@@ -75,7 +75,7 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         of = f"{_STEADY} AND compute AND category = '{name}'"
         # rounded as SQL rounds, half away from zero
         time = int(int(bounds.own_ns[mine].sum()) / case.explanation.n_steady + 0.5)
-        told(
+        computed(
             f"{name}.time_ns_per_step",
             "ns",
             time,
@@ -88,7 +88,7 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         if known:
             least = int(bounds.least_ns[sure].sum())
             achieved = floor(least / int(kernels.duration_ns[sure].sum()) * 1e4 + 0.5) / 1e4
-            told(
+            computed(
                 f"{name}.achieved",
                 "share",
                 achieved,

@@ -40,7 +40,7 @@ class PanelHandlers(JobHandlers):
 
     def handlers(self) -> Handlers:
         """Name of each route, its handler, and the media type of the answer."""
-        answers = (self.table, self.instances, self.flame, self.notes)
+        answers = (self.table, self.instances, self.flame, self.memory, self.notes)
         return {answer.__name__: (answer, "application/json") for answer in answers}
 
     def routes(self) -> list[Route]:
@@ -78,6 +78,11 @@ class PanelHandlers(JobHandlers):
                 reverse=query.get("reverse") == "1",
             )
         )
+
+    def memory(self, query: Mapping[str, str]) -> bytes:
+        """What was allocated over time, and by whom at the peak."""
+        with self._lock:
+            return as_json(self._job.memory())
 
     def notes(self, query: Mapping[str, str]) -> bytes:
         """All marks and notes."""

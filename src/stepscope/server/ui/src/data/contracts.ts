@@ -272,3 +272,100 @@ export interface SetupDifference {
   weight: "confounds" | "note";
   message: string;
 }
+
+export interface Memory {
+  schema: string;
+  paths: string[];
+  devices: DeviceMemory[];
+  prediction: Prediction[];
+}
+
+export interface DeviceMemory {
+  rank: number;
+  device: number;
+  of_driver: boolean;
+  events: number;
+  peak: Moment;
+  moment: Moment;
+  holders: Holder[];
+  timeline: Timeline;
+  steps: StepMemory[];
+  growth: Growth | null;
+  fragmentation: Fragmentation | null;
+  out_of_memory: OutOfMemory[];
+  warnings: string[];
+}
+
+export interface Moment {
+  what: string;
+  time_ns: number | null;
+  allocated_bytes: number;
+  reserved_bytes: number | null;
+  by_category_bytes: Record<string, number>;
+  step: number | null;
+}
+
+export interface Holder {
+  category: string;
+  operator: string;
+  module: string;
+  line: string;
+  bytes: number;
+  blocks: number;
+  largest_bytes: number;
+}
+
+export interface Timeline {
+  time_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[];
+  by_category_bytes: Record<string, number[]>;
+}
+
+export interface StepMemory {
+  step: number;
+  begin_ns: number;
+  begin_bytes: number;
+  peak_bytes: number;
+  end_bytes: number;
+  kept_bytes: number;
+}
+
+export interface Growth {
+  bytes_per_step: number;
+  p_value: number;
+  grows: boolean;
+  message: string;
+  holders: Holder[];
+}
+
+export interface Fragmentation {
+  reserved_bytes: number | null;
+  allocated_bytes: number;
+  largest_free_bytes: number | null;
+  inactive_split_bytes: number | null;
+  free_segment_bytes: number | null;
+  rounding_bytes: number | null;
+  most_unused_bytes: number | null;
+}
+
+export interface OutOfMemory {
+  time_ns: number;
+  requested_bytes: number;
+  device_free_bytes: number | null;
+  allocated_bytes: number;
+  reserved_bytes: number;
+  missing_bytes: number;
+  message: string;
+  line: string;
+}
+
+export interface Prediction {
+  change: string;
+  peak_bytes: number;
+  low_bytes: number;
+  high_bytes: number;
+  limit_bytes: number | null;
+  fits: boolean | null;
+  assumptions: string[];
+}

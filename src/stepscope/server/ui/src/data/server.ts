@@ -1,5 +1,6 @@
 /** Answers from the server that served the page. Addresses are relative: they keep the token. */
 
+import type { Memory } from "./contracts";
 import { decode } from "./decode";
 import type { Details, Diagnosed, FlameAnswer, Hits, Instances, Layout, Note, NotesAnswer, Place, Source, Span, Statistics, TableAnswer, TrackTile } from "./types";
 
@@ -54,6 +55,10 @@ export class ServerSource implements Source {
 
   flame(kind: string, weight: string, reverse: boolean, window: Span | null): Promise<FlameAnswer> {
     return this.json("flame", { kind, weight, reverse: reverse ? 1 : 0, ...window });
+  }
+
+  memory(): Promise<Memory> {
+    return this.json("memory", {});
   }
 
   async progress(): Promise<string> {

@@ -1,5 +1,6 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
+import type { Memory } from "./contracts";
 import { bytesOf, doubles } from "./decode";
 import { StaticTables, type Link, type PackedPanels } from "./static_tables";
 import { counterTile, rowTile, type Content, type Samples } from "./static_tiles";
@@ -251,6 +252,10 @@ export class StaticSource implements Source {
 
   progress(): Promise<string> {
     return Promise.resolve("");
+  }
+
+  memory(): Promise<Memory> {
+    return Promise.reject(new Error("this page is a copy without it; stepscope ui and stepscope memory show it"));
   }
 
   notes(): Promise<NotesAnswer> {

@@ -1,6 +1,6 @@
 /** What the server answers. Times are whole nanoseconds on the job's clock, exact as doubles. */
 
-import type { Diagnosis } from "./contracts";
+import type { Diagnosis, Memory } from "./contracts";
 import type { DrawnClass, LegendEntry } from "../shared/colours";
 
 /** A window of time, ns. */
@@ -236,6 +236,8 @@ export interface Source {
   table(by: string, window: Span | null): Promise<TableAnswer>;
   instances(by: string, group: number, window: Span | null): Promise<Instances>;
   flame(kind: string, weight: string, reverse: boolean, window: Span | null): Promise<FlameAnswer>;
+  /** What was allocated, and by whom. */
+  memory(): Promise<Memory>;
   /** What is being made that a question may wait for, in words; empty for nothing. */
   progress(): Promise<string>;
   notes(): Promise<NotesAnswer>;

@@ -3,6 +3,7 @@
 import { element, fill } from "../shared/dom";
 import { follow } from "../shared/pointer";
 import { Flame } from "./flame";
+import { MemoryPanel } from "./memory";
 import { Notes } from "./notes";
 import type { Host, Panel } from "./panel";
 import { Tables } from "./tables";
@@ -15,6 +16,7 @@ export class Drawer {
   readonly operators: Tables;
   readonly flame: Flame;
   readonly notes: Notes;
+  readonly memory: MemoryPanel;
   private readonly panels: Record<string, Panel>;
   private readonly tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Panels" });
   private readonly holder = element("div", { class: "panel" });
@@ -29,7 +31,8 @@ export class Drawer {
     this.operators = new Tables(host, "Operators", "O", groupings, known ? "operator" : "range");
     this.flame = new Flame(host);
     this.notes = new Notes(host);
-    this.panels = { kernels: this.kernels, operators: this.operators, flame: this.flame, notes: this.notes };
+    this.memory = new MemoryPanel(host);
+    this.panels = { kernels: this.kernels, operators: this.operators, flame: this.flame, memory: this.memory, notes: this.notes };
     const handle = element("div", {
       class: "handle",
       role: "separator",
@@ -83,7 +86,9 @@ export class Drawer {
   }
 
   restore(state: Record<string, string>): void {
-    const name = state.panel in this.panels ? state.panel : null;
+    // a memory snapshot has nothing else to show
+    const only = this.host.layout.members.every(({ source }) => source === "torch_memory") ? "memory" : null;
+    const name = state.panel in this.panels ? state.panel : only;
     if (name) this.panels[name].restore(state);
     this.open = name;
     this.show();
