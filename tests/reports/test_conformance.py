@@ -21,11 +21,10 @@ from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_csv import as_csv
 from stepscope.render.report_format import parse_format
-from stepscope.reports.registry import reports
-from stepscope.rules.registry import DEFAULT, rules
-from stepscope.tabular.maths import round_half_away
-from stepscope.tabular.report import answer, parse
-from stepscope.tabular.source import Source
+from stepscope.reports.arrays import round_half_away
+from stepscope.reports.registry import DEFAULT_RULES, reports, rules
+from stepscope.reports.report import answer, parse
+from stepscope.reports.source import Source
 
 DATA = Path(__file__).parents[1] / "data" / "oracle"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
@@ -37,7 +36,7 @@ SHARED = (
 ALWAYS_ASKED = {
     *("cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "nvtx_sum", "osrt_sum"),
     *("um_sum", "openacc_sum", "openmp_sum", "mpi_event_trace"),
-    *(f"rule.{name}" for name in DEFAULT),
+    *(f"rule.{name}" for name in DEFAULT_RULES),
 }
 Table = list[list[str]]
 

@@ -16,8 +16,8 @@ from tests.reports.hta_oracle import FULL, KINETO, ORACLE, SEQUENCES, answers
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.reports.registry import reports
-from stepscope.tabular.report import answer, parse
-from stepscope.tabular.source import Source
+from stepscope.reports.report import answer, parse
+from stepscope.reports.source import Source
 from stepscope.trace.trace import Trace
 
 Rows = list[dict[str, Any]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.render import report_csv, report_rows
 from stepscope.render.report_csv import as_csv, as_tsv
 from stepscope.render.report_format import Format, parse_format
-from stepscope.tabular.maths import dictionary, nullable, to_arrow
+from stepscope.sql.files import to_arrow
 
 UNITS = ("csv", "csv:time=us:mem=KB", "csv:time=ms:mem=KiB", "csv:time=sec:mem=GB", "csv:noconv")
 WHOLE = st.one_of(st.none(), st.integers(-(1 << 62), 1 << 62), st.integers(0, 3_000_000))
@@ -61,7 +61,5 @@ def test_both_writers_agree(rows: list[Any], name: str) -> None:
 @given(st.lists(st.integers(-2, 3), max_size=20))
 def test_arrow_arrays_without_copies(values: list[int]) -> None:
     numbers = np.array(values, np.int64)
-    assert nullable(numbers).to_pylist() == [None if v == -1 else v for v in values]
+    assert to_arrow(numbers, numbers == -1).to_pylist() == [None if v == -1 else v for v in values]
     assert to_arrow(numbers[::2]).to_pylist() == values[::2]
-    texts = dictionary(numbers, ["a", "b", "c", "d"]).to_pylist()
-    assert texts == [None if v < 0 else "abcd"[v] for v in values]

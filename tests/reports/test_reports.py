@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.build import Build
 from tests.support.captures import DATA, unpack
@@ -18,15 +19,14 @@ from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.render.report_format import parse_format
 from stepscope.render.report_text import render
-from stepscope.reports.registry import DEFAULT, reports
+from stepscope.reports.arrays import round_half_away
+from stepscope.reports.registry import DEFAULT, reports, rules
+from stepscope.reports.report import answer, parse
+from stepscope.reports.source import Source, range_scope
 from stepscope.reports.user import user_reports
-from stepscope.rules.registry import rules
-from stepscope.tabular.maths import group, percent_of_total, round_half_away, statistics
-from stepscope.tabular.report import answer, parse
-from stepscope.tabular.source import Scope, Source
-from stepscope.tabular.window import parse_time, range_scope, time_scope
 from stepscope.trace.errors import InputError, UsageError
 from stepscope.trace.problems import Problem
+from stepscope.trace.scope import Scope, parse_time, time_scope
 from stepscope.trace.store import read_meta, write_meta
 from stepscope.trace.trace import Trace
 
@@ -233,25 +233,37 @@ def test_wrong_windows(text: str) -> None:
 def test_rounding_goes_away_from_zero_on_the_decimal() -> None:
     values = np.array([0.05, 0.15, 2.25, 44081.85, 62741.45, -0.25, 1.04, 0.0])
     assert round_half_away(values).tolist() == [0.1, 0.2, 2.3, 44081.9, 62741.5, -0.3, 1.0, 0.0]
-    assert percent_of_total(np.array([1, 1, 1])).tolist() == [33.3] * 3
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 1 << 40)), min_size=1))
-def test_statistics_by_group(pairs: list[tuple[int, int]]) -> None:
+LENGTHS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 40)), min_size=1, max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LENGTHS)
+def test_statistics_by_name(pairs: list[tuple[int, int]]) -> None:
     import statistics as plain
 
-    keys = np.array([key for key, _ in pairs], np.int64)
-    values = np.array([value for _, value in pairs], np.int64)
-    groups, firsts = group(keys)
-    found = statistics(values, groups, len(firsts))
-    for number, row in enumerate(firsts.tolist()):
-        mine = [value for key, value in pairs if key == keys[row]]
-        assert found.total[number] == sum(mine)
-        assert found.count[number] == len(mine)
-        assert (found.low[number], found.high[number]) == (min(mine), max(mine))
-        assert found.med[number] == plain.median(mine)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Build()
+        for key, length_ns in pairs:
+            made.kernel(0, 0, name=f"kernel {key}")
+            made.rows["gpu_op"][-1]["end_ns"] = length_ns
+        found = rows(made.trace(Path(folder)), "cuda_gpu_kern_sum")
+    whole = sum(length for _, length in pairs)
+    by_key = {f"kernel {key}": [n for k, n in pairs if k == key] for key, _ in pairs}
+    assert {row["Name"] for row in found} == by_key.keys()
+    totals = [row["Total Time"] for row in found]
+    assert totals == sorted(totals, reverse=True)
+    for row in found:
+        mine = by_key[row["Name"]]
+        assert (row["Total Time"], row["Instances"]) == (sum(mine), len(mine))
+        assert (row["Min"], row["Max"]) == (min(mine), max(mine))
+        assert row["Avg"] == round_half_away(np.array([sum(mine) / len(mine)]))[0]
+        assert row["Med"] == plain.median(mine)
         deviation = plain.stdev(mine) if len(mine) > 1 else 0.0
-        assert found.std[number] == pytest.approx(deviation, rel=1e-9, abs=1e-6)
+        assert row["StdDev"] == pytest.approx(deviation, rel=1e-9, abs=0.051)
+        share = None if not whole else round_half_away(np.array([sum(mine) * 100.0 / whole]))[0]
+        assert row["Time"] == share
 
 
 SQL = """-- title: Long kernels
@@ -356,20 +368,19 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
         user_reports([tmp_path / "missing"])
 
 
-def test_columns_read_alone_equal_those_of_frames(trace: Trace) -> None:
-    from stepscope.tabular.columns import StoredTable
-
+def test_rows_of_reports_in_python_equal_those_of_frames(trace: Trace) -> None:
+    source, part = Source(trace), Source(trace, Scope(25_000, 66_000))
     for table in ("gpu_op", "api_call", "range", "sync"):
         for name in trace.arrow(table).column_names:
-            frame, alone = trace.frame(table, name), StoredTable(trace, table)[name]
+            frame, alone = trace.frame(table, name), source.rows(table)
+            assert np.array_equal(alone[name], frame[name])
             if name in frame.texts:
-                texts = [alone.texts[code] if code >= 0 else "" for code in alone.values]
-                assert texts == [frame.text(name, row) for row in range(len(frame))]
-            else:
-                assert np.array_equal(alone.values, frame[name]), (table, name)
+                assert alone.texts(name) == frame.texts[name]
         both = trace.frame(table, "start_ns", "end_ns")
-        alone_ns = StoredTable(trace, table).durations
-        assert np.array_equal(alone_ns, both["end_ns"] - both["start_ns"])
+        assert np.array_equal(source.rows(table).duration, both["end_ns"] - both["start_ns"])
+        starts = part.rows(table)["start_ns"]
+        touched = (both["start_ns"] < 66_000) & (both["end_ns"] >= 25_000)
+        assert starts.tolist() == both["start_ns"][touched].tolist()
 
 
 @pytest.mark.parametrize("what", ["cut", "rows", "types", "bytes"])
@@ -394,32 +405,21 @@ def test_a_damaged_table_is_one_sentence(trace: Trace, what: str) -> None:
         answer(parse("cuda_gpu_trace", reports()), Source(trace))
 
 
-def test_long_tables_are_read_in_parts(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tables_are_read_on_several_cores(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pyarrow.parquet as pq
 
-    from stepscope.tabular import columns
-
     path = trace.folder / "gpu_op.parquet"
-    table = pq.read_table(path)
-    expected = columns.StoredTable(trace, "gpu_op")
-    names = ("name", "start_ns", "bytes", "copy_kind")
-    lengths = expected.durations.copy()
-    assert all(len(expected[name].values) == len(lengths) for name in names)
-    assert [expected["name"].texts[code] for code in expected["name"].values][:2] == [
-        "gemm",
-        "relu",
-    ]
-    monkeypatch.setattr(columns, "_THREAD_ROWS", 1)
-    monkeypatch.setattr(columns, "_BATCH_ROWS", 2)
+    stored = pq.read_table(path)
+    names = ("cuda_gpu_trace", "cuda_gpu_kern_sum:base", "cuda_gpu_mem_size_sum", "gpu_gaps:gap=0")
+    expected = [rows(trace, name) for name in names]
+    monkeypatch.setattr("stepscope.sql.files._MANY_ROWS", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     for size in (1, 2, 100):
-        pq.write_table(table, path, row_group_size=size)
+        pq.write_table(stored, path, row_group_size=size)
         write_meta(trace.folder, read_meta(trace.folder))
-        parts = columns.StoredTable(Trace(trace.folder), "gpu_op")
-        assert parts["name"].texts == expected["name"].texts
-        for name in names:
-            assert np.array_equal(parts[name].values, expected[name].values), (size, name)
-        assert np.array_equal(parts.durations, lengths)
+        assert [rows(Trace(trace.folder), name) for name in names] == expected, size
 
 
 def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:

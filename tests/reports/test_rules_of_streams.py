@@ -11,9 +11,9 @@ from tests.support.captures import DATA, unpack
 
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.rules.registry import rules
-from stepscope.tabular.report import Outcome, answer, parse
-from stepscope.tabular.source import Source
+from stepscope.reports.registry import rules
+from stepscope.reports.report import Outcome, answer, parse
+from stepscope.reports.source import Source
 from stepscope.trace.trace import Trace
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepscope.reports.differences import DIFFERENCES
-from stepscope.reports.registry import DEFAULT, reports
-from stepscope.rules.registry import DEFAULT as DEFAULT_RULES
-from stepscope.rules.registry import rules
-from stepscope.tabular.report import Argument, Report
+from stepscope.reports.registry import DEFAULT, DEFAULT_RULES, reports, rules
+from stepscope.reports.report import Argument, Report
 from tools.docs.markdown import code, prose, table
 
 _UNITS = {"dur": "time", "ts": "time", "mem": "bytes", "thru": "bytes a second", "ratio": "%"}

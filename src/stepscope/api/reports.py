@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stepscope.compare.budgets import CellLimit, SqlLimit
-    from stepscope.tabular.report import Outcome, Report, Request
-    from stepscope.tabular.source import Scope
+    from stepscope.reports.report import Outcome, Report, Request
+    from stepscope.trace.scope import Scope
 
 
 class Reports:
@@ -71,9 +71,9 @@ class Reports:
         Raises:
             UsageError: a filter is written wrong.
         """
-        from stepscope.tabular.report import Outcome, answer
-        from stepscope.tabular.source import Scope, Source
-        from stepscope.tabular.window import range_scope, time_scope
+        from stepscope.reports.report import Outcome, answer
+        from stepscope.reports.source import Source, range_scope
+        from stepscope.trace.scope import Scope, time_scope
 
         fixed = time_scope(window) if window else Scope()
         for rank_trace in self._ranks:
@@ -177,7 +177,7 @@ def known_reports(folders: str | Path | Sequence[str | Path] = ()) -> dict[str, 
 
 def known_rules() -> dict[str, Report]:
     """Every rule by name."""
-    from stepscope.rules.registry import rules
+    from stepscope.reports.registry import rules
 
     return rules()
 
@@ -189,7 +189,7 @@ def stats_requests(names: str | Sequence[str], known: Mapping[str, Report]) -> l
         UsageError: unknown report or argument.
     """
     from stepscope.reports.registry import DEFAULT
-    from stepscope.tabular.report import parse
+    from stepscope.reports.report import parse
 
     return [parse(name, known) for name in listed(names) or DEFAULT]
 
@@ -200,9 +200,9 @@ def rule_requests(names: str | Sequence[str]) -> list[Request]:
     Raises:
         UsageError: unknown rule or argument.
     """
-    from stepscope.rules.registry import DEFAULT, rules
-    from stepscope.tabular.report import parse
+    from stepscope.reports.registry import DEFAULT_RULES, rules
+    from stepscope.reports.report import parse
 
-    wanted = listed(names) or list(DEFAULT)
+    wanted = listed(names) or list(DEFAULT_RULES)
     every = [name for item in wanted for name in (rules() if item == "all" else (item,))]
     return [parse(name, rules(), "rule") for name in every]

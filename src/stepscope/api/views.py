@@ -325,8 +325,8 @@ class Views:
         Raises:
             UsageError: it holds too much for one page, or the window is written wrong.
         """
-        from stepscope.tabular.window import time_scope
         from stepscope.timeline.extract import refuse_too_large
+        from stepscope.trace.scope import time_scope
 
         if step is not None:
             return  # which time that is, is known when the job is explained

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.api import OpenOptions
     from stepscope.render.report_format import Format
     from stepscope.render.several import Origin
-    from stepscope.tabular.report import Outcome, Report, Request
+    from stepscope.reports.report import Outcome, Report, Request
 
 Book = dict[int, "list[pa.Table]"]
 """Tables that go into one workbook, by number of the target."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from stepscope.tabular.report import Report, find
+from stepscope.reports.report import Report, find
 
 
 def help_text(known: Mapping[str, Report], name: str, kind: str) -> str:

@@ -3,7 +3,7 @@
 A Python file in a report folder builds its own with the names exported here.
 """
 
-from stepscope.tabular.report import Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.report import Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 
 __all__ = ["Argument", "Arguments", "Column", "Report", "Source"]

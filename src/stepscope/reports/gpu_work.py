@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from stepscope.activity.communication import is_communication
-from stepscope.tabular.attribution import launches
-from stepscope.tabular.maths import FloatArray, group, nullable, round_half_away
-from stepscope.tabular.report import Argument, Arguments, Column
-from stepscope.tabular.source import Rows, Source
+from stepscope.reports.arrays import FloatArray, group, nullable, round_half_away
+from stepscope.reports.launches import launches
+from stepscope.reports.report import Argument, Arguments, Column
+from stepscope.reports.source import Rows, Source
 from stepscope.trace.frame import AnyArray, IntArray
 
 COMPUTATION, COMMUNICATION, MEMORY = range(3)

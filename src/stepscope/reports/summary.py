@@ -1,21 +1,13 @@
-"""The columns that the summaries share: share, total, count, mean, median, extremes, spread."""
+"""What the summaries share: their columns, and the statements that fill them."""
 
 from __future__ import annotations
 
-from typing import Any
+from stepscope.reports.report import Argument, Column
 
-import numpy as np
-
-from stepscope.tabular.maths import (
-    Statistics,
-    nullable,
-    percent_of_total,
-    round_half_away,
-    statistics,
-    text_ranks,
-)
-from stepscope.tabular.report import Column
-from stepscope.trace.frame import AnyArray, IntArray
+BASE = Argument("base", "kernel names without template arguments and parameters")
+MANGLED = Argument("mangled", "kernel names as the linker sees them")
+NVTX_NAME = Argument("nvtx-name", "put the innermost range around the launch before kernel names")
+KERNEL_NAMES = (NVTX_NAME, BASE, MANGLED)
 
 
 def header(count: str, *tail: Column) -> tuple[Column, ...]:
@@ -45,48 +37,37 @@ def spread_columns(prefix: str = "") -> tuple[Column, ...]:
     )
 
 
-def spread(found: Statistics, rows: AnyArray) -> list[Any]:
-    """The values of :func:`spread_columns` for some groups, in order."""
-    empty = found.count[rows] == 0
-    return [
-        nullable(round_half_away(found.avg[rows]), empty),
-        nullable(round_half_away(found.med[rows]), empty),
-        nullable(found.low[rows], empty),
-        nullable(found.high[rows], empty),
-        round_half_away(found.std[rows]),
-    ]
+def spread(value: str = "duration_ns") -> str:
+    """The values of :func:`spread_columns`: nulls do not count."""
+    return (
+        f"sum({value})::DOUBLE / nullif(count({value}), 0), median({value})::DOUBLE, "
+        f"min({value}), max({value}), coalesce(stddev_samp({value}), 0)"
+    )
 
 
-def summary(found: Statistics, rows: AnyArray) -> list[Any]:
-    """The values of :func:`header` without its tail, for some groups, in order."""
-    share = percent_of_total(found.total)[rows]
-    return [
-        nullable(share, np.isnan(share)),
-        found.total[rows],
-        found.count[rows],
-        *spread(found, rows),
-    ]
-
-
-def by_name(
-    duration: IntArray, codes: IntArray, texts: list[str], *, count_matters: bool = False
-) -> tuple[Statistics, IntArray, IntArray]:
-    """Statistics by name, in the order of the summaries.
+def summary(
+    rows: str, *keys: str, order: str = "", shown: str = "", extra: str = "", first: str = ""
+) -> str:
+    """The statement of a summary by duration: longest total first.
 
     Args:
-        duration: ns.
-        codes: each row's name.
-        texts: the names.
-        count_matters: among equal totals, fewer instances come first (before the name decides).
-
-    Returns:
-        The statistics, the order of their groups, and the code of each group.
+        rows: what follows FROM: rows with ``duration_ns``.
+        keys: what they are grouped by, as expressions that end with a name.
+        order: decides between equal totals; by default the keys.
+        shown: the columns of the tail; by default the keys.
+        extra: further aggregates that ``order`` needs, with names.
+        first: comes before the total.
     """
-    from stepscope.tabular.maths import group
-
-    groups, firsts = group(codes)
-    found = statistics(duration, groups, len(firsts))
-    names = codes[firsts]
-    rank = np.append(text_ranks(texts), -1)[names]
-    keys = (rank, found.count, -found.total) if count_matters else (rank, -found.total)
-    return found, np.lexsort(keys), names
+    names = ", ".join(key.split()[-1] for key in keys)
+    return f"""
+        SELECT total * 100::DOUBLE / nullif(sum(total) OVER (), 0)::DOUBLE, total, instances,
+            mean, middle, least, most, deviation, {shown or names}
+        FROM (
+            SELECT {", ".join(keys)}, sum(duration_ns)::BIGINT AS total, count(*) AS instances,
+                sum(duration_ns)::DOUBLE / count(*) AS mean,
+                median(duration_ns)::DOUBLE AS middle, min(duration_ns) AS least,
+                max(duration_ns) AS most, coalesce(stddev_samp(duration_ns), 0) AS deviation
+                {extra and ", " + extra}
+            FROM {rows} GROUP BY ALL
+        )
+        ORDER BY {first and first + ", "}total DESC, {order or names}"""

@@ -10,8 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from stepscope.tabular.report import Answer, Arguments, Column, Report, Unit, nearest
-from stepscope.tabular.source import Source
+from stepscope.reports.report import (
+    Answer,
+    Arguments,
+    Column,
+    Report,
+    Unit,
+    columns_of,
+    nearest,
+)
+from stepscope.reports.source import Source
 from stepscope.trace.errors import InputError, StepscopeError, UsageError
 from stepscope.trace.schema import TABLES
 
@@ -60,6 +68,8 @@ def _from_python(path: Path) -> list[Report]:
 def _guarded(report: Report, path: Path, source: Source, arguments: Arguments) -> Answer:
     """Run a user's report: what goes wrong in it is for its author to correct."""
     try:
+        if isinstance(report.run, str):
+            return columns_of(source, report.run, arguments, report.columns)
         columns = report.run(source, arguments)
     except StepscopeError:
         raise

@@ -109,7 +109,7 @@ class Engine:
         connection = duckdb.connect(":memory:", config=shut_in)
         files = [str(file) for _, trace in self._ranks for file in _files(trace)]
         # a pattern is compared as it is written, before it is resolved
-        paths = [_quoted(p) for file in files for p in dict.fromkeys((file, _literally(file)))]
+        paths = [quoted(p) for file in files for p in dict.fromkeys((file, literally(file)))]
         connection.execute("SET python_enable_replacements=false")
         connection.execute(f"SET allowed_paths=[{', '.join(paths)}]")
         connection.execute("SET enable_external_access=false")
@@ -136,7 +136,7 @@ class Engine:
             if not trace.rows(name):
                 continue
             file = trace.file(name).resolve()  # checked: DuckDB itself notices no damage
-            read = f"read_parquet({_quoted(_literally(str(file)))}, hive_partitioning=false)"
+            read = f"read_parquet({quoted(literally(str(file)))}, hive_partitioning=false)"
             query = f"SELECT {rank}::BIGINT AS rank, * FROM {read}"
             try:
                 found = connection.execute(f"SELECT count(*) FROM {read}").fetchall()
@@ -153,7 +153,7 @@ def _files(trace: Trace) -> list[Path]:
     return [table_path(trace.folder, name).resolve() for name in TABLES if trace.rows(name)]
 
 
-def _literally(path: str) -> str:
+def literally(path: str) -> str:
     """A path without characters that would make it a pattern."""
     return re.sub(r"[*?\[]", r"[\g<0>]", path)
 
@@ -165,5 +165,6 @@ def _without_rows(name: str) -> pa.Table:
     return pa.schema(fields).empty_table()
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"

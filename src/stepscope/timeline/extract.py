@@ -10,8 +10,6 @@ import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import distinct_values
-from stepscope.tabular.source import Scope
-from stepscope.tabular.window import time_scope
 from stepscope.timeline.explained import INFERRED
 from stepscope.timeline.links import COLUMNS as OPERATOR_COLUMNS
 from stepscope.timeline.links import forward_of, launching_ids
@@ -19,6 +17,7 @@ from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Samples, Slices, Track
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
+from stepscope.trace.scope import Scope, time_scope
 from stepscope.trace.trace import RankTrace
 from stepscope.trace.units import milliseconds
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from stepscope.reports.needs import CUDA_CALLS
+from stepscope.reports.report import Column, Report
 from stepscope.reports.summary import header, summary
-from stepscope.tabular.attribution import call_names
-from stepscope.tabular.maths import dictionary, group, statistics
-from stepscope.tabular.needs import CUDA_CALLS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Rows, Source
 
 
-def by_recorded_name(calls: Rows) -> Answer:
+def by_recorded_name(rows: str, shown: str = "raw_name") -> str:
     """Summary of calls by name as recorded: two versions of a function are two rows."""
-    groups, firsts = group(calls["raw_name"])
-    names = call_names(calls, firsts)
-    found = statistics(calls.duration, groups, len(firsts))
-    order = np.argsort(-found.total, kind="stable")
-    if len(set(found.total.tolist())) < len(found.total):  # the rare tie is worth reading a column
-        order = np.lexsort((calls["name_number"][firsts], -found.total))
-    return [*summary(found, order), dictionary(names.codes[order], names.texts)]
+    return summary(
+        rows,
+        "raw_name",
+        shown=shown,
+        extra="min(name_number) AS number, min(id) AS first_id",
+        order="number NULLS FIRST, first_id",
+    )
 
 
-def _run(source: Source, _: Arguments) -> Answer:
-    return by_recorded_name(source.cuda_calls())
-
+_SQL = by_recorded_name("cuda_call", r"regexp_replace(raw_name, '_v\d{4}$', '')")
 
 REPORTS = [
     Report(
@@ -34,7 +27,7 @@ REPORTS = [
         "Calls of the CUDA runtime and driver by function, with the host's time in them. Longest "
         "total first. The time of calls that wait for the GPU contains that wait.",
         header("Num Calls", Column("Name", doc="function, without interface version")),
-        _run,
+        _SQL,
         aliases=("cudaapisum",),
         needs=(CUDA_CALLS,),
     )

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import CUDA_CALLS
+from stepscope.reports.report import Column, Report
 
-from stepscope.tabular.attribution import call_names
-from stepscope.tabular.maths import dictionary, group, nullable
-from stepscope.tabular.needs import CUDA_CALLS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Rows, Source
-from stepscope.trace.frame import IntArray
-
-
-def named_threads(names: Rows, rows: Rows) -> tuple[IntArray, IntArray]:
-    """Pairs (row, row of ``names``); a row whose thread has no name pairs with -1.
-
-    A thread with several names gives several pairs, as in Nsight Systems.
-    """
-    process = np.concatenate([rows["process_id"], names["process_id"]])
-    thread = np.concatenate([rows["thread_id"], names["thread_id"]])
-    number, _ = group(process, thread)
-    mine, theirs = number[: len(rows)], number[len(rows) :]
-    order = np.argsort(theirs, kind="stable")
-    low = np.searchsorted(theirs[order], mine, side="left")
-    count = np.searchsorted(theirs[order], mine, side="right") - low
-    row = np.repeat(np.arange(len(rows)), np.maximum(count, 1))
-    first = np.repeat(low - (np.cumsum(np.maximum(count, 1)) - np.maximum(count, 1)),
-                      np.maximum(count, 1))  # fmt: skip
-    at = first + np.arange(len(row))
-    known = count[row] > 0
-    found = np.append(order, -1)
-    return row, np.where(known, found[np.where(known, at, -1)], -1)
-
-
-def _run(source: Source, _: Arguments) -> Answer:
-    calls = source.cuda_calls()
-    # only Nsight Systems ranks the names of threads, and may have several for one
-    ranked = source.trace.rows("thread_name") > 0
-    threads = Rows(source.trace, "thread_name" if ranked else "thread")
-    row, name = named_threads(threads, calls)
-    priority = np.append(threads["priority"], -1)[name] if ranked else np.full(len(row), -1)
-    thread_name = np.append(threads["name"], -1)[name]
-    names = call_names(calls)
-    return [
-        calls["start_ns"][row],
-        calls.duration[row],
-        dictionary(names.codes[row], names.texts),
-        nullable(calls["return_value"][row]),
-        nullable(calls["correlation_id"][row]),
-        calls["process_id"][row],
-        calls["thread_id"][row],
-        nullable(priority),
-        dictionary(thread_name, threads.texts("name") if len(threads) else []),
-    ]
-
+# only Nsight Systems ranks the names of threads, and may have several for one
+_SQL = """
+WITH named AS (
+    SELECT *, row_number() OVER () AS place FROM (
+        SELECT process_id, thread_id, name, priority FROM all_thread_name
+        UNION ALL
+        SELECT process_id, thread_id, name, NULL FROM all_thread
+        WHERE NOT EXISTS (SELECT 1 FROM all_thread_name)
+    )
+)
+SELECT start_ns, duration_ns, function, return_value, correlation_id, process_id, thread_id,
+    named.priority, named.name
+FROM cuda_call LEFT JOIN named USING (process_id, thread_id) ORDER BY id, place
+"""
 
 REPORTS = [
     Report(
@@ -72,7 +37,7 @@ REPORTS = [
             Column("T-Pri", doc="rank of the origin of the thread's name"),
             Column("Thread Name"),
         ),
-        _run,
+        _SQL,
         aliases=("cudaapitrace",),
         needs=(CUDA_CALLS,),
     )

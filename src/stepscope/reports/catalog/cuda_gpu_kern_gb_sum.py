@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import KERNELS
+from stepscope.reports.report import Column, Report
+from stepscope.reports.summary import KERNEL_NAMES, header, summary
 
-from stepscope.reports.summary import header, summary
-from stepscope.tabular.attribution import KERNEL_NAMES, kernel_names, triples
-from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.tabular.needs import KERNELS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    kernels = source.kernels()
-    names = kernel_names(source, kernels, arguments)
-    grid, block = triples(kernels, "grid"), triples(kernels, "block")
-    groups, firsts = group(grid.codes, block.codes, names.codes)
-    found = statistics(kernels.duration, groups, len(firsts))
-    name = names.codes[firsts]
-    order = np.lexsort(
-        (block.codes[firsts], grid.codes[firsts], text_ranks(names.texts)[name], found.count,
-         -found.total)
-    )  # fmt: skip
-    return [
-        *summary(found, order),
-        dictionary(grid.codes[firsts][order], grid.texts),
-        dictionary(block.codes[firsts][order], block.texts),
-        dictionary(name[order], names.texts),
-    ]
-
+_AXES = [f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"]
+GRID, BLOCK = (
+    f"printf('%4d %4d %4d', {', '.join(f'coalesce({axis}, 0)' for axis in axes)})"
+    for axes in (_AXES[:3], _AXES[3:])
+)
+_SQL = summary(
+    "{kernels}",
+    *_AXES,
+    "{kernel} AS kernel",
+    order=f"instances, kernel, {', '.join(_AXES)}",
+    shown=f"{GRID}, {BLOCK}, kernel",
+)
 
 REPORTS = [
     Report(
@@ -43,7 +31,7 @@ REPORTS = [
             Column("BlockXYZ", doc="threads a block in x, y, z"),
             Column("Name", doc="kernel"),
         ),
-        _run,
+        _SQL,
         arguments=KERNEL_NAMES,
         aliases=("gpukerngbsum",),
         needs=(KERNELS,),

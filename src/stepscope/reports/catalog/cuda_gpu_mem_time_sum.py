@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.reports.summary import by_name, header, summary
-from stepscope.tabular.attribution import memory_op_names
-from stepscope.tabular.maths import dictionary
-from stepscope.tabular.needs import MEMORY_OPS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
-
-
-def _run(source: Source, _: Arguments) -> Answer:
-    ops = source.memory_ops()
-    names = memory_op_names(ops)
-    found, order, codes = by_name(ops.duration, names.codes, names.texts)
-    return [*summary(found, order), dictionary(codes[order], names.texts)]
-
+from stepscope.reports.needs import MEMORY_OPS
+from stepscope.reports.report import Column, Report
+from stepscope.reports.summary import header, summary
 
 REPORTS = [
     Report(
@@ -24,7 +13,7 @@ REPORTS = [
         "Memory copies by direction, and all fills in one row, with their time on the GPU. Longest "
         "total first.",
         header("Count", Column("Operation", doc="direction of the copy, or fill")),
-        _run,
+        summary("memory_op", "operation"),
         aliases=("gpumemtimesum",),
         needs=(MEMORY_OPS,),
     )

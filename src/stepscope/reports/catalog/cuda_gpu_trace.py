@@ -2,79 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from stepscope.reports.needs import GPU_WORK
+from stepscope.reports.report import Column, Report
+from stepscope.reports.summary import KERNEL_NAMES
 
-import numpy as np
-
-from stepscope.tabular.attribution import (
-    KERNEL_NAMES,
-    kernel_names,
-    memory_kinds,
-    memory_op_names,
+_SQL = """
+WITH names AS (
+    SELECT process_id, device, last(name) AS product FROM all_device GROUP BY ALL
+), places AS (
+    SELECT DISTINCT process_id, device FROM gpu_work
+), devices AS (
+    SELECT places.process_id, places.device, trim(
+        coalesce(nullif(own.product, ''), shared.product, '') || ' (' || places.device || ')'
+    ) AS product
+    FROM places
+    LEFT JOIN names AS own USING (process_id, device)
+    LEFT JOIN (FROM names WHERE process_id IS NULL) AS shared ON shared.device = places.device
 )
-from stepscope.tabular.maths import dictionary, group, nullable
-from stepscope.tabular.needs import GPU_WORK
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Rows, Source
-
-_SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
-_SECOND_NS = 1_000_000_000
-
-
-def device_names(source: Source, work: Rows) -> Any:
-    """``product (ordinal)`` of the device of each operation."""
-    names = {}
-    devices = Rows(source.trace, "device")
-    if len(devices):
-        texts = devices.texts("name")
-        columns = (devices["process_id"], devices["device"], devices["name"])
-        for process, device, name in zip(*(c.tolist() for c in columns), strict=True):
-            names[process, device] = texts[name] if name >= 0 else ""
-    process, device = work["process_id"], work["device"].astype(np.int64)
-    groups, firsts = group(process, device)
-    shown = []
-    for p, d in zip(process[firsts].tolist(), device[firsts].tolist(), strict=True):
-        name = names.get((p, d)) or names.get((-1, d)) or ""
-        shown.append(f"{name} ({d})".strip())
-    return dictionary(groups, shown)
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    work = source.gpu_work()
-    is_kernel = work.equals("kind", ("kernel",))
-    kernels, ops = work.where(is_kernel), work.where(~is_kernel)
-    texts: list[str] = []
-    codes = np.empty(len(work), np.int32)
-    if len(kernels):
-        names = kernel_names(source, kernels, arguments)
-        codes[is_kernel], texts = names.codes, names.texts
-    if len(ops):
-        names = memory_op_names(ops)
-        codes[~is_kernel] = names.codes + len(texts)
-        texts = [*texts, *names.texts]
-    duration = work.duration
-    size = work["bytes"]
-    lacks = (size < 0) | (duration <= 0)
-    # whole operations a second, as Nsight Systems computes it
-    rate = size * (_SECOND_NS // np.maximum(duration, 1))
-    return [
-        work["start_ns"],
-        duration,
-        nullable(work["correlation_id"]),
-        *(nullable(work[column], ~is_kernel) for column in _SHAPE),
-        nullable(work["static_shared_bytes"]),
-        nullable(work["dynamic_shared_bytes"]),
-        nullable(size),
-        nullable(rate, lacks),
-        memory_kinds(work, "src_memory"),
-        memory_kinds(work, "dst_memory"),
-        device_names(source, work),
-        nullable(work["context"]),
-        nullable(work["green_context"]),
-        work["stream"],
-        dictionary(codes, texts),
-    ]
-
+SELECT start_ns, duration_ns, correlation_id,
+    grid_x, grid_y, grid_z, block_x, block_y, block_z, registers,
+    static_shared_bytes, dynamic_shared_bytes, bytes,
+    -- whole operations a second, as Nsight Systems computes it
+    try(CASE WHEN duration_ns > 0 THEN bytes * (1000000000 // duration_ns) END),
+    src_kind, dst_kind, devices.product, context, green_context, stream,
+    CASE WHEN kind = 'kernel' THEN {kernel} ELSE memory_name END
+FROM {work} AS work
+LEFT JOIN (SELECT id, operation AS memory_name FROM memory_op) USING (id)
+LEFT JOIN devices USING (process_id, device) ORDER BY work.id
+"""
 
 REPORTS = [
     Report(
@@ -104,7 +59,7 @@ REPORTS = [
             Column("Strm", doc="CUDA stream"),
             Column("Name", doc="kernel or operation"),
         ),
-        _run,
+        _SQL,
         arguments=KERNEL_NAMES,
         aliases=("gputrace",),
         needs=(GPU_WORK,),

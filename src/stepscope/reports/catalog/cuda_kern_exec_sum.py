@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import CUDA_CALLS, KERNELS
+from stepscope.reports.report import Column, Report
+from stepscope.reports.summary import KERNEL_NAMES, spread, spread_columns
 
-from stepscope.reports.catalog.cuda_kern_exec_trace import executions
-from stepscope.reports.summary import spread, spread_columns
-from stepscope.tabular.attribution import KERNEL_NAMES
-from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.tabular.needs import CUDA_CALLS, KERNELS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    found = executions(source, arguments)
-    kernels, calls = source.kernels(), source.cuda_calls()
-    process = calls["process_id"][found.call]
-    thread = calls["thread_id"][found.call]
-    device = kernels["device"][found.kernel].astype(np.int64)
-    api, name = found.api_names, found.names
-    groups, firsts = group(process, thread, device, api.codes, name.codes)
-    queued = found.queued
-    total, call, queue, kernel = (
-        statistics(values, rows, len(firsts))
-        for values, rows in (
-            (found.total_ns, groups),
-            (calls.duration[found.call], groups),
-            (found.queue_ns[queued], groups[queued]),
-            (kernels.duration[found.kernel], groups),
-        )
-    )
-    order = np.lexsort(
-        (
-            text_ranks(name.texts)[name.codes[firsts]],
-            text_ranks(api.texts)[api.codes[firsts]],
-            device[firsts],
-            thread[firsts],
-            process[firsts],
-            -spread(total, np.arange(len(firsts)))[0].to_numpy(zero_copy_only=False),
-        )
-    )
-    return [
-        process[firsts][order],
-        thread[firsts][order],
-        device[firsts][order],
-        total.count[order],
-        queue.count[order],
-        *(column for part in (total, call, queue, kernel) for column in spread(part, order)),
-        dictionary(api.codes[firsts][order], api.texts),
-        dictionary(name.codes[firsts][order], name.texts),
-    ]
-
+_SQL = f"""
+SELECT process_id, call_thread, device, count(*), count(*) FILTER (queue_ns >= 0),
+    {spread("total_ns")}, {spread("call_ns")},
+    {spread("CASE WHEN queue_ns >= 0 THEN queue_ns END")}, {spread("duration_ns")},
+    function, {{kernel}} AS kernel
+FROM {{executions}} GROUP BY ALL
+-- the mean, rounded to one decimal
+ORDER BY (sum(total_ns) * 20 + count(*)) // (count(*) * 2) DESC,
+    process_id, call_thread, device, function, kernel
+"""
 
 REPORTS = [
     Report(
@@ -70,7 +34,7 @@ REPORTS = [
             Column("API Name", doc="launching function"),
             Column("Kernel Name"),
         ),
-        _run,
+        _SQL,
         arguments=KERNEL_NAMES,
         aliases=("kernexecsum",),
         needs=(KERNELS, CUDA_CALLS),

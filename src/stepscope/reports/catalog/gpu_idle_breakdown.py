@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.reports.arrays import dictionary
 from stepscope.reports.gpu_work import (
     STREAM,
     WITHOUT_LAST_STEP,
@@ -12,10 +13,9 @@ from stepscope.reports.gpu_work import (
     described_columns,
     share,
 )
-from stepscope.tabular.maths import dictionary
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
+from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 
 _CATEGORIES = ["host wait", "kernel wait", "other"]
 _HOST, _KERNEL, _OTHER = range(3)

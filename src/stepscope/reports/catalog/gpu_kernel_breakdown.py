@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.intervals.algebra import Intervals, intersect, subtract, total, union
-from stepscope.reports.gpu_work import CLASSES, DEVICE, WITHOUT_LAST_STEP, Work, ordered, share
+from stepscope.reports.arrays import dictionary
+from stepscope.reports.gpu_work import CLASSES, DEVICE, WITHOUT_LAST_STEP, Work, share
+from stepscope.reports.needs import GPU_WORK, Need
+from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 from stepscope.reports.summary import header, summary
-from stepscope.tabular.maths import dictionary, group, statistics, text_ranks
-from stepscope.tabular.needs import GPU_WORK, Need
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
 
 
 def _types(source: Source, arguments: Arguments) -> Answer:
@@ -51,49 +51,42 @@ def _exactly(covered: list[Intervals], combination: int) -> Intervals:
     return found
 
 
-def _kernels(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    names = work.ops["name"]
-    groups, firsts = group(work.devices[0], work.kind, names)
-    found = statistics(work.ops.duration, groups, len(firsts))
-    texts = work.ops.texts("name")
-    rank = text_ranks(texts)
-    order = np.lexsort(
-        (
-            rank[names[firsts]],
-            -found.total,
-            work.kind[firsts],
-            work.devices[0][firsts],
-        )
+_CLASSED = """(
+    WITH last_step AS (
+        SELECT CASE WHEN count(DISTINCT name) > 1 THEN max(start_ns) END AS begin_ns FROM range
+        WHERE kind IN ('annotation', 'pushpop') AND name LIKE '%ProfilerStep%'
+    ), early AS (
+        SELECT DISTINCT launch.op AS id FROM launch JOIN cuda_call ON cuda_call.id = launch.call
+        WHERE {without_last_step} AND start_ns < (SELECT begin_ns FROM last_step)
     )
-    at = firsts[order]
-    return [
-        *summary(found, order),
-        *work.place(at),
-        dictionary(work.kind[at], list(CLASSES)),
-        dictionary(names[at], texts),
-    ]
-
-
+    SELECT process_id, device, duration_ns, gpu_work.name, CASE
+        WHEN kind <> 'kernel' THEN 2 WHEN communication.name IS NULL THEN 0 ELSE 1 END AS side,
+        ['computation', 'communication', 'memory'][side + 1] AS class
+    FROM gpu_work LEFT JOIN communication ON communication.name::VARCHAR = gpu_work.name
+    WHERE NOT {without_last_step} OR (SELECT begin_ns IS NULL FROM last_step)
+        OR id IN (SELECT id FROM early)
+)"""
+_KERNELS = summary(
+    _CLASSED,
+    "process_id",
+    "device",
+    "side",
+    "class",
+    "name",
+    first="process_id, device, side",
+    order="name",
+    shown="process_id, device, class, name",
+)
 _ON_HOST = Argument("host", "annotations of host threads, by the time they take there")
-
-
-def _annotations(source: Source, arguments: Arguments) -> Answer:
-    on_host = bool(arguments.get(_ON_HOST.name))
-    ranges = source.of_kind("range", "kind", "annotation" if on_host else "gpu_annotation")
-    names = ranges["name"]
-    place, _ = ordered(ranges["process_id"], ranges["device"])
-    groups, firsts = group(place, names)
-    found = statistics(ranges.duration, groups, len(firsts))
-    texts = ranges.texts("name")
-    order = np.lexsort((text_ranks(texts)[names[firsts]], -found.total, place[firsts]))
-    at = firsts[order]
-    return [*summary(found, order), ranges["process_id"][at], dictionary(names[at], texts)]
-
-
-def _annotated(source: Source) -> bool:
-    return source.has("range", "kind", ("gpu_annotation", "annotation"))
-
+_ANNOTATIONS = summary(
+    "range WHERE kind = CASE WHEN {host} THEN 'annotation' ELSE 'gpu_annotation' END",
+    "process_id",
+    "device",
+    "name",
+    first="process_id, device NULLS FIRST",
+    order="name",
+    shown="process_id, name",
+)
 
 REPORTS = [
     Report(
@@ -123,7 +116,7 @@ REPORTS = [
             Column("Class", doc="computation, communication or memory"),
             Column("Name", doc="kernel, copy or memset"),
         ),
-        _kernels,
+        _KERNELS,
         arguments=(WITHOUT_LAST_STEP,),
         aliases=("get_gpu_kernel_breakdown",),
         needs=(GPU_WORK,),
@@ -135,7 +128,7 @@ REPORTS = [
         "'host' by the time they take on host threads: longest total first. Nested annotations "
         "count in each other.",
         header("Instances", Column("PID", doc="process"), Column("Name", doc="annotation")),
-        _annotations,
+        _ANNOTATIONS,
         arguments=(_ON_HOST,),
         aliases=("get_gpu_user_annotation_breakdown",),
         needs=(
@@ -144,7 +137,7 @@ REPORTS = [
                 "range",
                 "torch.profiler and record_function around the parts of a step; for other "
                 "captures nvtx_gpu_proj_sum tells the same of NVTX ranges",
-                _annotated,
+                "range WHERE kind IN ('gpu_annotation', 'annotation')",
             ),
         ),
     ),

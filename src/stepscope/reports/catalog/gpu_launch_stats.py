@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.reports.arrays import dictionary, group
 from stepscope.reports.gpu_work import (
     WITHOUT_LAST_STEP,
     Work,
@@ -13,11 +14,10 @@ from stepscope.reports.gpu_work import (
     described_columns,
     share,
 )
-from stepscope.tabular.attribution import Names, call_names
-from stepscope.tabular.maths import dictionary, group
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.launches import Names, call_names
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
+from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 from stepscope.trace.frame import BoolArray, IntArray
 
 _KERNELS_ONLY = Argument("kernels", "only kernels, no copies and memsets")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.activity.counters import Series, bandwidth
+from stepscope.reports.arrays import dictionary
 from stepscope.reports.gpu_work import (
     DEVICE,
     MEMORY,
@@ -14,10 +15,9 @@ from stepscope.reports.gpu_work import (
     described_columns,
     ordered,
 )
-from stepscope.tabular.maths import dictionary
-from stepscope.tabular.needs import MEMORY_OPS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.needs import MEMORY_OPS
+from stepscope.reports.report import Answer, Arguments, Column, Report
+from stepscope.reports.source import Source
 from stepscope.trace.frame import IntArray
 
 

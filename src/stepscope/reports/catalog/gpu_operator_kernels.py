@@ -8,12 +8,12 @@ import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
 from stepscope.intervals.nesting import nest, stab_innermost
+from stepscope.reports.arrays import FloatArray, dictionary, group, round_half_away
 from stepscope.reports.gpu_work import WITHOUT_LAST_STEP, Work
-from stepscope.tabular.attribution import thread_keys
-from stepscope.tabular.maths import FloatArray, dictionary, group, round_half_away
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, KERNELS, Need
-from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
-from stepscope.tabular.source import Rows, Source
+from stepscope.reports.launches import thread_keys
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, KERNELS, Need
+from stepscope.reports.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
+from stepscope.reports.source import Rows, Source
 from stepscope.trace.frame import IntArray
 
 _ARROW = " -> "
@@ -206,7 +206,7 @@ _HELD = Need(
     "operators of the framework",
     "operator",
     "torch.profiler, or nsys profile with --pytorch=autograd-nvtx",
-    lambda source: len(source.rows("operator")) > 0,
+    "operator",
 )
 
 

@@ -13,9 +13,9 @@ from stepscope.reports.gpu_work import (
     described_columns,
     share,
 )
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
+from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 from stepscope.trace.frame import IntArray
 
 _FULL = Argument("full", "the queue is full from this many operations on", 1024, low=1)

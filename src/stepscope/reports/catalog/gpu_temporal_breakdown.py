@@ -13,9 +13,9 @@ from stepscope.reports.gpu_work import (
     Work,
     share,
 )
-from stepscope.tabular.needs import GPU_WORK, KERNELS
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.needs import GPU_WORK, KERNELS
+from stepscope.reports.report import Answer, Arguments, Column, Report
+from stepscope.reports.source import Source
 
 
 def _breakdown(source: Source, arguments: Arguments) -> Answer:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from stepscope.tabular.maths import dictionary, nullable
-from stepscope.tabular.needs import NETWORK
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report
-from stepscope.tabular.source import Source
+from stepscope.reports.needs import NETWORK
+from stepscope.reports.report import Argument, Column, Report
 
-_WAITS = "IB: Send waits"
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    samples = source.rows("network_sample")
-    samples = samples.where(samples.equals("metric", (_WAITS,)))
-    found = samples.where(samples["value"] > int(arguments["ticks_threshold"]))
-    return [
-        found["start_ns"],
-        found["end_ns"],
-        found.duration,
-        found["value"],
-        nullable(found["guid"], ~found.valid("guid")),
-        dictionary(found["product"], found.texts("product")),
-    ]
-
+_SQL = """
+SELECT start_ns, end_ns, duration_ns, value, guid, product FROM network_sample
+WHERE metric = 'IB: Send waits' AND value > {ticks_threshold}
+"""
 
 REPORTS = [
     Report(
@@ -38,7 +24,7 @@ REPORTS = [
             Column("GUID", "hex", "device's global unique id"),
             Column("Device name"),
         ),
-        _run,
+        _SQL,
         arguments=(Argument("ticks_threshold", "leave out lower rates (ticks/ms)", 10_000, low=0),),
         needs=(NETWORK,),
     )

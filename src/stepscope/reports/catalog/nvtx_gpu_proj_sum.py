@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stepscope.reports.catalog.nvtx_gpu_proj_trace import PROJECTED, project
+from stepscope.reports.catalog.nvtx_gpu_proj_trace import PROJECTED, PROJECTED_RANGES
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.reports.report import Column, Report
 from stepscope.reports.summary import spread, spread_columns
-from stepscope.tabular.attribution import STYLES
-from stepscope.tabular.maths import (
-    dictionary,
-    group,
-    round_half_away,
-    statistics,
-    text_ranks,
-)
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
 
-
-def _run(source: Source, _: Arguments) -> Answer:
-    found = project(source)
-    name, style = found.names.codes[found.row], found.style[found.row]
-    groups, firsts = group(name, style)
-    number = len(firsts)
-    on_gpu = statistics(found.end_ns - found.start_ns, groups, number)
-    on_host, ops, level, children = (
-        statistics(values, groups, number)
-        for values in (found.range_ns, found.ops, found.level, found.children)
-    )
-    rank = text_ranks(found.names.texts)[name[firsts]]
-    order = np.lexsort((style[firsts], rank, -on_gpu.total))
-    return [
-        dictionary(name[firsts][order], found.names.texts),
-        dictionary(style[firsts][order], STYLES),
-        on_gpu.total[order],
-        on_host.total[order],
-        on_gpu.count[order],
-        *spread(on_gpu, order),
-        ops.total[order],
-        *(round_half_away(part.avg[order]) for part in (ops, level, children)),
-    ]
-
+_SQL = f"""
+WITH {PROJECTED_RANGES}
+SELECT label, style, sum(gpu_ns)::BIGINT AS total, sum(range_ns)::BIGINT, count(*),
+    {spread("gpu_ns")}, sum(ops)::BIGINT,
+    sum(ops)::DOUBLE / count(*), sum(level)::DOUBLE / count(*),
+    sum(coalesce(number, 0))::DOUBLE / count(*)
+FROM projected AS one LEFT JOIN inside ON inside.parent = one.id
+GROUP BY label, style ORDER BY total DESC, label, style
+"""
 
 REPORTS = [
     Report(
@@ -60,7 +34,7 @@ REPORTS = [
             Column("Avg Range Lvl", doc="mean level in the tree of ranges"),
             Column("Avg Num Child", doc="direct children with GPU work a range"),
         ),
-        _run,
+        _SQL,
         needs=(RANGES, CUDA_CALLS, GPU_WORK),
     )
 ]

@@ -2,157 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK, RANGES
+from stepscope.reports.report import Column, Report
 
-import numpy as np
+PROJECTED_RANGES = """
+launched AS (
+    SELECT call.id AS call, call.process_id, call.thread_id, call.correlation_id,
+        min(op.start_ns) AS start_ns, max(op.end_ns) AS end_ns,
+        arg_max(op.id, (op.end_ns, -op.id)) AS latest
+    FROM gpu_work AS op JOIN cuda_call AS call USING (process_id, correlation_id)
+    WHERE correlation_id >= 0 GROUP BY ALL
+), spans AS (
+    SELECT range AS id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
+        count(DISTINCT correlation_id) AS ops
+    FROM range_call JOIN launched USING (call) GROUP BY ALL
+), projected AS (
+    SELECT own.id, own.row_id, own.label, own.style, own.process_id, own.thread_id,
+        spans.start_ns AS gpu_start_ns, spans.end_ns - spans.start_ns AS gpu_ns,
+        own.start_ns, own.end_ns - own.start_ns AS range_ns, ops, level, parent, stack
+    FROM spans
+    JOIN own_range AS own USING (id) JOIN range_tree USING (id)
+), inside AS (
+    SELECT parent, count(*) AS number FROM projected GROUP BY ALL
+)"""
+"""Ranges that launched work, ``projected``, and how many each contains directly, ``inside``."""
 
-from stepscope.intervals.distinct import distinct_values
-from stepscope.reports.catalog.nvtx_pushpop_trace import row_ids, stacks, tree
-from stepscope.tabular.attribution import (
-    STYLES,
-    Names,
-    launches,
-    range_ends,
-    range_names,
-    range_styles,
-    ranges_around,
-    usable_ranges,
+_SQL = f"""
+WITH {PROJECTED_RANGES}, outside AS (
+    SELECT launched.* FROM launched ANTI JOIN range_call USING (call)
 )
-from stepscope.tabular.maths import dictionary, group, nullable
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK, RANGES
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Rows, Source
-from stepscope.trace.frame import IntArray
-
-
-@dataclass(frozen=True)
-class Projection:
-    """One entry a range that launched GPU work, in order of the source's row ids.
-
-    Attributes:
-        ranges: all ranges.
-        row: row of the range.
-        names: of all ranges.
-        style: of all ranges.
-        start_ns: begin of the earliest operation.
-        end_ns: end of the latest.
-        ops: number of operations (those of one call count once).
-        level: place in the tree of ranges, 0 at the top.
-        children: direct children that launched GPU work themselves.
-        parent: row of the parent, of all ranges.
-        range_ns: length on the host.
-        outside: start, end, operations, process and thread of the work in no range.
-    """
-
-    ranges: Rows
-    row: IntArray
-    names: Names
-    style: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
-    ops: IntArray
-    level: IntArray
-    children: IntArray
-    parent: IntArray
-    range_ns: IntArray
-    outside: tuple[int, int, int, int, int] | None
-
-
-def project(source: Source) -> Projection:
-    """Project all ranges."""
-    work, calls = source.gpu_work(), source.cuda_calls()
-    ranges = usable_ranges(source, own_thread=True)
-    op, call = launches(work, calls)
-    pair, row = ranges_around(source, ranges, calls, call)
-    which = op[pair]
-    outside = np.bincount(pair, minlength=len(call)) == 0
-    first = np.full(len(ranges), np.iinfo(np.int64).max)
-    last = np.full(len(ranges), np.iinfo(np.int64).min)
-    np.minimum.at(first, row, work["start_ns"][which])
-    np.maximum.at(last, row, work["end_ns"][which])
-    pairs, firsts = group(row, work["correlation_id"][which])
-    del pairs
-    ops = np.bincount(row[firsts], minlength=len(ranges))
-    parent, level = tree(source, ranges)
-    ranges_of_ops = np.flatnonzero(ops)
-    above = parent[ranges_of_ops]
-    children = np.bincount(above[above >= 0], minlength=len(ranges))
-    shown = ranges_of_ops[np.argsort(row_ids(ranges)[ranges_of_ops], kind="stable")]
-    return Projection(
-        ranges,
-        shown,
-        range_names(ranges),
-        range_styles(ranges),
-        first[shown],
-        last[shown],
-        ops[shown],
-        level[shown],
-        children[shown],
-        parent,
-        (range_ends(source, ranges) - ranges["start_ns"])[shown],
-        _outside(work, calls, op[outside], call[outside]),
-    )
-
-
-def _outside(
-    work: Rows, calls: Rows, op: IntArray, call: IntArray
-) -> tuple[int, int, int, int, int] | None:
-    """Start, end, number of operations, process and thread of the work in no range."""
-    if not len(op):
-        return None
-    one = call[int(np.argmax(work["end_ns"][op]))]  # the thread of the latest to end
-    return (
-        int(work["start_ns"][op].min()),
-        int(work["end_ns"][op].max()),
-        len(distinct_values(work["correlation_id"][op])),
-        int(calls["process_id"][one]),
-        int(calls["thread_id"][one]),
-    )
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    import pyarrow as pa
-
-    del arguments
-    found = project(source)
-    ranges, row = found.ranges, found.row
-    ids = row_ids(ranges)
-    level = tree(source, ranges)[1]
-    stack = np.array(stacks(ids, found.parent, level), dtype=object)[row].tolist()
-    columns = [
-        dictionary(found.names.codes[row], found.names.texts),
-        pa.array(found.start_ns),
-        pa.array(found.end_ns - found.start_ns),
-        pa.array(ranges["start_ns"][row]),
-        pa.array(found.range_ns),
-        dictionary(found.style[row], STYLES),
-        pa.array(ranges["process_id"][row]),
-        pa.array(ranges["thread_id"][row]),
-        pa.array(found.ops),
-        pa.array(found.level),
-        pa.array(found.children),
-        pa.array(ids[row]),
-        nullable(np.append(ids, -1)[found.parent][row]),
-        pa.array(stack, type=pa.string()),
-    ]
-    if found.outside is None:
-        return columns
-    start, end, ops, process, thread = found.outside
-    blank = [None, None, None]
-    head = [None, start, end - start, *blank, process, thread, ops, None, 0, *blank]
-    return [
-        pa.concat_arrays([pa.array([value], type=_plain(column).type), _plain(column)])
-        for value, column in zip(head, columns, strict=True)
-    ]
-
-
-def _plain(column: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(column, pa.DictionaryArray):
-        return column.dictionary_decode()
-    return column
+SELECT * EXCLUDE (place) FROM (
+    SELECT -1 AS place, NULL AS label, min(start_ns), max(end_ns) - min(start_ns), NULL, NULL, NULL,
+        arg_max(process_id, (end_ns, -latest)), arg_max(thread_id, (end_ns, -latest)),
+        count(DISTINCT correlation_id), NULL, 0, NULL, NULL, NULL
+    FROM outside HAVING count(*) > 0
+    UNION ALL
+    SELECT one.row_id, one.label, gpu_start_ns, gpu_ns, one.start_ns, range_ns, one.style,
+        one.process_id, one.thread_id, ops, level, coalesce(number, 0), one.row_id, above.row_id,
+        stack
+    FROM projected AS one
+    LEFT JOIN inside ON inside.parent = one.id
+    LEFT JOIN own_range AS above ON above.id = one.parent
+) ORDER BY place
+"""
 
 
 PROJECTED = (
@@ -181,7 +73,7 @@ REPORTS = [
             Column("ParentId", doc="row id of the parent"),
             Column("RangeStack", doc="row ids from the top to the range"),
         ),
-        _run,
+        _SQL,
         aliases=("nvtxgpuproj",),
         needs=(RANGES, CUDA_CALLS, GPU_WORK),
     )

@@ -2,74 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import CUDA_CALLS, KERNELS, RANGES
+from stepscope.reports.report import Column, Report
+from stepscope.reports.summary import BASE, MANGLED, spread, spread_columns
 
-from stepscope.intervals.distinct import values_without
-from stepscope.reports.summary import spread, spread_columns
-from stepscope.tabular.attribution import (
-    BASE,
-    MANGLED,
-    STYLES,
-    kernel_names,
-    launches,
-    range_names,
-    range_styles,
-    ranges_around,
-    usable_ranges,
+_SQL = f"""
+WITH launches AS (
+    SELECT id, {{kernel}} AS kernel, duration_ns, caller, thread_id, call
+    FROM kernel LEFT JOIN (
+        SELECT id AS call, process_id AS caller, thread_id, correlation_id AS launched
+        FROM cuda_call WHERE launched >= 0
+    ) ON caller = process_id AND launched = correlation_id
 )
-from stepscope.tabular.maths import dictionary, group, nullable, statistics, text_ranks
-from stepscope.tabular.needs import CUDA_CALLS, KERNELS, RANGES
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    kernels, calls = source.kernels(), source.cuda_calls()
-    ranges = usable_ranges(source, own_thread=True)
-    names = kernel_names(source, kernels, arguments)
-    labels, styles = range_names(ranges), range_styles(ranges)
-    kernel, call = launches(kernels, calls)
-    # pairs (kernel, range) through the call, and every kernel that is in no range
-    row, of_range = ranges_around(source, ranges, calls, call, none=True)
-    alone = values_without(np.arange(len(kernels)), kernel)
-    which = np.concatenate([kernel[row], alone])
-    of_range = np.concatenate([of_range, np.full(len(alone), -1)])
-    unknown = np.full(len(alone), -1)
-    process = np.concatenate([calls["process_id"][call][row], unknown])
-    thread = np.concatenate([calls["thread_id"][call][row], unknown])
-    label = np.append(labels.codes, -1)[of_range]
-    style = np.append(styles, -1)[of_range]
-    name = names.codes[which]
-    groups, firsts = group(label, style, process, thread, name)
-    found = statistics(kernels.duration[which], groups, len(firsts))
-    pairs, pair_firsts = group(groups, of_range)
-    del pairs
-    instances = np.bincount(groups[pair_firsts][of_range[pair_firsts] >= 0], minlength=len(firsts))
-    kernel_pairs, kernel_firsts = group(groups, which)
-    del kernel_pairs
-    distinct = np.bincount(groups[kernel_firsts], minlength=len(firsts))
-    rank = np.append(text_ranks(labels.texts), -1)[label[firsts]]
-    order = np.lexsort(
-        (
-            text_ranks(names.texts)[name[firsts]],
-            -found.total,
-            thread[firsts],
-            process[firsts],
-            rank,
-        )
-    )
-    return [
-        dictionary(label[firsts][order], labels.texts),
-        dictionary(style[firsts][order], STYLES),
-        nullable(process[firsts][order]),
-        nullable(thread[firsts][order]),
-        instances[order],
-        distinct[order],
-        found.total[order],
-        *spread(found, order),
-        dictionary(name[firsts][order], names.texts),
-    ]
-
+SELECT label, style, caller, launches.thread_id,
+    count(DISTINCT range_call.range), count(DISTINCT launches.id),
+    sum(launches.duration_ns)::BIGINT AS total, {spread("launches.duration_ns")}, kernel
+FROM launches LEFT JOIN range_call USING (call)
+LEFT JOIN own_range AS own ON own.id = range_call.range
+GROUP BY ALL
+ORDER BY label NULLS FIRST, caller NULLS FIRST, launches.thread_id NULLS FIRST, total DESC, kernel
+"""
 
 REPORTS = [
     Report(
@@ -89,7 +41,7 @@ REPORTS = [
             *spread_columns(),
             Column("Kernel Name"),
         ),
-        _run,
+        _SQL,
         arguments=(BASE, MANGLED),
         aliases=("nvtxkernsum",),
         needs=(RANGES, CUDA_CALLS, KERNELS),

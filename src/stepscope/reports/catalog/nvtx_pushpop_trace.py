@@ -2,73 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import RANGES
+from stepscope.reports.report import Column, Report
 
-from stepscope.intervals.nesting import nest
-from stepscope.tabular.attribution import range_ends, range_names, thread_keys
-from stepscope.tabular.maths import dictionary, nullable
-from stepscope.tabular.needs import RANGES
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Rows, Source
-from stepscope.trace.frame import IntArray
-
-
-def row_ids(ranges: Rows) -> IntArray:
-    """The source's row id of each range; its place in the trace where the source has none."""
-    ids: IntArray = ranges["source_row"]
-    return ranges["id"] if len(ids) and (ids < 0).all() else ids
-
-
-def tree(source: Source, ranges: Rows) -> tuple[IntArray, IntArray]:
-    """Row of the parent (-1 at the top) and level of each range, by thread."""
-    return nest(ranges["start_ns"], range_ends(source, ranges), thread_keys(ranges)[0])
-
-
-def stacks(ids: IntArray, parent: IntArray, level: IntArray) -> list[str]:
-    """``:id:id:id`` from the outermost range to each one itself."""
-    found = [""] * len(ids)
-    for row in np.argsort(level, kind="stable").tolist():
-        above = found[parent[row]] if parent[row] >= 0 else ""
-        found[row] = f"{above}:{ids[row]}"
-    return found
-
-
-def _run(source: Source, _: Arguments) -> Answer:
-    import pyarrow as pa
-
-    ranges = source.of_kind("range", "kind", "pushpop", "annotation")
-    names = range_names(ranges)
-    start, end = ranges["start_ns"], range_ends(source, ranges)
-    duration = end - start
-    ids = row_ids(ranges)
-    parent, level = tree(source, ranges)
-    has = parent >= 0
-    inside = np.zeros(len(ranges), np.int64)
-    np.add.at(inside, parent[has], duration[has])
-    children = np.bincount(parent[has], minlength=len(ranges))
-    order = np.lexsort((ids, level, duration, start))
-    stack = np.array(stacks(ids, parent, level), dtype=object)[order]
-    indented = [
-        "--" * depth + names.texts[name]
-        for depth, name in zip(level[order].tolist(), names.codes[order].tolist(), strict=True)
-    ]
-    return [
-        start[order],
-        end[order],
-        duration[order],
-        inside[order],
-        (duration - inside)[order],
-        dictionary(names.codes[order], names.texts),
-        ranges["process_id"][order],
-        ranges["thread_id"][order],
-        level[order],
-        children[order],
-        ids[order],
-        nullable(np.append(ids, -1)[parent][order]),
-        pa.array(stack.tolist(), type=pa.string()),
-        pa.array(indented, type=pa.string()),
-    ]
-
+_SQL = """
+WITH ranges AS (
+    SELECT pushpop.*, pushpop.end_ns - start_ns AS length, parent, level, stack
+    FROM pushpop JOIN pushpop_tree USING (id)
+), inside AS (
+    SELECT parent, sum(length)::BIGINT AS length, count(*) AS number FROM ranges GROUP BY 1
+)
+SELECT one.start_ns, one.end_ns, one.length, coalesce(inside.length, 0),
+    one.length - coalesce(inside.length, 0), one.label, one.process_id, one.thread_id, one.level,
+    coalesce(inside.number, 0), one.row_id, above.row_id, one.stack,
+    repeat('--', one.level) || one.label
+FROM ranges AS one
+LEFT JOIN inside ON inside.parent = one.id
+LEFT JOIN pushpop AS above ON above.id = one.parent
+ORDER BY one.start_ns, one.length, one.level, one.row_id
+"""
 
 REPORTS = [
     Report(
@@ -92,7 +44,7 @@ REPORTS = [
             Column("RangeStack", doc="row ids from the top to the range"),
             Column("NameTree", doc="name, indented by level"),
         ),
-        _run,
+        _SQL,
         aliases=("nvtxpptrace",),
         needs=(RANGES,),
     )

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from stepscope.reports.catalog.cuda_api_sum import by_recorded_name
+from stepscope.reports.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
+from stepscope.reports.report import Column, Report
 from stepscope.reports.summary import header
-from stepscope.tabular.needs import CUBLAS, CUDNN, OSRT, SYSCALLS, Need
-from stepscope.tabular.report import Answer, Arguments, Column, Report
-from stepscope.tabular.source import Source
-
-
-def _run(api: str, source: Source, _: Arguments) -> Answer:
-    return by_recorded_name(source.of_kind("api_call", "api", api))
 
 
 def _report(
@@ -23,7 +16,7 @@ def _report(
         title,
         f"{what} by function, all threads together. Longest total first.",
         header("Num Calls", Column("Name", doc="function")),
-        partial(_run, api),
+        by_recorded_name(f"api_call WHERE api = '{api}'"),
         aliases=aliases,
         needs=(need,),
     )

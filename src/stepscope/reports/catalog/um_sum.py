@@ -2,97 +2,45 @@
 
 from __future__ import annotations
 
-import numpy as np
+from stepscope.reports.needs import COPIES, CPU_FAULTS, GPU_FAULTS
+from stepscope.reports.report import Argument, Column, Report
 
-from stepscope.tabular.maths import dictionary, group, nullable, text_ranks
-from stepscope.tabular.needs import COPIES, CPU_FAULTS, GPU_FAULTS
-from stepscope.tabular.report import Answer, Argument, Arguments, Column, Report, limit
-from stepscope.tabular.source import Rows, Source
-from stepscope.trace.frame import BoolArray, IntArray
-
-_SECOND_NS = 1_000_000_000
-
-
-def _migrations(source: Source, kind: str) -> Rows:
-    copies = source.of_kind("gpu_op", "kind", "memcpy")
-    return copies.where(copies.equals("copy_kind", (kind,)))
-
-
-def _faults(source: Source, kind: str) -> Rows:
-    return source.of_kind("page_fault", "kind", kind)
-
-
-def _by_address(source: Source, arguments: Arguments) -> Answer:
-    to_device = _migrations(source, "UVM HtoD")
-    to_host = _migrations(source, "UVM DtoH")
-    cpu, gpu = _faults(source, "cpu"), _faults(source, "gpu")
-    address = np.concatenate(
-        [to_device["virtual_address"], to_host["virtual_address"], cpu["address"], gpu["address"]]
-    )
-    groups, firsts = group(address)
-    ends = np.cumsum([len(to_device), len(to_host), len(cpu)])
-    in_device, in_host, in_cpu, in_gpu = np.split(groups, ends)
-    number = len(firsts)
-    htod, has_htod = _sum(in_device, to_device["bytes"], number)
-    dtoh, has_dtoh = _sum(in_host, to_host["bytes"], number)
-    on_cpu, has_cpu = _sum(in_cpu, np.ones(len(cpu), np.int64), number)
-    on_gpu, has_gpu = _sum(in_gpu, gpu["faults"], number)
-    busy = (
-        _sum(in_device, to_device.duration, number)[0] + _sum(in_host, to_host.duration, number)[0]
-    )
-    # whole operations a second, as Nsight Systems computes it
-    rate = (htod + dtoh) * (_SECOND_NS // np.maximum(busy, 1))
-    known = busy > 0
-    order = np.lexsort((address[firsts], -np.where(known, rate, -1)))[limit(arguments)]
-    return [
-        address[firsts][order],
-        nullable(htod[order], ~has_htod[order]),
-        nullable(dtoh[order], ~has_dtoh[order]),
-        nullable(on_cpu[order], ~has_cpu[order]),
-        nullable(on_gpu[order], ~has_gpu[order]),
-        nullable(rate[order], ~known[order]),
-    ]
-
-
-def _sum(groups: IntArray, values: IntArray, number: int) -> tuple[IntArray, BoolArray]:
-    total = np.zeros(number, np.int64)
-    np.add.at(total, groups, values)
-    return total, np.asarray(np.bincount(groups, minlength=number) > 0, dtype=bool)
-
-
-def _totals(source: Source, _: Arguments) -> Answer:
-    to_device = _migrations(source, "UVM HtoD")
-    to_host = _migrations(source, "UVM DtoH")
-    cpu, gpu = _faults(source, "cpu"), _faults(source, "gpu")
-    addresses = [to_device["virtual_address"], to_host["virtual_address"]]
-    addresses += [cpu["address"], gpu["address"]]
-    # as in Nsight Systems: the extremes exist only where all four kinds do
-    complete = all(len(part) for part in addresses)
-    low = min(int(part.min()) for part in addresses) if complete else -1
-    high = max(int(part.max()) for part in addresses) if complete else -1
-
-    def total(values: IntArray) -> object:
-        return nullable(np.array([int(values.sum()) if len(values) else -1]))
-
-    return [
-        total(to_device["bytes"]),
-        total(to_host["bytes"]),
-        np.array([len(cpu)]),
-        total(gpu["faults"]),
-        nullable(np.array([low])),
-        nullable(np.array([high])),
-    ]
-
-
-def _by_instruction(source: Source, _: Arguments) -> Answer:
-    cpu = _faults(source, "cpu")
-    texts = cpu.texts("instruction")
-    groups, firsts = group(cpu["instruction"])
-    count = np.bincount(groups, minlength=len(firsts))
-    code = cpu["instruction"][firsts]
-    order = np.lexsort((np.append(text_ranks(texts), -1)[code], -count))
-    return [count[order], dictionary(code[order], texts)]
-
+_EVENTS = """
+WITH events AS (
+    SELECT coalesce(virtual_address, -1) AS address, duration_ns,
+        CASE copy_kind WHEN 'UVM HtoD' THEN bytes END AS htod,
+        CASE copy_kind WHEN 'UVM DtoH' THEN bytes END AS dtoh, NULL AS cpu, NULL AS gpu
+    FROM gpu_op WHERE kind = 'memcpy' AND copy_kind IN ('UVM HtoD', 'UVM DtoH')
+    UNION ALL
+    SELECT coalesce(address, -1), 0, NULL, NULL, CASE kind WHEN 'cpu' THEN 1 END,
+        CASE kind WHEN 'gpu' THEN coalesce(faults, -1) END
+    FROM page_fault
+)"""
+_SUMS = "sum(htod)::BIGINT AS htod, sum(dtoh)::BIGINT AS dtoh, {} AS cpu, sum(gpu)::BIGINT AS gpu"
+_BY_ADDRESS = f"""{_EVENTS}
+SELECT * EXCLUDE (busy_ns),
+    -- whole operations a second, as Nsight Systems computes it
+    CASE WHEN busy_ns > 0
+        THEN (coalesce(htod, 0) + coalesce(dtoh, 0)) * (1000000000 // busy_ns) END AS rate
+FROM (
+    SELECT address, {_SUMS.format("sum(cpu)::BIGINT")}, sum(duration_ns)::BIGINT AS busy_ns
+    FROM events GROUP BY ALL
+)
+ORDER BY coalesce(rate, -1) DESC, address LIMIT {{rows}}
+"""
+# as in Nsight Systems: the extremes exist only where all four kinds do
+_TOTALS = f"""{_EVENTS}
+SELECT * EXCLUDE (least, most, complete),
+    CASE WHEN complete THEN least END, CASE WHEN complete THEN most END
+FROM (
+    SELECT {_SUMS.format("count(cpu)")}, min(address) AS least, max(address) AS most
+    FROM events
+), (SELECT count(htod) * count(dtoh) * count(cpu) * count(gpu) > 0 AS complete FROM events)
+"""
+_BY_INSTRUCTION = """
+SELECT count(*) AS number, instruction FROM page_fault WHERE kind = 'cpu'
+GROUP BY instruction ORDER BY number DESC, instruction NULLS FIRST
+"""
 
 _UNIFIED = (CPU_FAULTS, GPU_FAULTS, COPIES)
 REPORTS = [
@@ -108,7 +56,7 @@ REPORTS = [
             Column(" GPU Page Faults", doc="faults of the GPU"),
             Column("Migration Throughput", "thru", "bytes times whole operations a second"),
         ),
-        _by_address,
+        _BY_ADDRESS,
         arguments=(Argument("rows", "show the first N rows (-1: all)", 10, low=-1),),
         aliases=("unifiedmemory",),
         needs=_UNIFIED,
@@ -126,7 +74,7 @@ REPORTS = [
             Column("Minimum Virtual Address", "addr", "lowest address"),
             Column("Maximum Virtual Address", "addr", "highest address"),
         ),
-        _totals,
+        _TOTALS,
         aliases=("unifiedmemorytotals",),
         needs=_UNIFIED,
     ),
@@ -138,7 +86,7 @@ REPORTS = [
             Column("CPU Page Faults", doc="number of faults"),
             Column("CPU Instruction Address", doc="code that touched the page"),
         ),
-        _by_instruction,
+        _BY_INSTRUCTION,
         aliases=("umcpupagefaults",),
         needs=(CPU_FAULTS,),
     ),

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from stepscope.reports.needs import CUDA_CALLS
+from stepscope.reports.report import ROWS, Argument, Column, Report
 
-import numpy as np
-
-from stepscope.tabular.maths import dictionary
-from stepscope.tabular.needs import CUDA_CALLS
-from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
-from stepscope.tabular.source import Source
-
-_NAME = re.compile(r"cuda(Device|Stream)Synchronize", re.IGNORECASE)
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    calls = source.cuda_calls()
-    keep = calls.that("raw_name", _NAME.match)
-    for argument, column in (("process", "process_id"), ("thread", "thread_id")):
-        if int(arguments[argument]) >= 0:
-            keep &= calls[column] == int(arguments[argument])
-    found = calls.where(keep)
-    order = np.argsort(-found.duration, kind="stable")[limit(arguments)]
-    return [
-        found.duration[order],
-        found["start_ns"][order],
-        found["process_id"][order],
-        found["thread_id"][order],
-        dictionary(found["raw_name"][order], found.texts("raw_name")),
-    ]
-
+_SQL = """
+SELECT duration_ns, start_ns, process_id, thread_id, raw_name FROM cuda_call
+WHERE (raw_name ILIKE 'cudaDeviceSynchronize%' OR raw_name ILIKE 'cudaStreamSynchronize%')
+    AND ({process} < 0 OR process_id = {process}) AND ({thread} < 0 OR thread_id = {thread})
+ORDER BY duration_ns DESC, id LIMIT {rows}
+"""
 
 RULES = [
     Report(
@@ -43,7 +24,7 @@ RULES = [
             Column("TID", doc="thread"),
             Column("API Name", doc="function as recorded"),
         ),
-        _run,
+        _SQL,
         arguments=(
             ROWS,
             Argument("process", "only this process (-1: all)", -1, low=-1),

@@ -5,41 +5,48 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import numpy as np
-
 from stepscope.activity import names as words
-from stepscope.breakdown.explain import explain
-from stepscope.tabular.maths import dictionary, group, round_half_away, statistics
-from stepscope.tabular.needs import CUDA_CALLS, GPU_WORK
-from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
-from stepscope.tabular.source import Source, in_window
+from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
+from stepscope.reports.report import (
+    ROWS,
+    Answer,
+    Argument,
+    Arguments,
+    Column,
+    Report,
+    columns_of,
+)
+from stepscope.reports.source import Source
+
+_SQL = """
+WITH windows AS (
+    SELECT process_id, min(start_ns) AS begin_ns, max(end_ns) AS until_ns, count(*) AS steps
+    FROM steady_step GROUP BY place, process_id
+), most AS (
+    SELECT max(steps) AS steps, max(until_ns - begin_ns) AS length FROM windows
+), calls AS (
+    SELECT * FROM {calls}
+)
+SELECT sum(duration_ns)::BIGINT AS total, count(*), count(*)::DOUBLE / any_value(steps),
+    total::DOUBLE / count(*), max(duration_ns), process_id, name
+FROM calls, (SELECT * FROM most)
+WHERE EXISTS (
+    SELECT 1 FROM windows
+    WHERE windows.process_id = calls.process_id
+        AND (start_ns BETWEEN begin_ns AND until_ns - 1
+            OR end_ns BETWEEN begin_ns AND until_ns - 1
+            OR (start_ns < begin_ns AND end_ns >= until_ns))
+)
+GROUP BY process_id, name HAVING total * 100 >= any_value(length) * {share}
+ORDER BY total DESC, process_id, name LIMIT {rows}
+"""
 
 
 def _run(pattern: re.Pattern[str], source: Source, arguments: Arguments) -> Answer:
-    calls = source.cuda_calls()
-    matches = calls.that("name", pattern.search)
-    keep = np.zeros(len(calls), dtype=bool)
-    steps, length = 1, 0
-    if matches.any():
-        for found in explain(source.trace.frame, source.trace.meta):
-            steps, length = max(steps, found.n_steady), max(length, found.end_ns - found.begin_ns)
-            inside = in_window(calls["start_ns"], calls["end_ns"], found.begin_ns, found.end_ns)
-            keep |= inside & (calls["process_id"] == found.gpu.process_id)
-    calls = calls.where(keep & matches)
-    groups, firsts = group(calls["process_id"], calls["name"])
-    stats = statistics(calls.duration, groups, len(firsts))
-    order = np.argsort(-stats.total, kind="stable")
-    notable = stats.total[order] * 100 >= length * int(arguments["share"])
-    order = order[notable][limit(arguments)]
-    return [
-        stats.total[order],
-        stats.count[order],
-        round_half_away(stats.count[order] / steps),
-        round_half_away(stats.avg[order]),
-        stats.high[order],
-        calls["process_id"][firsts][order],
-        dictionary(calls["name"][firsts][order], calls.texts("name")),
-    ]
+    calls = f"cuda_call WHERE regexp_matches(name, '{pattern.pattern}')"
+    if not source.value(f"SELECT EXISTS (SELECT 1 FROM {calls})"):
+        return [[] for _ in _COLUMNS]  # to find the steps takes long
+    return columns_of(source, _SQL.replace("{calls}", calls), arguments, _COLUMNS)
 
 
 _COLUMNS = (

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stepscope.tabular.maths import to_arrow
-from stepscope.tabular.needs import Need, missing
-from stepscope.tabular.source import Source
+from stepscope.reports.arrays import round_half_away
+from stepscope.reports.needs import Need, missing
+from stepscope.reports.source import Source, written
+from stepscope.sql.files import to_arrow
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ class Column:
         label: header without unit.
         unit: category; renderers convert and add the unit to the header.
         doc: what it means.
+        decimals: to which fractions of SQL are rounded; sizes are rounded once their unit is known.
     """
 
     label: str
     unit: Unit = ""
     doc: str = ""
+    decimals: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Report:
         title: short title for people.
         doc: definition: what one row is, what is counted, in which order.
         columns: the columns, in order.
-        run: computes the columns from a trace.
+            function that computes them from a trace.
         arguments: what it takes after its name.
         aliases: old names.
         needs: what the capture must hold; the first that it lacks is named to the user.
@@ -102,7 +105,7 @@ class Report:
     title: str
     doc: str
     columns: tuple[Column, ...]
-    run: Callable[[Source, Arguments], Answer]
+    run: str | Callable[[Source, Arguments], Answer]
     arguments: tuple[Argument, ...] = ()
     aliases: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -245,10 +248,37 @@ def _value(report: Report, key: str, value: str | None) -> int | bool | str:
 
 def answer(request: Request, source: Source) -> Outcome:
     """Run a report on a trace."""
-    lacking = missing(request.report.needs, source)
+    report = request.report
+    lacking = missing(report.needs, source)
     if lacking:
         return Outcome(request, None, lacking)
-    return Outcome(request, table_of(request.report, request.report.run(source, request.values)))
+    if isinstance(report.run, str):
+        columns = columns_of(source, report.run, request.values, report.columns)
+    else:
+        columns = report.run(source, request.values)
+    return Outcome(request, table_of(report, columns))
+
+
+def columns_of(
+    source: Source, statement: str, arguments: Arguments, columns: Sequence[Column]
+) -> Answer:
+    """What a statement gives, rounded as the columns say."""
+    found = source.table(written(statement, arguments))
+    return [_rounded(data, column) for data, column in zip(found.columns, columns, strict=True)]
+
+
+def _rounded(data: pa.ChunkedArray, column: Column) -> pa.Array:
+    import pyarrow as pa
+
+    array = data.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if pa.types.is_string(array.type):
+        return array.dictionary_encode()  # a text is then written once, however many rows have it
+    if not pa.types.is_floating(array.type) or column.unit in ("mem", "thru"):
+        return array
+    values = array.to_numpy(zero_copy_only=False)
+    return to_arrow(round_half_away(values, column.decimals), np.isnan(values))
 
 
 def table_of(report: Report, columns: Answer) -> pa.Table:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from stepscope.tabular.source import Source
+from stepscope.reports.source import Source
 
 
 @dataclass(frozen=True)
@@ -17,40 +16,28 @@ class Need:
         what: the data, as in "holds no ...".
         table: canonical table, or ``osrt``, as in the trace's list of what is absent.
         flag: the capture option that provides it, where the trace does not say.
-        held: whether a trace holds it.
+        held: what follows FROM in the statement whose rows show that a trace holds it.
     """
 
     what: str
     table: str
     flag: str
-    held: Callable[[Source], bool]
+    held: str
 
 
 def missing(needs: Sequence[Need], source: Source) -> str:
     """The sentence about the first need that a trace does not meet; empty when it meets all."""
     trace = source.trace
     for need in needs:
-        if not need.held(source):
+        if not source.holds(need.held):
             flags = {unavailable.table: unavailable.flag for unavailable in trace.meta.missing}
             flag = flags.get(need.table) if trace.meta.source == "nsys" else None
             if flag is None:
                 flag = need.flag
-            if need.table == "gpu_op" and source.has("gpu_op", "kind", ("graph",)):
+            if need.table == "gpu_op" and source.holds("gpu_op WHERE kind = 'graph'"):
                 flag = _INSIDE_GRAPHS
             return f"{trace.path.name} holds no {need.what}; to have it, capture with {flag}"
     return ""
-
-
-def _rows(table: str, source: Source) -> bool:
-    return source.trace.rows(table) > 0
-
-
-def _of_kind(table: str, column: str, kinds: tuple[str, ...], source: Source) -> bool:
-    return source.has(table, column, kinds)
-
-
-def _kind(table: str, column: str, *kinds: str) -> Callable[[Source], bool]:
-    return partial(_of_kind, table, column, kinds)
 
 
 _INSIDE_GRAPHS = "nsys profile --cuda-graph-trace=node: its CUDA graphs were recorded as a whole"
@@ -58,23 +45,23 @@ _CUDA = "nsys profile -t cuda (torch.profiler: ProfilerActivity.CUDA)"
 _NVTX = "nsys profile -t nvtx and nvtx.range in the program (torch.profiler: record_function)"
 _UM = "nsys profile --cuda-um-{}-page-faults=true"
 
-KERNELS = Need("kernels", "gpu_op", _CUDA, _kind("gpu_op", "kind", "kernel"))
-GPU_WORK = Need("GPU work", "gpu_op", _CUDA, _kind("gpu_op", "kind", "kernel", "memcpy", "memset"))
+KERNELS = Need("kernels", "gpu_op", _CUDA, "gpu_op WHERE kind = 'kernel'")
+GPU_WORK = Need("GPU work", "gpu_op", _CUDA, "gpu_op WHERE kind IN ('kernel', 'memcpy', 'memset')")
 MEMORY_OPS = Need(
-    "memory copies or fills", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memcpy", "memset")
+    "memory copies or fills", "gpu_op", _CUDA, "gpu_op WHERE kind IN ('memcpy', 'memset')"
 )
-COPIES = Need("memory copies", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memcpy"))
-MEMSETS = Need("memory fills", "gpu_op", _CUDA, _kind("gpu_op", "kind", "memset"))
+COPIES = Need("memory copies", "gpu_op", _CUDA, "gpu_op WHERE kind = 'memcpy'")
+MEMSETS = Need("memory fills", "gpu_op", _CUDA, "gpu_op WHERE kind = 'memset'")
 CUDA_CALLS = Need(
-    "CUDA API calls", "api_call", _CUDA, _kind("api_call", "api", "runtime", "driver")
+    "CUDA API calls", "api_call", _CUDA, "api_call WHERE api IN ('runtime', 'driver')"
 )
 RANGES = Need(
-    "NVTX ranges", "range", _NVTX, _kind("range", "kind", "pushpop", "startend", "annotation")
+    "NVTX ranges", "range", _NVTX, "range WHERE kind IN ('pushpop', 'startend', 'annotation')"
 )
 
 
 def _calls(what: str, api: str) -> Need:
-    return Need(what, api, f"nsys profile -t {api}", _kind("api_call", "api", api))
+    return Need(what, api, f"nsys profile -t {api}", f"api_call WHERE api = '{api}'")
 
 
 OSRT = _calls("calls of the OS runtime", "osrt")
@@ -85,7 +72,7 @@ CUDNN = _calls("cuDNN calls", "cudnn")
 
 def _events(what: str, model: str) -> Need:
     table = f"{model}_event"
-    return Need(what, table, f"nsys profile -t {model}", partial(_rows, table))
+    return Need(what, table, f"nsys profile -t {model}", table)
 
 
 MPI = _events("MPI events", "mpi")
@@ -95,17 +82,17 @@ NETWORK = Need(
     "NIC or InfiniBand switch counters",
     "network_sample",
     "nsys profile --nic-metrics=true or --ib-switch-metrics-device=...",
-    partial(_rows, "network_sample"),
+    "network_sample",
 )
 CPU_FAULTS = Need(
     "CPU page faults of unified memory",
     "cpu_page_fault",
     _UM.format("cpu"),
-    _kind("page_fault", "kind", "cpu"),
+    "page_fault WHERE kind = 'cpu'",
 )
 GPU_FAULTS = Need(
     "GPU page faults of unified memory",
     "gpu_page_fault",
     _UM.format("gpu"),
-    _kind("page_fault", "kind", "gpu"),
+    "page_fault WHERE kind = 'gpu'",
 )

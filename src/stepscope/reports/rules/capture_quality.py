@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from stepscope.breakdown.explain import explain
-from stepscope.tabular.report import ROWS, Answer, Argument, Arguments, Column, Report, limit
-from stepscope.tabular.source import Source
+from stepscope.reports.report import ROWS, Answer, Argument, Arguments, Column, Report
+from stepscope.reports.source import Source
 
 _TRACE_LESS = (
     "the profiler's own work takes this share of the time between the first and the last GPU "
@@ -29,18 +25,16 @@ _RECORDING = "estimated cost of recording in the steady steps; stepscope diagnos
 
 
 def _run(source: Source, arguments: Arguments) -> Answer:
-    import pyarrow as pa
-
     meta = source.trace.meta
     found: list[tuple[str, str, str]] = [
         ("records lost", f"{problem.count:,}", f"{problem.message}; {problem.remedy}")
         for problem in meta.problems
         if problem.severity in ("data_loss", "error")
     ]
-    work = source.gpu_work()
+    work = source.value("SELECT count(*) FROM gpu_work")
     orphans = sum(p.count for p in meta.problems if p.id == "unresolved_correlation")
-    if len(work) and orphans * 100 > len(work) * _FEW_ORPHANS:
-        found.append(("launches missing", f"{100.0 * orphans / len(work):.1f} %", _ORPHANS))
+    if work and orphans * 100 > work * _FEW_ORPHANS:
+        found.append(("launches missing", f"{100.0 * orphans / work:.1f} %", _ORPHANS))
     most = int(arguments["overhead"])
     share = _overhead_share(source)
     if share > most:
@@ -58,10 +52,12 @@ def _run(source: Source, arguments: Arguments) -> Answer:
         share = 100.0 * gpu.recording_ns / max(gpu.end_ns - gpu.begin_ns, 1)
         if share > most:
             found.append(("profiler overhead", f"{share:.1f} %", f"{where}: {_RECORDING}"))
-    columns: list[Any] = [
-        pa.array([row[i] for row in found[limit(arguments)]], type=pa.string()) for i in range(3)
+    rows = int(arguments["rows"])
+    shown = found if rows < 0 else found[:rows]
+    return [
+        [number + 1 for number in range(len(shown))],
+        *([row[i] for row in shown] for i in range(3)),
     ]
-    return [np.arange(1, len(columns[0]) + 1), *columns]
 
 
 def _overhead_share(source: Source) -> float:
@@ -69,12 +65,17 @@ def _overhead_share(source: Source) -> float:
 
     What it does after the last operation (writing its buffers) disturbs nothing.
     """
-    work, overhead = source.gpu_work(), source.rows("overhead")
-    if not len(work) or not len(overhead):
-        return 0.0
-    first, last = int(work["start_ns"].min()), int(work["end_ns"].max())
-    inside = np.minimum(overhead["end_ns"], last) - np.maximum(overhead["start_ns"], first)
-    return 100.0 * float(np.maximum(inside, 0).sum()) / max(last - first, 1)
+    share = source.value(
+        """
+        WITH span AS (
+            SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_work
+        )
+        SELECT sum(greatest(least(end_ns, last_ns) - greatest(start_ns, first_ns), 0))::DOUBLE
+            * 100 / greatest(any_value(last_ns - first_ns), 1)
+        FROM overhead, (SELECT * FROM span)
+        """
+    )
+    return 0.0 if share is None else float(share)
 
 
 RULES = [

@@ -1,15 +1,11 @@
-"""Filters of the command line: a window of time, or the window of one NVTX range."""
+"""Which events count: those of a window of time, of a process, of a thread."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-import numpy as np
-
-from stepscope.tabular.attribution import range_ends, usable_ranges
-from stepscope.tabular.source import Scope, Source
 from stepscope.trace.errors import UsageError
-from stepscope.trace.trace import Trace
 
 _UNITS_NS = {
     "": 1,
@@ -28,6 +24,31 @@ _UNITS_NS = {
 }
 _PART = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([a-z]*)")
 _LIMIT_NS = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which events count; everything by default.
+
+    An event counts when it begins in the window, ends in it, or spans it; durations are never
+    clipped.
+
+    Attributes:
+        start_ns: begin of the window (inside).
+        end_ns: end of the window (outside).
+        process_id: only events of this process.
+        thread_id: only events of this thread, in tables that name threads.
+    """
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    process_id: int | None = None
+    thread_id: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Scope()
 
 
 def parse_time(text: str) -> int:
@@ -68,41 +89,3 @@ def time_scope(text: str) -> Scope:
     if low is not None and high is not None and low > high:
         raise UsageError(f"the window {text!r} ends before it begins")
     return Scope(low, high)
-
-
-def range_scope(trace: Trace, text: str) -> Scope | None:
-    """The scope of ``range[@domain][/index]``; None when there is no such range.
-
-    A range counts that carries exactly this text and domain (none for the default domain); the
-    instances are numbered from 0 in order of start. A range of a process's main thread selects
-    the whole process, one of another thread that thread's events and the process's GPU work.
-    """
-    name, domain, index = _split(text)
-    source = Source(trace)
-    ranges = usable_ranges(source)
-    if not len(ranges):
-        return None
-    ranges = ranges.where(
-        ranges.equals("name", (name,))
-        & (ranges.equals("domain", (domain,)) if domain else ranges["domain"] < 0)
-    )
-    order = np.lexsort((ranges["id"], ranges["start_ns"]))
-    if index >= len(order):
-        return None
-    row = order[index]
-    process, thread = int(ranges["process_id"][row]), int(ranges["thread_id"][row])
-    return Scope(
-        int(ranges["start_ns"][row]),
-        int(range_ends(source, ranges)[row]),
-        process,
-        None if process == thread else thread,
-    )
-
-
-def _split(text: str) -> tuple[str, str, int]:
-    index = 0
-    head, slash, tail = text.rpartition("/")
-    if slash and tail.isdigit():
-        text, index = head, int(tail)
-    name, _, domain = text.partition("@")
-    return name, domain, index

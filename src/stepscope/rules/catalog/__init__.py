@@ -1,1 +1,0 @@
-"""The rules; each module registers one or more as ``RULES``."""

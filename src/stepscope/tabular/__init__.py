@@ -1,1 +1,0 @@
-"""What reports and rules share: rows under a scope, statistics, attribution, arguments."""
