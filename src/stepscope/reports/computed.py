@@ -1,7 +1,9 @@
 """What statements of reports read and SQL does not do well, as columns: found with numpy.
 
 Which ranges enclose a call, and how ranges nest, are joins of intervals within a thread; DuckDB
-compares every range of the thread with every call of it. Steps are found by their own analysis.
+compares every range of the thread with every call of it. What an operation waited for takes the
+operation before it in its stream, the last wait for an event before it and the last end before it:
+windows and ASOF joins that sort all work several times. Steps are found by their own analysis.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import numpy as np
 
 from stepscope.activity.communication import is_communication
 from stepscope.breakdown.explain import explain
-from stepscope.intervals.distinct import common_values, with_inverse
+from stepscope.gaps.idle import KERNEL_GAP_NS
+from stepscope.intervals.distinct import common_values, distinct_values, with_inverse
 from stepscope.intervals.nesting import nest
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.reports.arrays import group
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.trace import Trace
 
 Columns = dict[str, AnyArray]
@@ -97,6 +101,137 @@ def _tree(view: str) -> Callable[[Ask, Trace], Columns]:
     return find
 
 
+# Streams with work and another level than a stream beside them. They are asked for first: mostly
+# there are none, and then nothing else is read.
+_STREAMS = """
+WITH used AS (
+    SELECT DISTINCT process_id, device, coalesce(context, -1) AS place, stream FROM gpu_op
+    WHERE kind IN ('kernel', 'memcpy', 'memset') AND graph_node_id IS NULL
+), known AS (
+    SELECT process_id, coalesce(context, -1) AS place, stream, {level} AS level
+    FROM all_stream GROUP BY process_id, place, stream
+), beside AS (
+    SELECT process_id, place, stream, level
+    FROM used JOIN known USING (process_id, place, stream) WHERE level IS NOT NULL
+    WINDOW same AS (PARTITION BY process_id, {beside})
+    QUALIFY min(level) OVER same < max(level) OVER same
+), chosen AS (SELECT DISTINCT * FROM beside)
+"""
+# their work outside of CUDA graphs, whose own edges order what is in them, and what enqueued it
+_ENQUEUED = """
+SELECT op.id, op.process_id, op.device, chosen.place, op.stream, op.start_ns, op.end_ns,
+    op.kind = 'kernel' AS kernel, level, call.id AS call, call.start_ns AS call_ns, call.thread_id
+FROM gpu_op AS op JOIN chosen ON chosen.process_id = op.process_id
+    AND chosen.place = coalesce(op.context, -1) AND chosen.stream = op.stream
+JOIN cuda_call AS call ON call.process_id = op.process_id
+    AND call.correlation_id = op.correlation_id
+WHERE op.kind IN ('kernel', 'memcpy', 'memset') AND op.graph_node_id IS NULL
+    AND op.correlation_id >= 0
+"""
+_EVENT_WAITS = """
+SELECT process_id, thread_id, start_ns, id FROM cuda_call WHERE name LIKE '%StreamWaitEvent%'
+ORDER BY start_ns
+"""
+_NO_WAITS = np.empty((3, 0), np.int64)
+
+
+def _enqueued(ask: Ask, streams: str) -> Columns:
+    """Work in order of id with the earliest call that enqueued it.
+
+    ``ready_ns`` is when it was enqueued and the operation before it in its stream had ended;
+    ``ordered`` is whether the program made a stream wait for an event since that operation's call,
+    for then it may have waited on purpose.
+    """
+    found = ask(streams + _ENQUEUED)
+    order = np.lexsort((found["call"], found["id"]))
+    order = order[np.diff(found["id"][order], prepend=-1) != 0]
+    work = {name: column[order] for name, column in found.items()}
+    stream, _ = group(work["process_id"], work["place"], work["stream"])
+    order = np.lexsort((work["start_ns"], stream))
+    same = stream[order[1:]] == stream[order[:-1]]
+    later, earlier = order[1:][same], order[:-1][same]
+    before_end, before_call = np.full((2, len(order)), np.iinfo(np.int64).min)
+    before_end[later], before_call[later] = work["end_ns"][earlier], work["call_ns"][earlier]
+    work["ready_ns"] = np.maximum(work["call_ns"], before_end)
+    work["ordered"] = _waits_between(ask(_EVENT_WAITS), work, before_call)
+    return work
+
+
+def _waits_between(waits: Columns, work: Columns, low: IntArray) -> BoolArray:
+    """Whether the thread that enqueued work made a stream wait between ``low`` and that call."""
+    found = np.zeros(len(low), dtype=bool)
+    of_work, of_wait = _threads(work, waits)
+    for thread in common_values(of_work, of_wait).tolist():
+        mine = np.flatnonzero(of_work == thread)
+        times = waits["start_ns"][of_wait == thread]
+        until = np.searchsorted(times, work["call_ns"][mine], side="left")
+        found[mine] = until > np.searchsorted(times, low[mine], side="right")
+    return found
+
+
+def _held(work: Columns, beside: str, waiting: BoolArray, holding: BoolArray) -> IntArray:
+    """Work that began as soon as other work had ended, though it was ready long before.
+
+    Args:
+        work: the work.
+        beside: column; only work of one process with one value in it can hold another.
+        waiting: which may have waited.
+        holding: which may have been waited for.
+
+    Returns:
+        Row that waited, row that it waited for, length of the wait.
+    """
+    start, end = work["start_ns"], work["end_ns"]
+    place, _ = group(work["process_id"], work[beside])
+    waiting = waiting & ~work["ordered"]
+    parts = [_NO_WAITS]
+    for number in common_values(place[waiting], place[holding]).tolist():
+        mine = np.flatnonzero(waiting & (place == number))
+        theirs = np.flatnonzero(holding & (place == number))
+        theirs = theirs[np.argsort(end[theirs], kind="stable")]
+        last = np.searchsorted(end[theirs], start[mine], side="right") - 1
+        by = theirs[np.maximum(last, 0)]
+        wait = end[by] - work["ready_ns"][mine]
+        fits = (last >= 0) & (start[mine] - end[by] <= KERNEL_GAP_NS) & (wait > 0)
+        parts.append(np.stack([mine[fits], by[fits], wait[fits]]))
+    return np.concatenate(parts, axis=1)
+
+
+def _waits(work: Columns, held: IntArray) -> Columns:
+    row, by, wait = held
+    return {"id": work["id"][row], "other": work["id"][by], "wait_ns": wait}
+
+
+def _default_stream_wait(ask: Ask, _: Trace) -> Columns:
+    # the null stream orders the blocking streams of its context, and only those
+    level = "CASE last(flag) WHEN 'null' THEN 1 WHEN 'default' THEN 0 END"
+    streams = _STREAMS.format(level=level, beside="place")
+    if not len(ask(f"{streams} SELECT level FROM chosen")["level"]):
+        return _waits({"id": _NO_WAITS[0]}, _NO_WAITS)
+    work = _enqueued(ask, streams)
+    null = work["level"] == 1
+    both = [_held(work, "place", ~null, null), _held(work, "place", null, ~null)]
+    held = np.concatenate(both, axis=1)
+    # only what was enqueued before can be waited for
+    return _waits(work, held[:, work["call_ns"][held[1]] < work["call_ns"][held[0]]])
+
+
+def _priority_wait(ask: Ask, _: Trace) -> Columns:
+    streams = _STREAMS.format(level="last(priority)", beside="device")
+    if not len(ask(f"{streams} SELECT level FROM chosen")["level"]):
+        return _waits({"id": _NO_WAITS[0]}, _NO_WAITS)
+    work = _enqueued(ask, streams)
+    kernel, priority = work["kernel"].astype(bool), work["level"]
+    # a smaller number is a higher priority
+    parts = [
+        _held(work, "device", kernel & (priority == level), kernel & (priority > level))
+        for level in distinct_values(priority[kernel]).tolist()
+    ]
+    held = np.concatenate([_NO_WAITS, *parts], axis=1)
+    # the lower one ran already when the higher one became ready
+    return _waits(work, held[:, work["start_ns"][held[1]] <= work["ready_ns"][held[0]]])
+
+
 def _steady_step(_: Ask, trace: Trace) -> Columns:
     rows = [
         (place, gpu.gpu.process_id, gpu.gpu.device, start, end)
@@ -122,6 +257,8 @@ COMPUTED: Final[dict[str, Callable[[Ask, Trace], Columns]]] = {
     "innermost_range": _innermost_range,
     "range_tree": _tree("own_range"),
     "pushpop_tree": _tree("pushpop"),
+    "default_stream_wait": _default_stream_wait,
+    "priority_wait": _priority_wait,
     "steady_step": _steady_step,
     "communication": _communication,
 }
