@@ -37,7 +37,7 @@ def test_waiting_and_transfer_by_hand() -> None:
     assert first.instance.tolist() == second.instance.tolist()
     assert found.instances.last.tolist() == [1, 0]
     assert found.offsets_ns == [0, 0]
-    assert (found.impossible, found.message) == (0, [])
+    assert (found.impossible, found.warnings) == (0, [])
 
 
 def test_nothing_to_match() -> None:
@@ -67,7 +67,7 @@ def test_a_capture_that_begins_later_is_not_matched_by_index() -> None:
     assert found.ranks[0].op.tolist() == list(range(late, 60))
     assert instances_of(found, 0) == instances_of(found, 1)
     assert (found.ranks[0].unmatched, found.ranks[1].unmatched) == (late, 0)
-    assert "no counterpart" in found.message[0]
+    assert "no counterpart" in found.warnings[0]
 
 
 def test_operations_closer_than_their_ends_agree_are_matched_in_order() -> None:
@@ -168,7 +168,7 @@ def test_unknown_wall_clocks_are_found_from_the_ends() -> None:
     assert found is not None
     assert found.ranks[1].offset_ns == pytest.approx(123_456_789, abs=5 * US)
     assert found.ranks[0].op.tolist() == list(range(11, 80))
-    assert any("clocks of ranks 1" in line for line in found.message)
+    assert any("clocks of ranks 1" in line for line in found.warnings)
 
 
 def test_tensor_and_data_parallel_groups_without_names() -> None:
@@ -283,7 +283,7 @@ def test_a_missing_member_is_named() -> None:
     assert found is not None
     assert found.missing_ranks == [1]
     assert set(found.instances.size.tolist()) == {3}
-    assert any(line.startswith("rank 1 is not there") for line in found.message)
+    assert any(line.startswith("rank 1 is not there") for line in found.warnings)
 
 
 def test_lines_convert_there_and_back() -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.intervals.distinct import distinct_values
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 Reader = Callable[..., Frame]
@@ -155,7 +155,7 @@ class History:
     def _state_is(self, state: str) -> BoolArray:
         texts = self.state.texts.get("state", [])
         codes = [code for code, text in enumerate(texts) if text == state]
-        return np.isin(self.state["state"], codes)  # noqa: TID251 - a code or none
+        return among(self.state["state"], codes)
 
     @staticmethod
     def _first(address: IntArray) -> BoolArray:
