@@ -61,6 +61,7 @@ ROWS = {
     "calls": ["launch", "sync", "copy_call", "allocation", "module", "other"],
     "states of a thread": ["running", "runnable", "sleeping", "disk", "stopped"],
     "steps": ["steady", "aside"],
+    "memory": [key for key in COLOURS if key.startswith("held_")],
 }
 
 

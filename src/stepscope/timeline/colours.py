@@ -34,6 +34,7 @@ class Colour:
 WORK, KERNELS, COPIES = "What the GPU does", "Kernels by category", "Copies by direction"
 WAITING, STEPS, HOST = "What it waits for, and calls that cause it", "Steps and phases", "Threads"
 MARKS = "Marks"
+MEMORY = "Memory by what holds it"
 
 COLOURS: Final[dict[str, Colour]] = {
     "compute": Colour("#0072b2", "compute kernels", WORK),
@@ -98,6 +99,14 @@ COLOURS: Final[dict[str, Colour]] = {
     "note": Colour("#e6009e", "notes", MARKS),
     "median": Colour("#00a86b", "the median step", MARKS),
     "counter": Colour("#8fa1b5", "counters", MARKS),
+    "held_parameter": Colour("#458463", "parameters", MEMORY),
+    "held_optimizer_state": Colour("#ecbb2c", "optimizer state", MEMORY),
+    "held_input": Colour("#7db36f", "inputs", MEMORY),
+    "held_temporary": Colour("#a194d6", "temporaries", MEMORY),
+    "held_activation": Colour("#d5735a", "activations", MEMORY),
+    "held_gradient": Colour("#5168dd", "gradients", MEMORY),
+    "held_autograd_detail": Colour("#6ea5ff", "autograd detail", MEMORY),
+    "held_unknown": Colour("#cfaebc", "memory of unknown use", MEMORY),
 }
 """Meaning -> colour."""
 

@@ -2,6 +2,7 @@
 
 import type { DeviceMemory, Memory } from "../data/contracts";
 import { fit, FONT, scaled } from "../shared/canvas";
+import { markColour } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { clean, count, percent, time } from "../shared/format";
 import { waiting } from "../shared/progress";
@@ -12,18 +13,6 @@ import { choice, type Host, type Panel } from "./panel";
 const CHART_PX = 180;
 const SCALE_PX = 70;
 const MOST_ROWS = 200;
-
-/** As torch's memory profiler draws them, in tones that can be told apart on both themes. */
-const COLOURS: Record<string, string> = {
-  parameter: "#3f9b5b",
-  optimizer_state: "#d9a441",
-  input: "#8c8c8c",
-  temporary: "#a58ad6",
-  activation: "#d9694f",
-  gradient: "#4b6fd6",
-  autograd_detail: "#74b3e8",
-  unknown: "#b9b9b9",
-};
 
 export class MemoryPanel implements Panel {
   readonly title = "Memory";
@@ -110,7 +99,7 @@ export class MemoryPanel implements Panel {
     fill(
       this.legend,
       ...Object.keys(device.timeline.by_category_bytes).map((name) =>
-        element("span", { class: "row" }, swatch(COLOURS[name] ?? COLOURS.unknown), name.replaceAll("_", " ")),
+        element("span", { class: "row" }, swatch(markColour(`held_${name}`)), name.replaceAll("_", " ")),
       ),
     );
     const rows = device.holders.slice(0, MOST_ROWS).map((holder) =>
@@ -156,7 +145,7 @@ export class MemoryPanel implements Panel {
     const x = (at: number): number => SCALE_PX + ((times[at] - times[0]) / span) * (width - SCALE_PX);
     const y = (size: number): number => CHART_PX - 2 - (size / most) * (CHART_PX - 14);
     for (const { name, base, top } of stacked(timeline)) {
-      context.fillStyle = COLOURS[name] ?? COLOURS.unknown;
+      context.fillStyle = markColour(`held_${name}`);
       context.beginPath();
       context.moveTo(x(0), y(base[0]));
       for (let at = 0; at < times.length; at++) {
