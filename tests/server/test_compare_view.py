@@ -30,7 +30,7 @@ def both(paths: list[Path]) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def answer(both: Served) -> dict[str, Any]:
+def reply(both: Served) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(both.get("api/comparison").body)
     return found
 

@@ -72,7 +72,7 @@ export function tableQuery(layout: Layout, by: string, window: { begin: number; 
   return (
     `SELECT ${KEYS[by]}, count(*) AS count, sum(${length})::BIGINT AS total_ns, avg(${length}) AS mean_ns, ` +
     `quantile_cont(${length}, 0.5) AS median_ns, quantile_cont(${length}, 0.95) AS p95_ns ` +
-    `FROM kernel_family WHERE ${where} GROUP BY ALL ORDER BY total_ns DESC, 1`
+    `FROM kernel_category WHERE ${where} GROUP BY ALL ORDER BY total_ns DESC, 1`
   );
 }
 
