@@ -266,9 +266,9 @@ def test_the_help_lists_the_keys(steps: Steps) -> None:
     for message in (
         "steps side by side, and back",
         "open the step in the timeline",
-        "next outlier step",
+        "next odd",
     ):
-        assert message.replace("next odd", "next, previous odd") in text
+        assert message.replace("next odd", "next, previous outlier") in text
     steps.page.keyboard.press("Escape")
 
 
@@ -291,7 +291,7 @@ def test_an_odd_step_is_marked_with_the_reason(tmp_path: Path, page: Any) -> Non
         steps = Steps(page, served.address)
         steps.press("g")
         assert steps.chosen().startswith("Step 4\n")
-        assert "▲ odd: compute: extra +20.0 ms (+1 operations)" in steps.chosen()
+        assert "▲ outlier: compute: extra +20.0 ms (+1 operations)" in steps.chosen()
         odd = page.locator("section[aria-label='Outlier steps']").inner_text()
         assert "Outlier steps (1)" in odd
         assert "▲ step 4: +20.000 ms" in odd

@@ -105,8 +105,8 @@ export function showFigures(parent: HTMLElement, f: Figures, around: Around): vo
     ...around.parts.slice(1),
     element(
       "section",
-      { "aria-label": "Odd steps" },
-      element("h2", {}, `Odd steps (${count(f.outliers.length)}${f.outliers.length > MOST_LISTED ? `, the first ${MOST_LISTED}` : ""})`),
+      { "aria-label": "Outlier steps" },
+      element("h2", {}, `Outlier steps (${count(f.outliers.length)}${f.outliers.length > MOST_LISTED ? `, the first ${MOST_LISTED}` : ""})`),
       outlier.length
         ? element("ul", { class: "findings" }, ...outlier.slice(0, MOST_LISTED))
         : element("p", { class: "note" }, counted < 5 ? "Fewer than 5 steps tell no normal length." : "None takes far longer than the others."),
