@@ -152,7 +152,7 @@ def test_kernels_alone_tell_where_nothing_else_is_recorded(tmp_path: Path) -> No
 def test_people_see_each_step_and_who_told(reader: Stepscope) -> None:
     path = unpack(DATA / "nsys/gpt1024_healthy.sqlite.xz")
     text = reader("phases", path, "--each", "--limit", "3").stdout
-    assert "told by" in text
+    assert "evidence" in text
     assert "annotations" in text
     assert "more steps" in text
     markdown = reader("phases", path, "--format", "markdown").stdout

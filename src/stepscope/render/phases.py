@@ -141,7 +141,7 @@ def _mean(found: Phases) -> list[Column]:
         Column("GPU", [_ms(row[2] / steps) for row in shown]),
         Column("idle", [_ms(row[3] / steps) for row in shown]),
         Column("% of step", [f"{100 * (row[2] + row[3]) / wall:.1f}" for row in shown]),
-        name_column("told by", [row[4] for row in shown], least=12, weight=50),
+        name_column("evidence", [row[4] for row in shown], least=12, weight=50),
     ]
 
 
