@@ -99,5 +99,7 @@ def test_a_trace_of_its_own_profiler_is_refused_in_a_sentence(tmp_path: Path) ->
     ]  # fmt: skip
     capture = tmp_path / "host.trace.json"
     capture.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": named + kernels}))
-    with pytest.raises(InputError, match=r"JAX's or TensorFlow's own profiler.*give the .xplane.pb"):
+    with pytest.raises(
+        InputError, match=r"JAX's or TensorFlow's own profiler.*give the .xplane.pb"
+    ):
         Job([capture]).diagnose()
