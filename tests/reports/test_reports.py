@@ -162,9 +162,10 @@ def test_every_report_answers_or_says_why(trace: Trace, tmp_path: Path) -> None:
     empty.api(0, 1, "cudaMalloc")
     (tmp_path / "second").mkdir()
     for some in (trace, empty.trace(tmp_path / "second")):
+        source = Source(some)
         for known in (reports(), rules()):
             for name, report in known.items():
-                outcome = answer(parse(name, known), Source(some))
+                outcome = answer(parse(name, known), source)
                 assert bool(outcome.missing) == (outcome.table is None)
                 if outcome.table is not None:
                     assert outcome.table.column_names == [c.label for c in report.columns]
@@ -546,9 +547,10 @@ def everything_about(trace: Trace) -> dict[str, str]:
     middle = trace.meta.window_end_ns // 2
     missing: dict[str, str] = {}
     for scope in (Scope(), Scope(middle, middle + 10_000_000), Scope(1, 2)):
+        source = Source(trace, scope)  # as ``stats`` does: one for all reports
         for known in (reports(), rules()):
             for name in known:
-                outcome = answer(parse(name, known), Source(trace, scope))
+                outcome = answer(parse(name, known), source)
                 if outcome.table is None:
                     assert re.search(r"capture with (nsys|torch)", outcome.missing), name
                     assert outcome.missing.startswith(trace.path.name)
@@ -562,10 +564,10 @@ def everything_about(trace: Trace) -> dict[str, str]:
 
 def test_a_kineto_trace_answers_wherever_the_data_exists() -> None:
     trace = load(KINETO, Cache())
-    answered = set()
+    answered, source = set(), Source(trace)
     for known in (reports(), rules()):
         for name in known:
-            outcome = answer(parse(name, known), Source(trace))
+            outcome = answer(parse(name, known), source)
             assert bool(outcome.missing) == (outcome.table is None)
             if outcome.table is not None and outcome.table.num_rows:
                 answered.add(name)
