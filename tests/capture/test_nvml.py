@@ -46,7 +46,9 @@ def sampled(path: Path, hertz: float, seconds: float) -> dict[tuple[int, str], l
 
 
 def test_what_each_gpu_can_tell(fake: ctypes.CDLL, tmp_path: Path) -> None:
+    began = time.monotonic()
     found = sampled(tmp_path / "c.csv", 100, 0.6)
+    took_s = time.monotonic() - began
     assert set(found[0, "sm_clock_mhz"]) == {1980}
     assert set(found[0, "power_watt"]) == set(found[1, "power_watt"]) == {512}
     assert (1, "sm_clock_mhz") not in found
@@ -62,7 +64,7 @@ def test_what_each_gpu_can_tell(fake: ctypes.CDLL, tmp_path: Path) -> None:
     assert (0, "fp32_active_percent") not in found  # not a number
     readings = len(found[0, "sm_clock_mhz"])
     assert len(found[0, "sm_active_percent"]) == readings - 3
-    assert 20 < readings <= 61
+    assert 20 < readings <= 100 * took_s + 1
     assert fake.fake_alive() == 0
 
 
