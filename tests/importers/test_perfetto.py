@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.captures import DATA, unpack
+from tests.support.captures import DATA, unpack, written_job
+from tests.support.captures import query_rows as rows
 from tests.support.perfetto import BEGIN, END, INSTANT, event, packet, slice_, timeline, track
 from tests.support.protobuf import field
 
@@ -18,15 +19,7 @@ from stepscope.trace.errors import InputError
 CAPTURES = [DATA / "nsys" / "cnn_small.sqlite.xz", DATA / "kineto" / "cnn_small.json.gz"]
 
 
-def opened(data: bytes, folder: Path, name: str = "run.pftrace") -> Job:
-    path = folder / name
-    path.write_bytes(data)
-    return Job([path], cache=Cache(folder / "cache"))
-
-
-def rows(job: Job, sql: str) -> list[tuple[Any, ...]]:
-    table = job.query(sql)
-    return list(zip(*table.to_pydict().values(), strict=True))
+opened = partial(written_job, name="run.pftrace")
 
 
 WORK = "SELECT kind, device, stream, start_ns, end_ns FROM gpu_op ORDER BY ALL"
@@ -136,6 +129,6 @@ def test_packed_ones_hold_the_same(tmp_path: Path) -> None:
     first.mkdir()
     second.mkdir()
     data = timeline()
-    assert rows(opened(gzip.compress(data), first, "x.pftrace.gz"), WORK) == rows(
+    assert rows(opened(gzip.compress(data), first, name="x.pftrace.gz"), WORK) == rows(
         opened(data, second), WORK
     )

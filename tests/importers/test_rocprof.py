@@ -8,9 +8,9 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.captures import query_rows as rows
 from tests.support.rocprof import INIT_NS, Run, as_database, as_json
 
 from stepscope.api import Job
@@ -33,11 +33,6 @@ def made(form: str, folder: Path, run: Run) -> Path:
 
 def opened(path: Path) -> Job:
     return Job([path], cache=Cache(path.parent / "cache"))
-
-
-def rows(job: Job, sql: str) -> list[tuple[Any, ...]]:
-    table = job.query(sql)
-    return list(zip(*table.to_pydict().values(), strict=True))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -6,10 +6,13 @@ import gzip
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.captures import query_rows as rows
+from tests.support.captures import written_job
 from tests.support.xspace import Event, plane, training
 
 from stepscope.api import Job
@@ -17,16 +20,7 @@ from stepscope.cache.store import Cache
 from stepscope.importers.xplane.hlo import Instruction, Program
 from stepscope.trace.errors import InputError
 
-
-def opened(data: bytes, folder: Path, name: str = "host.xplane.pb") -> Job:
-    path = folder / name
-    path.write_bytes(data)
-    return Job([path], cache=Cache(folder / "cache"))
-
-
-def rows(job: Job, sql: str) -> list[tuple[Any, ...]]:
-    table = job.query(sql)
-    return list(zip(*table.to_pydict().values(), strict=True))
+opened = partial(written_job, name="host.xplane.pb")
 
 
 def test_every_table_is_as_it_was_written(tmp_path: Path) -> None:
@@ -136,7 +130,7 @@ def test_packed_ones_hold_the_same(pack: Any, tmp_path: Path) -> None:
     plain.mkdir()
     packed.mkdir()
     sql = "SELECT count(*), sum(end_ns - start_ns), min(start_ns) FROM gpu_op"
-    assert rows(opened(data, plain), sql) == rows(opened(pack(data), packed, "h.pb.gz"), sql)
+    assert rows(opened(data, plain), sql) == rows(opened(pack(data), packed, name="h.pb.gz"), sql)
 
 
 def test_a_log_folder_is_a_job_of_its_hosts(tmp_path: Path) -> None:

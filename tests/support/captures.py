@@ -15,10 +15,13 @@ import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from stepscope.api import Job
 
 DATA = Path(__file__).parents[1] / "data" / "captures"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -209,3 +212,18 @@ def edited(
             connection.execute(f"UPDATE {table} SET start = moved(start), end = moved(end)")
     connection.close()
     return target
+
+
+def written_job(data: bytes, folder: Path, name: str) -> Job:
+    """A job of one capture with this content, under a cache of its own."""
+    from stepscope.api import Job
+    from stepscope.cache.store import Cache
+
+    path = folder / name
+    path.write_bytes(data)
+    return Job([path], cache=Cache(folder / "cache"))
+
+
+def query_rows(job: Job, sql: str) -> list[tuple[Any, ...]]:
+    """The rows that a statement gives."""
+    return list(zip(*job.query(sql).to_pydict().values(), strict=True))

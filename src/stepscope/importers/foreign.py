@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stepscope.importers.common.stream import text_head
+from stepscope.importers.common.stream import is_packed, unpacked_head
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ _ASCEND: Final = Foreign(
     "a profile of Huawei's Ascend NPU (torch_npu or msprof)",
     "Stepscope reads GPUs only; open it in MindStudio Insight, or use msprof-analyze",
 )
-_SCANNED_BYTES: Final = 8 << 20
 
 
 def recognised(path: Path, head: bytes) -> Foreign | None:
@@ -55,8 +54,8 @@ def recognised(path: Path, head: bytes) -> Foreign | None:
         found = test(path, head)
         if found is not None:
             return found
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        head = text_head(path)
+    if is_packed(head):
+        head = unpacked_head(path, head)
         found = _by_magic(path, head) or _protobuf(path, head)
     return found or _text(head)
 

@@ -1,4 +1,4 @@
-"""``steps``, ``kernels`` and ``operators`` for people: milliseconds and percent, fitted.
+"""``steps`` and ``kernels`` for people: milliseconds and percent, fitted.
 
 Programs read the same tables in nanoseconds, as CSV or JSON (:mod:`~stepscope.render.tables`).
 """
@@ -50,16 +50,6 @@ def kernels_text(table: pa.Table, limit: int, width: int | None) -> str:
 def kernels_markdown(table: pa.Table, limit: int) -> str:
     """The same as a Markdown table."""
     return _markdown(table, _kernels, limit, "kernel")
-
-
-def operators_text(table: pa.Table, limit: int, width: int | None) -> str:
-    """What device time belongs to, the longest first; arguments as for :func:`steps_text`."""
-    return _text(table, _operators, limit, width, "row")
-
-
-def operators_markdown(table: pa.Table, limit: int) -> str:
-    """The same as a Markdown table."""
-    return _markdown(table, _operators, limit, "row")
 
 
 def _text(
@@ -126,7 +116,9 @@ def _kernels(table: pa.Table) -> list[Column]:
 
     rates = of("bytes_per_s")
     found = [
-        *_times(of),
+        Column("% of step", [f"{100 * share:.1f}" for share in of("share_of_step")]),
+        Column("ms/step", _milliseconds(of("time_ns_per_step"))),
+        Column("total ms", _milliseconds(of("time_ns")), 35),
         Column("calls", _counts(of("calls")), 30),
         Column("calls/step", _counts(of("calls_per_step")), 84),
         Column("avg us", _microseconds(of("mean_ns")), 85),
@@ -142,35 +134,6 @@ def _kernels(table: pa.Table) -> list[Column]:
         name_column("math", of("math"), least=6, weight=40),
         name_column("category", of("category"), least=8, weight=45),
         name_column("kernel", of("kernel"), least=28, weight=ALWAYS),
-    ]
-
-
-def _operators(table: pa.Table) -> list[Column]:
-    def of(name: str) -> list[Any]:
-        return list(table.column(name).to_pylist())
-
-    by = table.column_names[0]
-    found = [
-        *_times(of),
-        Column("kernels", _counts(of("kernels")), 30),
-        Column("kernels/step", _counts(of("kernels_per_step")), 80),
-        name_column("phase", of("phase"), least=8, weight=60),
-        name_column(by, of(by), least=26, weight=ALWAYS),
-        name_column("longest kernel", of("longest_kernel"), least=16, weight=50),
-    ]
-    for weight, place in ((40, "module"), (41, "source")):
-        column = f"mostly_in_{place}"
-        if column in table.column_names and any(of(column)):
-            found.append(name_column(f"mostly in {place}", of(column), least=14, weight=weight))
-    return found
-
-
-def _times(of: Callable[[str], list[Any]]) -> list[Column]:
-    """What both tables of device time say first."""
-    return [
-        Column("% of step", [f"{100 * share:.1f}" for share in of("share_of_step")]),
-        Column("ms/step", _milliseconds(of("time_ns_per_step"))),
-        Column("total ms", _milliseconds(of("time_ns")), 35),
     ]
 
 

@@ -150,10 +150,6 @@ class Source:
         """Kernels."""
         return self.of_kind("gpu_op", "kind", "kernel")
 
-    def memory_ops(self) -> Rows:
-        """Memory copies and fills."""
-        return self.of_kind("gpu_op", "kind", "memcpy", "memset")
-
     def gpu_work(self) -> Rows:
         """Kernels, copies and fills; whole graphs are left out, as what they hold is unknown."""
         return self.of_kind("gpu_op", "kind", "kernel", "memcpy", "memset")

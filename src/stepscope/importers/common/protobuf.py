@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.importers.common.stream import open_text
+from stepscope.importers.common.stream import is_packed, open_text
 from stepscope.intervals.distinct import with_first_and_inverse
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import BoolArray, IntArray
@@ -34,7 +34,6 @@ TEXT: Final = 2
 FIXED32: Final = 5
 _LONGEST_VARINT: Final = 10
 _SHORT: Final = 8
-_COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 
 class DamageError(Exception):
@@ -57,7 +56,7 @@ def mapped(path: Path, scratch: Path) -> Iterator[mmap.mmap]:
             head = file.read(4)
             if not head:
                 raise InputError(f"{path} is empty; the capture did not finish, make it again")
-            if not head.startswith(_COMPRESSED):
+            if not is_packed(head):
                 # closed when the last array over it goes: closing it sooner would raise
                 yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -81,6 +82,22 @@ def text_head(path: Path, size: int = HEAD_BYTES) -> bytes:
             pieces.append(piece)
             length += len(piece)
     return b"".join(pieces)
+
+
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins so is packed in a way that is read: gzip or zstd."""
+    return head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+
+
+@lru_cache(maxsize=1)
+def unpacked_head(path: Path, head: bytes) -> bytes:
+    """The beginning of a file's content, for ``sniff``: unpacked once for all importers.
+
+    Args:
+        path: the file.
+        head: its first bytes.
+    """
+    return text_head(path) if is_packed(head) else head
 
 
 def _gzip_pieces(path: Path, file: IO[bytes]) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from stepscope.importers.base import Importer
+from stepscope.importers.common.stream import unpacked_head
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -16,15 +17,11 @@ _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _HEADER = re.compile(rb'"(?:deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _EVENT_ARRAY = re.compile(rb"\[\s*\{")
 _EVENT_KEYS = (b'"ph"', b'"ts"', b'"name"')
-_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 
 def _sniff(path: Path, head: bytes) -> float:
     """Confidence that this is a PyTorch trace, judged by the beginning of the text."""
-    if head.startswith(_COMPRESSED):
-        from stepscope.importers.common.stream import text_head
-
-        head = text_head(path)
+    head = unpacked_head(path, head)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{"):
         events = _EVENTS.search(text) is not None

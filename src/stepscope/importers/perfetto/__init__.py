@@ -9,15 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.importers.base import Importer
+from stepscope.importers.common.stream import unpacked_head
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
 
 def _sniff(path: Path, head: bytes) -> float:
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        from stepscope.importers.common.stream import text_head
-
-        head = text_head(path)
+    head = unpacked_head(path, head)
     if head[:1] != b"\x0a":
         return 0.0
     from stepscope.importers.perfetto.packets import looks_like_packets

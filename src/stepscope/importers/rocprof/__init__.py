@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from stepscope.importers.base import Importer
+from stepscope.importers.common.stream import unpacked_head
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -22,10 +23,7 @@ _DATABASE: Final = b"SQLite format 3\0"
 
 
 def _sniff(path: Path, head: bytes) -> float:
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        from stepscope.importers.common.stream import text_head
-
-        head = text_head(path, 4096)
+    head = unpacked_head(path, head)
     if head.startswith(_DATABASE):
         return 0.99 if _holds_rocpd(path) else 0.0
     return 0.97 if _JSON.match(head.removeprefix(b"\xef\xbb\xbf").lstrip()) else 0.0

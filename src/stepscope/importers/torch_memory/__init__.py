@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from stepscope.importers.base import Importer
+from stepscope.importers.common.stream import unpacked_head
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -18,10 +19,7 @@ _SNAPSHOT = re.compile(rb"(?:segments|device_traces|allocator_settings|segment_t
 
 def _sniff(path: Path, head: bytes) -> float:
     """Confidence that this is a snapshot, judged by its first bytes."""
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        from stepscope.importers.common.stream import text_head
-
-        head = text_head(path)
+    head = unpacked_head(path, head)
     return 0.95 if _PICKLE.match(head) and _SNAPSHOT.search(head) else 0.0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from stepscope.importers.base import Importer
+from stepscope.importers.common.stream import unpacked_head
 from stepscope.trace.meta import Meta
 from stepscope.trace.store import TraceWriter
 
@@ -21,10 +22,7 @@ _LOOKED_AT: Final = 4096
 
 
 def _sniff(path: Path, head: bytes) -> float:
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        from stepscope.importers.common.stream import text_head
-
-        head = text_head(path, _LOOKED_AT)
+    head = unpacked_head(path, head)
     return 0.9 if head[:1] == b"\x0a" and _PLANE.search(head[:_LOOKED_AT]) else 0.0
 
 
