@@ -73,6 +73,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "stream": {"stream": np.array([-1, 1 << 50, 0, -1])},
     "stream below": {"stream": np.array([-1, -2, 0, -1])},
     "kind": {"kind": np.array([2, 3, 0, 1])},
+    "posts": {"posts": np.zeros(M + 1, bool)},
     "short column": {"latency_ns": np.zeros(M - 1, np.int64)},
     "short work": {"work_ns": np.zeros((M - 1, 3), np.int64)},
     "flat work": {"work_ns": np.zeros(M, np.int64)},

@@ -96,7 +96,15 @@ def jobs(draw: st.DrawFn, largest: int = 12) -> list[Program]:
     for one in ranks:
         drawn = np.frombuffer(draw(st.binary(min_size=len(one), max_size=len(one))), np.uint8)
         instance = np.where((one.kind == LAUNCH) & (drawn % 3 == 0), drawn.astype(int) // 3 % 7, -1)
-        found.append(replace(one, instance=instance * 1_000_003))
+        found.append(
+            replace(
+                one,
+                instance=instance * 1_000_003,
+                posts=drawn // 3 % 5 == 0 if len(one) % 3 else np.empty(0, bool),
+                begin_ns=draw(st.integers(0, 99)),
+                busy_ns=np.array(draw(st.lists(st.integers(0, 99), max_size=4)), np.int64),
+            )
+        )
     return found
 
 

@@ -285,7 +285,21 @@ def build(
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
         communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
+        busy_ns=_busy(order, gpu, lay, late),
     )
+
+
+def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray:
+    """By stream, how long after the first item it works on what was enqueued before, ns."""
+    until = np.full(len(order.streams), lay.at_ns[0])
+    before = np.flatnonzero(order.begin_ns < lay.at_ns[0])
+    np.maximum.at(until, order.stream[before], gpu.ops["end_ns"][order.ops[before]])
+    first = late.first
+    if first >= 0 and lay.item_of[first] >= 0:
+        ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
+        stream = order.stream[first]
+        until[stream] = max(until[stream], ended)
+    return until - lay.at_ns[0]
 
 
 def _host_waits(
