@@ -73,6 +73,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "stream": {"stream": np.array([-1, 1 << 50, 0, -1])},
     "stream below": {"stream": np.array([-1, -2, 0, -1])},
     "kind": {"kind": np.array([2, 3, 0, 1])},
+    "ends before": {"before_end_ns": np.zeros(M, np.int64)},
+    "short ends before": {n: np.zeros(1, np.int64) for n in ("before_start_ns", "before_end_ns")},
     "posts": {"posts": np.zeros(M + 1, bool)},
     "short column": {"latency_ns": np.zeros(M - 1, np.int64)},
     "short work": {"work_ns": np.zeros((M - 1, 3), np.int64)},

@@ -34,6 +34,10 @@ QUEUE_DEPTH = 1024
 1022 or 1023 operations were outstanding on an H200 whenever a launch blocked."""
 
 
+LONG_AGO_NS: Final = -(1 << 60)
+"""In :attr:`Program.before_end_ns`: nothing waits for it."""
+
+
 @dataclass(frozen=True)
 class Program:
     """The items of a run of whole steps, in host order; arrays have one value an item.
@@ -72,7 +76,11 @@ class Program:
             send whose data fits into a buffer. Empty where there are none.
         begin_ns: when this host begins the first pass, after the earliest of the job.
         busy_ns: by stream, how long after the first item it still works on what was enqueued
-            before; streams that are not named are free. Both hold for the first pass only.
+            before; streams that are not named are free.
+        before_start_ns: by item, when the operation of the run before that it stands for in
+            references started, after the first item; ``LONG_AGO_NS`` where there is none. Empty
+            where nothing is known of the run before.
+        before_end_ns: likewise, when it ended. These four hold for the first pass only.
     """
 
     kind: IntArray
@@ -100,6 +108,8 @@ class Program:
     posts: BoolArray = field(default_factory=lambda: np.empty(0, bool))
     begin_ns: int = 0
     busy_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_start_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_end_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -114,7 +114,7 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     bounds: list[int],
     passes: int,
 ) -> _Arrival:
-    """One rank; yields (pass, collective, arrival, transfer, posts), is sent the operation's end."""
+    """One rank; yields (pass, collective, arrival, transfer, posts), is sent when that ends."""
     m = len(program)
     work: list[int] = program.work_ns.sum(axis=1).tolist()
     # lists of the columns once: numpy scalars would make the loop several times slower
@@ -135,17 +135,20 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     posts: list[bool] = program.posts.tolist() or [False] * m
     h = program.begin_ns
     free = [0] * (int(program.stream.max(initial=0)) + 1)
+    origin = h + (work[0] if work else 0)
     for s, busy in enumerate(program.busy_ns[: len(free)].tolist()):
         if busy > 0:
-            free[s] = h + (work[0] if work else 0) + busy
+            free[s] = origin + busy
     depends, waits = program.depends, program.waits
     kind: list[int] = program.kind.tolist()
     hosted: list[bool] = program.hosted.tolist()
     blocks: list[bool] = program.blocks.tolist()
     instance: list[int] = program.instance.tolist()
-    # references to before the first pass are negative: they find zeros behind the lists' end
-    start += [0] * (2 * m)
-    end += [0] * (2 * m)
+    # references to before the first pass are negative: they find the run before, and before that
+    # zeros, behind the lists' end
+    for times, before in ((start, program.before_start_ns), (end, program.before_end_ns)):
+        times += [0] * m
+        times += (origin + before).tolist() if len(before) else [0] * m
     latest = 0
     for pass_ in range(passes):
         base = pass_ * m

@@ -49,6 +49,8 @@ struct StepscopeRank {
   i64 begin;
   i64 busy_streams;
   const i64* busy;
+  const i64* before_start;  // by item of the run before; null where it is not known
+  const i64* before_end;
   Links depends;
   Links waits;
   i64* host;   // items x passes; null where nobody asks
@@ -76,6 +78,7 @@ struct Member {
   i64* start;
   i64* end;
   i64 item, pass, host, latest, marks;
+  i64 origin;  // when the first item came
   i64 depend, wait;  // the next entries of the links
   // where it stands: number of the meeting, when it came, how long the transfer takes
   i64 meeting, arrival, transfer;
@@ -106,8 +109,9 @@ bool prepare(Member& m, const StepscopeRank& r, i64 passes) {
     m.what[i] = what;
   }
   m.host = r.begin;
+  m.origin = r.begin + (r.items ? m.work[0] : 0);
   for (i64 s = 0; s < r.busy_streams && s < r.streams; ++s)
-    if (r.busy[s] > 0) m.free_at[s] = r.begin + (r.items ? m.work[0] : 0) + r.busy[s];
+    if (r.busy[s] > 0) m.free_at[s] = m.origin + r.busy[s];
   return true;
 }
 
@@ -118,6 +122,13 @@ void release(Member& m) {
   free(m.free_at);
   if (!m.rank->start) free(m.start);
   if (!m.rank->end) free(m.end);
+}
+
+// Start or end of an item, by its place in all passes; before them those of the run before.
+inline i64 time_of(const i64* times, const i64* before, const Member& m, i64 place) {
+  if (place >= 0) return times[place];
+  place += m.rank->items;
+  return before && place >= 0 ? m.origin + before[place] : 0;
 }
 
 i64 latest_end(Member& m) {
@@ -149,16 +160,15 @@ bool run(Member& m, i64 passes, bool met, i64 met_end) {
         if (!met) {
           h += work[i];
           if (is & kHosted) {
-            const i64 back = base + behind[i];
-            if (back >= 0) h = larger(h, start[back]);
+            h = larger(h, time_of(start, r.before_start, m, base + behind[i]));
             at = h + latency[i];
           }
           if (s >= 0) at = larger(at, free_at[s] + turn[i]);
           if (i == next_depend) {
             const i64 to = r.depends.begin[m.depend + 1];
             for (i64 k = r.depends.begin[m.depend]; k < to; ++k) {
-              const i64 on = base + r.depends.on[k];
-              at = larger(at, (on >= 0 ? end[on] : 0) + r.depends.between[k]);
+              const i64 ended = time_of(end, r.before_end, m, base + r.depends.on[k]);
+              at = larger(at, ended + r.depends.between[k]);
             }
             ++m.depend;
             next_depend = m.depend < r.depends.count ? r.depends.items[m.depend] : n;
@@ -192,8 +202,7 @@ bool run(Member& m, i64 passes, bool met, i64 met_end) {
         if (m.wait < r.waits.count && r.waits.items[m.wait] == i) {
           i64 done = INT64_MIN;
           for (i64 k = r.waits.begin[m.wait]; k < r.waits.begin[m.wait + 1]; ++k) {
-            const i64 on = base + r.waits.on[k];
-            done = larger(done, on >= 0 ? end[on] : 0);
+            done = larger(done, time_of(end, r.before_end, m, base + r.waits.on[k]));
           }
           h = larger(h, done + r.returns[i]);
         }
