@@ -72,9 +72,13 @@ def simulated(
             simulation.predict(repair_changes(case, cause_id, bound))
             for bound in ("expected", "low", "high")
         )
-        low = min(p.low_ns for p in (middle, *ends))
-        high = max(p.high_ns for p in (middle, *ends))
-        return Predicted(middle.step_ns, low, high, middle.replay_error, middle.unrecorded)
+        return Predicted(
+            middle.step_ns,
+            min(p.low_ns for p in (middle, *ends)),
+            max(p.high_ns for p in (middle, *ends)),
+            middle.replay_error,
+            middle.unrecorded,
+        )
     change = detection.change
     if change is None:
         if cause_id not in CAUSES:
@@ -87,12 +91,13 @@ def simulated(
     # additions and limits are those of the program itself, recorded or not
     scale = case.step_ns / before if before else 1.0
     added = detection.added_ns * scale
-    step: float = found.step_ns + added
+    step = float(found.step_ns + added)
     if detection.max_gain_ns is not None:
         step = max(step, (before - detection.max_gain_ns) * scale)
-    low, high = min(found.low_ns + added, step), max(found.high_ns + added, step)
-    unrecorded = None if found.unrecorded is None else (before, step / scale)
-    return Predicted(step, low, high, found.replay_error, unrecorded)
+    low = min(found.low_ns + added, step)
+    high = max(found.high_ns + added, step)
+    apart = None if found.unrecorded is None else (before, step / scale)
+    return Predicted(step, low, high, found.replay_error, apart)
 
 
 def _typical(simulation: Simulation) -> bool:
