@@ -32,7 +32,8 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.program import C, Replay, replay
+from stepscope.simulation.engine import replay
+from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
