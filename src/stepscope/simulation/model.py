@@ -32,7 +32,7 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.engine import replay
+from stepscope.simulation.engine import replay, steps_of
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched
 from stepscope.trace.errors import UsageError
@@ -280,19 +280,23 @@ class Simulation:
             isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes
         )
         tool: Bound | None = "expected" if recorded else None
-        before, after = self._before_ns(tool), self._after_ns(changes, tool=tool)
-        expected = min(after / before, 1.0) if changes else 1.0
-        others = []
-        if expected < 1 - LEAST_GAIN or _uncertain(changes, self.subjects):
-            others += [self._after_ns(changes, b, tool=tool) / before for b in ENDS]
-        if expected < 1 - LEAST_GAIN:
-            others += [self._after_ns(changes, pace_of=b, tool=tool) / before for b in ENDS]
+        before = self._before_ns(tool)
+        after = self.edited(changes, tool=tool)
+        (expected,) = _over([after], [before]) if changes else (1.0,)
+        gains = expected < 1 - LEAST_GAIN
+        deviating: list[float] = []
+        if gains or _uncertain(changes, self.subjects):
+            deviating += _over([self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2)
+        if gains:
+            paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
+            deviating += _over(paces, [before] * 2)
         if changes and recorded:
-            others += [self._after_ns(changes, tool=b) / self._before_ns(b) for b in ENDS]
-        if self._paced_by_input(self.changed(changes)):
-            others.append(1.0)
+            costs = [self.edited(changes, tool=b) for b in ENDS]
+            deviating += _over(costs, [self._before_ns(b) for b in ENDS])
+        if self._paced_by_input(after):
+            deviating.append(1.0)
         error = math.hypot(self.replay_error, RUN_TO_RUN if changes else 0.0)
-        low, high = _range(expected, others, expected * error)
+        low, high = _range(expected, deviating, expected * error)
         return Prediction(
             step_ns=round(measured * expected),
             low_ns=round(measured * low),
@@ -324,26 +328,21 @@ class Simulation:
             self._unrecorded_ns[tool] = slowest_ns(replay([s.program for s in subjects]))
         return max(self._unrecorded_ns[tool], 1.0)
 
-    def _after_ns(
-        self,
-        changes: Sequence[Change],
-        bound: Bound = "expected",
-        *,
-        pace_of: Bound = "expected",
-        tool: Bound | None = None,
-    ) -> float:
-        """The changed step, with one of the uncertainties to one side, ns."""
-        return slowest_ns(self.replay(changes, bound, pace_of=pace_of, tool=tool))
+    def replay(self, changes: Sequence[Change]) -> list[Replay]:
+        """Replay with the changes, as it would be captured; one result a device."""
+        if not changes:
+            return self.unchanged
+        return replay([s.program for s in self.edited(changes)])
 
-    def replay(
+    def edited(
         self,
         changes: Sequence[Change],
         bound: Bound = "expected",
         *,
         pace_of: Bound = "expected",
         tool: Bound | None = None,
-    ) -> list[Replay]:
-        """Replay with the changes; one result a device.
+    ) -> list[Subject]:
+        """The programs with the changes, at the pace that their hosts then have.
 
         Args:
             changes: the changes.
@@ -351,8 +350,6 @@ class Simulation:
             pace_of: which of that of the host's pace.
             tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
-        if not changes:
-            return self.unchanged
         subjects = self.changed(changes, bound)
         if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
             subjects = pace.unhurried(subjects, self._spare_ns())
@@ -361,8 +358,7 @@ class Simulation:
         woken = pace.no_longer_woken(self.subjects, subjects)
         if tool is not None:
             subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
-        subjects = pace.at_pace(subjects, pace_of, woken=woken)
-        return replay([s.program for s in subjects])
+        return pace.at_pace(subjects, pace_of, woken=woken)
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns a step."""
@@ -395,6 +391,13 @@ class Simulation:
         done: the measured step is then shorter than the host's.
         """
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
+
+
+def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float]) -> list[float]:
+    """The steps of some jobs, replayed side by side, over those before; never more than these."""
+    replayed = steps_of([[s.program for s in subjects] for subjects in jobs])
+    pairs = zip(replayed, before_ns, strict=True)
+    return [min(max(r.step_ns for r in ranks) / before, 1.0) for ranks, before in pairs]
 
 
 def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
