@@ -319,6 +319,13 @@ class Simulation:
         )
         return waited >= LONG_UNTRACED_STEP_SHARE * self._run_step_ns
 
+    @property
+    def recording_ns(self) -> float:
+        """What recording costs of the replayed step, by the estimate, ns."""
+        if not pace.is_recorded(self.subjects):
+            return 0.0
+        return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
+
     def _before_ns(self, tool: Bound | None) -> float:
         """The unchanged step, recorded or at so much less than recording costs, ns."""
         if tool is None:
