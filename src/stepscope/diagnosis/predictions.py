@@ -102,9 +102,13 @@ def simulated(
 
 def _limited(predicted: Predicted, case: Case, detection: Detection) -> Predicted:
     """The same within what the capture says beside the replay: the input's pace, and chance."""
-    low, high = _by_chance(predicted.step_ns, case.step_ns, detection.chance)
+    step = min(predicted.step_ns, case.step_ns)
+    low, high = _by_chance(step, case.step_ns, detection.chance)
     by_chance = replace(
-        predicted, low_ns=min(predicted.low_ns, low), high_ns=max(predicted.high_ns, high)
+        predicted,
+        step_ns=step,
+        low_ns=min(predicted.low_ns, low, step),
+        high_ns=max(predicted.high_ns, high, step),
     )
     return _supplied(by_chance, case, detection)
 

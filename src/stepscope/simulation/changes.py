@@ -360,6 +360,14 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
     else:
         work[gone, C["launch_bound"]] = 0
     rows = set(np.flatnonzero(gone).tolist())
+    # the synchronisation that completes a copy goes with it
+    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
+    completing &= np.append(False, gone[:-1])
+    rows |= {
+        item
+        for item in np.flatnonzero(completing).tolist()
+        if rows.issuperset(program.waits.get(item, ()))
+    }
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(gone, 0, program.call_ns),
