@@ -14,6 +14,7 @@ from stepscope.activity import names as words
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.intervals.distinct import distinct_values
+from stepscope.trace.units import Unit
 
 FETCH_RANGE: Final = "DataLoader fetch"
 """The range that ``stepscope run`` puts around the making of a batch in a worker process."""
@@ -33,6 +34,11 @@ _WORKERS: Final = "FROM thread WHERE name = 'pt_data_worker'"
 _UPLOADED: Final = (
     "FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'HtoD' AND src_memory = 'pinned' "
     "AND {gpu} AND {window}"
+)
+
+_PINNED: Final[tuple[tuple[str, Unit, str], ...]] = (
+    ("pinned_bytes_per_step", "bytes", STEADY_STEPS),
+    ("pinning_ns_per_step", "ns_per_step", f"{STEADY_STEPS} / {PINNING_BYTES_PER_NS[0]:g}"),
 )
 
 
@@ -69,13 +75,10 @@ class Loader:
                 Figure("fetch_ns", "ns", f"SELECT avg(end_ns - start_ns)::BIGINT {_FETCHES}"),
             ]
         if self.pinning_ns:
-            found.append(
-                Figure(
-                    "pinned_bytes_per_step",
-                    "bytes",
-                    f"SELECT round(sum(bytes) / {STEADY_STEPS})::BIGINT {_UPLOADED}",
-                )
-            )
+            found += [
+                Figure(name, unit, f"SELECT round(sum(bytes) / {divisor})::BIGINT {_UPLOADED}")
+                for name, unit, divisor in _PINNED
+            ]
         return found
 
     def workers_needed(self, work: str) -> Figure:

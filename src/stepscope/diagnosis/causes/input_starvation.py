@@ -84,6 +84,11 @@ def detect(case: Case) -> Detection | None:
     more, said = _pace(loader)
     figures += more
     message += said
+    if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
+        message += (
+            "; the one thread that copies {pinned_bytes_per_step} a step into pinned memory then "
+            "limits it, with some {pinning_ns_per_step}"
+        )
     waits = _waits_by_step(case)
     late = int((waits > _LATE * waits.max()).sum())
     seldom = late <= _SELDOM * len(waits)
