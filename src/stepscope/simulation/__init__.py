@@ -3,6 +3,7 @@
 from stepscope.simulation.changes import (
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -18,6 +19,7 @@ from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 __all__ = [
     "Change",
     "DeviceLike",
+    "EvenWork",
     "Free",
     "FuseOps",
     "LaunchesFree",
