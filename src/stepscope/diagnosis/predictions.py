@@ -90,10 +90,12 @@ def simulated(
         return None
     found = simulation.predict([change, *detection.also])
     step: float = found.step_ns + detection.added_ns
+    low: float = found.low_ns
     if detection.max_gain_ns is not None:
         step = max(step, case.step_ns - detection.max_gain_ns)
+        low = max(low, case.step_ns - detection.max_gain_ns - detection.uncertain_ns)
     high = found.high_ns + detection.added_ns
-    return Predicted(step, min(found.low_ns, step), max(high, step), found.replay_error)
+    return Predicted(step, min(low, step), max(high, step), found.replay_error)
 
 
 def _typical(simulation: Simulation) -> bool:
