@@ -31,7 +31,7 @@ _ENOUGH: Final = 0.9
 
 
 @dataclass(frozen=True)
-class _Lane:
+class _Stream:
     device: int
     rows: IntArray
     end_ns: list[int]
@@ -52,18 +52,18 @@ def message_pairs(job: JobCalls, streams: list[list[IntArray]]) -> list[Pair] | 
         job: the calls.
         streams: of each device, the rows of its sends and receives, stream by stream.
     """
-    lanes = _lanes(job, streams)
-    if lanes is None or len(lanes) < 3:  # two streams have nobody else
+    queues = _queues(job, streams)
+    if queues is None or len(queues) < 3:  # two streams have nobody else
         return None
-    count = sum(len(lane.rows) for lane in lanes)
-    if count * len(lanes) > MOST:
+    count = sum(len(queue.rows) for queue in queues)
+    if count * len(queues) > MOST:
         return None
     alone: Counter[tuple[int, int]] = Counter()
-    _walk(lanes, alone, only_alone=True)
-    found = _walk(lanes, alone, only_alone=False)
+    _walk(queues, alone, only_alone=True)
+    found = _walk(queues, alone, only_alone=False)
     matched = 2 * sum(len(rows) for rows in found.values())
     # the captures begin and end apart: what lies outside the shared time has no other side
-    shared = _shared(lanes)
+    shared = _shared(queues)
     if not found or matched < _ENOUGH * shared:
         return None
     return [
@@ -72,8 +72,8 @@ def message_pairs(job: JobCalls, streams: list[list[IntArray]]) -> list[Pair] | 
     ]
 
 
-def _lanes(job: JobCalls, streams: list[list[IntArray]]) -> list[_Lane] | None:
-    lanes = []
+def _queues(job: JobCalls, streams: list[list[IntArray]]) -> list[_Stream] | None:
+    queues = []
     for device, own in enumerate(streams):
         line = by_wall_clock(job.participants[0], job.participants[device])
         if line is None:
@@ -81,73 +81,73 @@ def _lanes(job: JobCalls, streams: list[list[IntArray]]) -> list[_Lane] | None:
         for rows in own:
             ends = job.calls[device].end_ns[rows]
             order = np.argsort(ends, kind="stable")
-            lanes.append(_Lane(device, rows[order], line.to(ends[order]).tolist()))
-    return lanes
+            queues.append(_Stream(device, rows[order], line.to(ends[order]).tolist()))
+    return queues
 
 
-def _shared(lanes: list[_Lane]) -> int:
+def _shared(queues: list[_Stream]) -> int:
     """Messages in the time that all captures hold."""
-    low = max(lane.end_ns[0] for lane in lanes)
-    high = min(lane.end_ns[-1] for lane in lanes)
-    return sum(sum(low <= end <= high for end in lane.end_ns) for lane in lanes)
+    low = max(queue.end_ns[0] for queue in queues)
+    high = min(queue.end_ns[-1] for queue in queues)
+    return sum(sum(low <= end <= high for end in queue.end_ns) for queue in queues)
 
 
 def _walk(
-    lanes: list[_Lane], alone: Counter[tuple[int, int]], *, only_alone: bool
+    queues: list[_Stream], alone: Counter[tuple[int, int]], *, only_alone: bool
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """Go through the messages of all streams by their ends, and put together what ends at once.
 
     Args:
-        lanes: the streams.
+        queues: the streams.
         alone: how often messages of two devices ended together with no other; filled in by the
             first walk.
         only_alone: this is the first walk.
     """
-    at = [0] * len(lanes)
-    heads = [(lane.end_ns[0], number) for number, lane in enumerate(lanes)]
+    at = [0] * len(queues)
+    heads = [(queue.end_ns[0], number) for number, queue in enumerate(queues)]
     heapq.heapify(heads)
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def passed(number: int) -> None:
         at[number] += 1
-        if at[number] < len(lanes[number].end_ns):
-            heapq.heappush(heads, (lanes[number].end_ns[at[number]], number))
+        if at[number] < len(queues[number].end_ns):
+            heapq.heappush(heads, (queues[number].end_ns[at[number]], number))
 
     while heads:
         end, first = heapq.heappop(heads)
         near = []
         while heads and heads[0][0] - end <= TOGETHER * HOP_NS:
             near.append(heapq.heappop(heads))
-        others = [h for h in near if lanes[h[1]].device != lanes[first].device]
+        others = [h for h in near if queues[h[1]].device != queues[first].device]
         if not others:
             chosen = None
         elif len(others) == 1:
             chosen = others[0]
             if only_alone:
-                alone[_key(lanes, first, chosen[1])] += 1
+                alone[_key(queues, first, chosen[1])] += 1
         else:
             chosen = max(
                 others,
                 key=lambda h: (
-                    alone[_key(lanes, first, h[1])] if not only_alone else 0,
+                    alone[_key(queues, first, h[1])] if not only_alone else 0,
                     end - h[0],
-                    -abs(lanes[h[1]].device - lanes[first].device),
+                    -abs(queues[h[1]].device - queues[first].device),
                 ),
             )
         for head in near:
             if head != chosen:
                 heapq.heappush(heads, head)
         if chosen is not None:
-            key = _key(lanes, first, chosen[1])
-            rows = int(lanes[first].rows[at[first]]), int(lanes[chosen[1]].rows[at[chosen[1]]])
+            key = _key(queues, first, chosen[1])
+            rows = int(queues[first].rows[at[first]]), int(queues[chosen[1]].rows[at[chosen[1]]])
             found.setdefault(key, []).append(
-                rows if lanes[first].device == key[0] else (rows[1], rows[0])
+                rows if queues[first].device == key[0] else (rows[1], rows[0])
             )
             passed(chosen[1])
         passed(first)
     return found
 
 
-def _key(lanes: list[_Lane], first: int, second: int) -> tuple[int, int]:
-    a, b = lanes[first].device, lanes[second].device
+def _key(queues: list[_Stream], first: int, second: int) -> tuple[int, int]:
+    a, b = queues[first].device, queues[second].device
     return (a, b) if a < b else (b, a)
