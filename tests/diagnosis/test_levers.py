@@ -126,10 +126,6 @@ def test_two_pointwise_kernels_side_by_side_keep_one_tensor_on_the_chip(tmp_path
     lever = named(found, "compile")
     # each moves two tensors: one of them, between the two, is neither written nor read
     assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
-    # at best both take what one takes; at worst the first result is still written
-    step = {e.figure: e.value for e in lever.evidence}["step_ns"]
-    assert step - lever.prediction_low_ns >= 6 * 40e3 * 0.99
-    assert step - lever.prediction_high_ns <= 6 * 20e3 * 1.1
 
 
 def test_pointwise_kernels_apart_are_nothing_to_compile(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from stepscope.gaps.idle import Gaps
+from stepscope.kernels.attention import UnfusedAttention, unfused_attention
 from stepscope.kernels.efficiency import (
     Inefficient,
     LowPrecision,
@@ -18,12 +19,10 @@ from stepscope.kernels.efficiency import (
 from stepscope.kernels.fusion import (
     Chains,
     MemoryBound,
-    UnfusedAttention,
     UnfusedOptimizer,
     chains,
     memory_bound,
     taken_rows,
-    unfused_attention,
     unfused_optimizer,
 )
 from stepscope.kernels.view import Kernels, Repair

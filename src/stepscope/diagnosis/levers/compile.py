@@ -9,17 +9,16 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_jax
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.intervals.distinct import among
-from stepscope.kernels.view import CATEGORY_NAMES, Kernels
+from stepscope.kernels.fusion import COMPILED, LAYOUT_CHANGE
+from stepscope.kernels.merging import merged
+from stepscope.kernels.view import CATEGORY_NAMES, Kernels, Repair
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "compile"
-_MERGED: Final = ("elementwise", "dropout", "random", "copy", "reduction", "softmax",
-                  "normalisation", "loss")  # fmt: skip
 _LEAST_KERNELS = 2
 _SAME_SIZE = 0.02  # grids are rounded up to whole blocks
-_ASSUMED_TENSORS = 2  # of a kernel whose name does not tell: it reads one and writes one
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -30,8 +29,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     ops = kernels.gpu.ops
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     category = kernels.category[order]
-    can = among(category, [CATEGORY_NAMES.index(name) for name in _MERGED])
+    can = among(category, [CATEGORY_NAMES.index(name) for name in COMPILED])
     can &= ~taken[order] & ~kernels.in_phase("optimizer")[order]
+    can &= ~ops.matches("name", LAYOUT_CHANGE)[order]
     thread, phase = kernels.attribution.thread[order], kernels.phase[order]
     starts = np.ones(len(order), bool)
     starts[1:] = ~(can[1:] & can[:-1] & (thread[1:] == thread[:-1]) & (phase[1:] == phase[:-1]))
@@ -47,28 +47,21 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     rows, run, elements = rows[part_of], run[part_of], elements[part_of]
     if not len(rows):
         return None
-    duration = kernels.duration_ns[rows]
-    tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
-    tensors = np.maximum(np.where(tensors > 0, tensors, _ASSUMED_TENSORS), _ASSUMED_TENSORS)
-    each = duration / tensors  # what one tensor's way to or from memory takes at this speed
-    reduces = kernels.in_category("reduction", "loss")[rows]
-    reads = np.where(reduces, duration, each)
-    writes = np.where(reduces, 0, each)
     linked = np.zeros(len(rows), bool)
     linked[1:] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
-    between = np.zeros(len(rows))
-    between[1:] = np.where(linked[1:], np.minimum(writes[:-1], reads[1:]), 0)
-    saved = between.copy()
-    saved[:-1] += between[1:]
-    new = np.maximum(duration - saved, 0)
-    longest = np.zeros(int(run.max()) + 1)
-    np.maximum.at(longest, run, duration)
-    total = float(new.sum())
-    least = min(float(longest.sum()), total)
-    # what a later pass needs is written all the same
-    most = float(duration.sum()) - float(between.sum())
+    found = merged(kernels, rows, np.cumsum(~linked) - 1)
+    by_row = np.argsort(rows, kind="stable")
+    repair = Repair(
+        rows=rows[by_row],
+        old_ns=kernels.duration_ns[rows[by_row]],
+        new_ns=found.new_ns[by_row],
+        merged=found.goes[by_row],
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=found.low_ns,
+        high_ns=found.high_ns,
+    )
     return Found(
-        repair=changed(rows, duration, np.maximum(np.rint(new), 1), least, most),
+        repair=repair,
         message=(
             "{kernels_per_step} pointwise kernels, reductions and normalisations a step stand "
             "next to each other and take {kernels_ns_per_step}; merged, what one hands to the "
