@@ -5,15 +5,21 @@ Chains wait for memory; an optimizer may launch several kernels for every parame
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_inverse
-from stepscope.kernels.merging import merged
-from stepscope.kernels.view import CATEGORY_NAMES, UPDATE_RUN, Kernels, Repair, scaled
+from stepscope.kernels.runs import compiled, merged_repair
+from stepscope.kernels.view import (
+    CATEGORY_NAMES,
+    LAYOUT_CHANGE,
+    UPDATE_RUN,
+    Kernels,
+    Repair,
+    scaled,
+)
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHAIN = 4
@@ -29,26 +35,8 @@ NEAR_BANDWIDTH = 0.5
 
 _MERGEABLE = ("elementwise", "dropout", "reduction")
 _AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
-COMPILED = (
-    "elementwise",
-    "dropout",
-    "random",
-    "copy",
-    "reduction",
-    "softmax",
-    "normalisation",
-    "loss",
-)
-"""Categories that a compiler merges with their neighbours."""
 WAITING = (*_AROUND, "pooling")
 """Categories that do next to no arithmetic for each byte."""
-
-
-LAYOUT_CHANGE = re.compile(
-    r"nchwToNhwc|nhwcToNchw|tensorTransformGeneric|nchw2nhwc|nhwc2nchw|batched_transpose_",
-    re.IGNORECASE,
-)
-"""Kernels that reorder the channels of images before and after convolutions."""
 
 
 @dataclass(frozen=True)
@@ -97,25 +85,12 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     new_run[1:] = ~(around[1:] & around[:-1] & (thread[1:] == thread[:-1]))
     run = np.cumsum(new_run) - 1
     counts = np.bincount(run[mergeable], minlength=int(run[-1]) + 1 if len(run) else 0)
-    compiled = around & among(category, [CATEGORY_NAMES.index(f) for f in COMPILED])
-    compiled &= ~kernels.gpu.ops.matches("name", LAYOUT_CHANGE)[order]
-    chosen = compiled & (counts[run] >= CHAIN) if len(run) else compiled
+    chosen = around & compiled(kernels)[order] & (counts[run] >= CHAIN) if len(run) else around
     rows, run = order[chosen], run[chosen]
     if not len(rows):
         return None
     run = with_inverse(run)[1]
-    found = merged(kernels, rows, run)
-    by_row = np.argsort(rows, kind="stable")
-    repair = Repair(
-        rows=rows[by_row],
-        old_ns=kernels.duration_ns[rows[by_row]],
-        new_ns=found.new_ns[by_row],
-        merged=found.goes[by_row],
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=found.low_ns,
-        high_ns=found.high_ns,
-    )
-    return Chains(repair, int(run[-1]) + 1)
+    return Chains(merged_repair(kernels, rows, run), int(run[-1]) + 1)
 
 
 def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
