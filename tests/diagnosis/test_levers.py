@@ -22,6 +22,7 @@ from stepscope.diagnosis.lever import levers, noise_ns
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.kernels.ceilings import peaks_of
+from stepscope.kernels.precision import ACHIEVED
 from stepscope.render.levers import lever_lines
 from stepscope.render.markdown import diagnosis_markdown
 
@@ -155,7 +156,7 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     lever = named(found, "lower_precision")
     peaks = peaks_of("NVIDIA H200")
     assert peaks is not None
-    gain = peaks.half / peaks.tf32
+    gain = peaks.half * ACHIEVED["16bit"] / (peaks.tf32 * ACHIEVED["tf32"])
     assert lever.time_ns_per_step == pytest.approx(6 * 200e3 * (1 - 1 / gain), rel=0.01)
     assert "TF32" in lever.message
 

@@ -10,12 +10,7 @@ from functools import cached_property
 
 from stepscope.gaps.idle import Gaps
 from stepscope.kernels.attention import UnfusedAttention, unfused_attention
-from stepscope.kernels.efficiency import (
-    Inefficient,
-    LowPrecision,
-    inefficient_kernel,
-    low_precision,
-)
+from stepscope.kernels.efficiency import Inefficient, inefficient_kernel
 from stepscope.kernels.fusion import (
     Chains,
     MemoryBound,
@@ -25,6 +20,7 @@ from stepscope.kernels.fusion import (
     taken_rows,
     unfused_optimizer,
 )
+from stepscope.kernels.precision import LowPrecision, low_precision
 from stepscope.kernels.runs import short_runs, together
 from stepscope.kernels.view import Kernels, Repair
 from stepscope.trace.frame import BoolArray

@@ -188,7 +188,7 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     pass_ns = _sums(run, old, measured, count) / np.maximum(
         _sums(run, touched, measured, count), 1.0
     )
-    kernels_of = np.bincount(run[full], minlength=count)
+    kernels_of = np.bincount(run[full], minlength=count).astype(np.float64)
     before = _sums(run, touched, full, count)
     shortest = np.full(count, np.inf)
     np.minimum.at(shortest, run[full], old[full])
@@ -272,7 +272,8 @@ def _of_runs(runs: _Runs, kernels: Kernels, at: int) -> FloatArray:
 
 
 def _sums(run: IntArray, values: FloatArray, mask: BoolArray, count: int) -> FloatArray:
-    return np.bincount(run[mask], weights=values[mask], minlength=count)
+    found: FloatArray = np.bincount(run[mask], weights=values[mask], minlength=count)
+    return found
 
 
 def _longest(old: IntArray, run: IntArray, mask: BoolArray) -> BoolArray:
