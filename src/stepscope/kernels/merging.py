@@ -272,7 +272,7 @@ def _of_runs(runs: _Runs, kernels: Kernels, at: int) -> FloatArray:
 
 
 def _sums(run: IntArray, values: FloatArray, mask: BoolArray, count: int) -> FloatArray:
-    found: FloatArray = np.bincount(run[mask], weights=values[mask], minlength=count)
+    found: FloatArray = np.bincount(run[mask], values[mask], count).astype(np.float64)
     return found
 
 
