@@ -32,6 +32,7 @@ from stepscope.simulation.changes import (
 )
 from stepscope.simulation.program import C, Replay, replay
 from stepscope.simulation.ranks import Matched
+from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.regex import regex
@@ -203,6 +204,11 @@ class Simulation:
         return found
 
     @cached_property
+    def facts(self) -> list[Facts]:
+        """What settings need to know of each device."""
+        return [Facts(rank, e, self._read_of(rank)) for rank, e in self.devices]
+
+    @cached_property
     def unchanged(self) -> list[Replay]:
         """The replay without any change."""
         return replay([s.program for s in self.subjects])
@@ -242,8 +248,11 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike)):
-            subjects, count = _changed(subjects, change, bound)
+        for change in sorted(changes, key=_turn):
+            if isinstance(change, Edit):
+                subjects, count = change.apply(self.facts, subjects, bound), 1
+            else:
+                subjects, count = _changed(subjects, change, bound)
             counts.append(count)
         return subjects, counts
 
@@ -261,6 +270,7 @@ class Simulation:
         scale = self.measured_step_ns / max(base, 1.0)
         expected = slowest_ns(self.replay(changes)) * scale
         ends = [expected]
+        sets = any(isinstance(c, Edit) for c in changes)
         moves = expected < (1 - LEAST_GAIN) * self.measured_step_ns
         if moves or _uncertain(changes, self.subjects):
             ends += [
@@ -270,11 +280,12 @@ class Simulation:
         if self._paced_by_input(self.changed(changes)):
             ends.append(float(self.measured_step_ns))
         error = abs(self.replay_error)
+        # what gains something at the measured pace does not lose at another; a setting may
+        most = max(ends) if sets else max(expected, self.measured_step_ns)
         return Prediction(
             step_ns=round(expected),
             low_ns=round(min(ends) * (1 - error)),
-            # what gains something at the measured pace does not lose at another
-            high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
+            high_ns=round(min(max(ends), most) * (1 + error)),
             replay_error=self.replay_error,
             message=self.message(),
         )
@@ -347,6 +358,13 @@ class Simulation:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
+def _turn(change: Change) -> int:
+    """When a change is made: ranks become alike before, settings change after all others."""
+    if isinstance(change, Edit):
+        return change.order
+    return -1 if isinstance(change, RankLike | DeviceLike) else 0
+
+
 def slowest_ns(replays: Sequence[Replay]) -> float:
     """Mean step of the slowest device, ns."""
     return max(r.step_ns for r in replays)
@@ -415,7 +433,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | Edit)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )
