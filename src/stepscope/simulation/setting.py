@@ -24,8 +24,13 @@ class SettingChange:
     text: str
     """The change in words."""
 
-    samples: float = 1.0
-    """Samples of a step with the change, over those without, on all ranks together."""
+    def samples(self, devices: int) -> float:
+        """Samples of a step with the change, over those without, on all ranks together.
+
+        Args:
+            devices: GPUs that the captures hold.
+        """
+        return 1.0
 
 
 def least_sure(known: list[Validity]) -> Validity:

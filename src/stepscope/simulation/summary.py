@@ -65,7 +65,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         if not simulation.matched(change):
             raise UsageError(_nothing(change))
     sets = [change for change in changes if isinstance(change, Edit)]
-    samples = prod(change.samples for change in sets)
+    samples = prod(_samples(simulation, change) for change in sets)
     predicted = simulation.predict(changes)
     replays = simulation.replay(changes)
     slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
@@ -109,8 +109,13 @@ def _alone(simulation: Simulation, change: Change) -> OneChange:
         prediction_low_ns=predicted.low_ns,
         prediction_high_ns=predicted.high_ns,
         validity=_validity(simulation, [change]),
-        samples_factor=change.samples if isinstance(change, Edit) else 1.0,
+        samples_factor=_samples(simulation, change),
     )
+
+
+def _samples(simulation: Simulation, change: Change) -> float:
+    """Samples of a step with a change over those without."""
+    return change.samples(len(simulation.devices)) if isinstance(change, Edit) else 1.0
 
 
 def _validity(simulation: Simulation, changes: Sequence[Change]) -> Validity:

@@ -11,6 +11,7 @@ from stepscope.trace.frame import BoolArray
 
 _ID: Final = "fused_optimizer"
 
+
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Multi-tensor kernels of PyTorch's foreach optimizers, by the passes that each makes."""
     repair = fused_update(case.explanation.kernels, taken)

@@ -81,9 +81,7 @@ class Edit(SettingChange):
     """Edits of a lower number are made first."""
 
     @abstractmethod
-    def apply(
-        self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound
-    ) -> list[Subject]:
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with the setting.
 
         Args:

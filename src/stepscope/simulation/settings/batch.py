@@ -64,14 +64,11 @@ class Batch(Edit):
             return f"a batch of {round(self.before * self.factor)} instead of {self.before}"
         return f"{self.factor:g} times the batch"
 
-    @property
-    def samples(self) -> float:  # type: ignore[override]
+    def samples(self, devices: int) -> float:
         """Samples of a step over those before."""
         return self.factor
 
-    def apply(
-        self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound
-    ) -> list[Subject]:
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with another batch."""
         return [
             _with_input(rescaled(s, f, lengths(f, self.factor, bound)), self.factor)
@@ -164,7 +161,9 @@ def _less_casts(
     spent = kernels.per_step(float(old[copies].sum()))
     if not spent or not facts.bandwidth or bound == "high":
         return new
-    half = kernels.in_category("matmul") & (kernels.math == MATH_NAMES.index("16bit")) & kernels.steady
+    half = (
+        kernels.in_category("matmul") & (kernels.math == MATH_NAMES.index("16bit")) & kernels.steady
+    )
     casting = count * CAST_BYTES / facts.bandwidth if half.any() else 0.0
     share = min(casting / spent, 1.0)
     return np.where(copies, new * (1 - share) + old * share, new)

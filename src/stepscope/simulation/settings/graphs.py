@@ -31,9 +31,7 @@ class Graphs(Edit):
     order = 8
     text = "CUDA graphs of what lies between the host's waits"
 
-    def apply(
-        self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound
-    ) -> list[Subject]:
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with graphs."""
         for one in facts:
             _refuse(one)
@@ -93,7 +91,9 @@ def graphed(subject: Subject, bound: Bound) -> Subject:
     if bound == "low":
         work[inside, C["host_compute"]] = 0
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
-    gap = program.kernel_gap_ns if bound == "high" else np.where(inside, quick, program.kernel_gap_ns)
+    gap = (
+        program.kernel_gap_ns if bound == "high" else np.where(inside, quick, program.kernel_gap_ns)
+    )
     changed = replace(
         program,
         work_ns=work,

@@ -20,9 +20,7 @@ class FusedOptimizer(Edit):
     order = 3
     text = "a fused optimizer"
 
-    def apply(
-        self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound
-    ) -> list[Subject]:
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with a fused update."""
         changed = []
         for subject, one in zip(subjects, facts, strict=True):

@@ -44,11 +44,11 @@ EIGHT_NS: Final = 100_000
 NEWER_ATTENTION: Final = (1.3, 2.0, 3.5)
 """Fused attention in half precision uses kernels of a newer design than in single precision: so
 many times as fast beyond the types' ratio, least, usual and most (Dao, FlashAttention-2, figures 4
-to 7: 1.3 to 2 times xFormers' cutlass kernels; FlashAttention-3 and cuDNN on Hopper: as much again).
+to 7: 1.3 to 2 times xFormers' cutlass kernels; FlashAttention-3 and cuDNN on Hopper as much again).
 """
 
 SPREAD: Final = (0.75, 1.25)
-"""Libraries achieve another share of the peak in another type: so much less or more of the ratio."""
+"""Libraries achieve another share of the peak in another type: so much of the ratio."""
 
 POINTWISE: Final = (1.0, 0.75, 0.5)
 """Time of pointwise kernels in half precision over single: of those between two GEMMs half of the
@@ -81,9 +81,7 @@ class Precision(Edit):
         how = "autocast to " if _TARGETS[self.target] == "16bit" else ""
         return f"{how}{self.target.upper()} for GEMMs, convolutions and attention"
 
-    def apply(
-        self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound
-    ) -> list[Subject]:
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs in the other type."""
         changed = []
         for subject, one in zip(subjects, facts, strict=True):
@@ -220,7 +218,9 @@ def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
 
 def _nothing(target: str, has: bool) -> str:
     if not has:
-        return f"precision={target}: the tensor cores of this device do not multiply {target.upper()}"
+        return (
+            f"precision={target}: the tensor cores of this device do not multiply {target.upper()}"
+        )
     if target == "fp8":
         return (
             "precision=fp8: no GEMM in 16 bits takes 0.1 ms or more, so scaling would cost what "

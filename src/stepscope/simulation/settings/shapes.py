@@ -12,17 +12,15 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.multi_tensor import one_pass_ns
 from stepscope.kernels.view import Kernels
+from stepscope.operators.flops import ITEM_BYTES
 from stepscope.trace.frame import BoolArray, IntArray
 
 Shape = tuple[int, ...]
 
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _PRODUCT: Final = re.compile(r"::(mm|addmm|linear|bmm|baddbmm)$")
-
-ADAM_BYTES: Final = 28
-"""Bytes that a fused Adam moves for a parameter in single precision: it reads parameter, gradient
-and two moments and writes all but the gradient."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,13 @@ class Parameters:
     Attributes:
         count: how many numbers they hold; 0 where nothing tells.
         shapes: their shapes; none without recorded shapes.
+        tensors: how many there are; 0 where shapes do not tell.
         stated: whether shapes tell, rather than the time of the optimizer.
     """
 
     count: int
     shapes: frozenset[Shape]
+    tensors: int
     stated: bool
 
 
@@ -65,31 +65,61 @@ def parameters(kernels: Kernels, begin_ns: IntArray, first: int, last: int) -> P
     """
     known = _accumulated(kernels, begin_ns, first, last)
     if known:
-        return Parameters(sum(map(prod, known)), frozenset(known), stated=True)
-    rows = kernels.in_category("optimizer") & kernels.steady & kernels.gpu.is_compute
-    names = kernels.gpu.ops.texts["name"]
-    fused = np.array([bool(_FUSED_ADAM.search(text)) for text in [*names, ""]])
-    rows &= fused[kernels.gpu.ops["name"]]
-    spent = kernels.per_step(int(kernels.duration_ns[rows].sum()))
+        return Parameters(sum(map(prod, known)), frozenset(known), len(known), stated=True)
     bytes_a_ns = kernels.attainable_bandwidth / 1e9
-    return Parameters(round(spent * bytes_a_ns / ADAM_BYTES), frozenset(), stated=False)
+    return Parameters(round(one_pass_ns(kernels) * bytes_a_ns / 4), frozenset(), 0, stated=False)
 
 
-_FUSED_ADAM: Final = re.compile(r"FusedAdam|fused_adam", re.IGNORECASE)
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of parameters as autograd finishes them; one value each, in order of time.
+
+    Attributes:
+        at_ns: when the host accumulates it.
+        bytes: its size.
+        shapes: its shape.
+    """
+
+    at_ns: IntArray
+    bytes: IntArray
+    shapes: list[Shape]
+
+
+def gradients(kernels: Kernels) -> Gradients:
+    """The gradients of the capture, by the operator that accumulates each; none without shapes."""
+    table = kernels.attribution.operators
+    rows = np.empty(0, np.int64)
+    if len(table) and "input_shapes" in table:
+        rows = np.flatnonzero(table.equals("name", _ACCUMULATE) & (table["input_shapes"] >= 0))
+    at, sizes, shapes = [], [], []
+    for row in rows.tolist():
+        found = shapes_of(table.text("input_shapes", row))
+        if not found or not found[0]:
+            continue
+        item = _item_bytes(table.text("input_types", row) if "input_types" in table else None)
+        at.append(int(table["start_ns"][row]))
+        sizes.append(item * prod(found[0]))
+        shapes.append(found[0])
+    return Gradients(np.array(at, np.int64), np.array(sizes, np.int64), shapes)
+
+
+def _item_bytes(types: str | None) -> int:
+    """Bytes of an element of an operator's first input; those of single precision if unknown."""
+    try:
+        first = json.loads(types or "[]")[0]
+    except (ValueError, IndexError, KeyError, RecursionError):
+        return 4
+    return ITEM_BYTES.get(str(first), 4)
 
 
 def _accumulated(kernels: Kernels, begin_ns: IntArray, first: int, last: int) -> list[Shape]:
     """Shapes of the gradients that are accumulated in one step."""
-    table = kernels.attribution.operators
-    if not len(table) or "input_shapes" not in table:
-        return []
-    rows = np.flatnonzero(table.equals("name", _ACCUMULATE) & (table["input_shapes"] >= 0))
-    step = np.searchsorted(begin_ns, table["start_ns"][rows], side="right") - 1
+    known = gradients(kernels)
+    step = np.searchsorted(begin_ns, known.at_ns, side="right") - 1
     for number in range(first, last + 1):
-        mine = rows[step == number]
+        mine = np.flatnonzero(step == number)
         if len(mine):
-            found = [shapes_of(table.text("input_shapes", int(row))) for row in mine.tolist()]
-            return [shapes[0] for shapes in found if shapes and shapes[0]]
+            return [known.shapes[at] for at in mine.tolist()]
     return []
 
 
@@ -117,9 +147,7 @@ def _only(shapes: Iterable[Shape], known: frozenset[Shape]) -> bool:
     return bool(tensors) and all(shape in known for shape in tensors)
 
 
-def of_weight_gradients(
-    kernels: Kernels, known: Parameters
-) -> tuple[BoolArray, BoolArray]:
+def of_weight_gradients(kernels: Kernels, known: Parameters) -> tuple[BoolArray, BoolArray]:
     """GEMMs whose result is a gradient of a weight; and those for which shapes tell at all."""
     told = np.zeros(len(kernels.gpu.ops), bool)
     weights = told.copy()
