@@ -24,8 +24,10 @@ COLUMNS: Final = {
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",
     "high_ns": "upper bound of the prediction, ns",
-    "unrecorded_step_ns": "mean step once neither the cause nor the estimated cost of recording is "
-    "there, ns; null where it was not replayed",
+    "unrecorded_before_ns": "mean step without the estimated cost of recording, ns; null where "
+    "recording has none, or it was not replayed",
+    "unrecorded_step_ns": "the same once the cause is gone, or with the lever, ns; "
+    "predicted_step_ns is to step_ns what this is to unrecorded_before_ns",
     "replay_error": "how far the replay of the unchanged step is from the measured one, as a "
     "share; null where the prediction is arithmetic",
 }
@@ -36,13 +38,17 @@ DOC: Final = "One finding or lever of the diagnosis: what it takes, and the step
 class Predicted:
     """The mean step once a cause is gone.
 
+    ``step_ns`` compares with the captured step: it is to that what the step of the program that
+    nobody records will be to its step today. Where recording slows the host, a capture of the
+    repaired program would show more.
+
     Attributes:
         step_ns: the prediction, ns.
         low_ns: its lower bound, ns.
         high_ns: its upper bound, ns.
         replay_error: error of the replay that it comes from, as a share; None for arithmetic.
         unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
-            where recording has no such cost, or it was not replayed.
+            where recording has no cost, or it was not replayed.
     """
 
     step_ns: float
@@ -66,21 +72,13 @@ def simulated(
             simulation.predict(repair_changes(case, cause_id, bound))
             for bound in ("expected", "low", "high")
         )
-        # The host's pace in the replay is that under the capturing tool, which slows it: where the
-        # repaired kernels leave the host behind, the program alone may be as fast as arithmetic.
-        apart = arithmetic(case, cause_id, detection)
-        low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
-        high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
-        unrecorded = None
-        if any(each.explanation.recording_ns for each in case.job.cases):
-            quick = Free("profiler_overhead")
-            unrecorded = (
-                float(simulation.predict([quick]).step_ns),
-                float(
-                    simulation.predict([*repair_changes(case, cause_id, "expected"), quick]).step_ns
-                ),
-            )
-        return Predicted(middle.step_ns, low, high, middle.replay_error, unrecorded)
+        return Predicted(
+            middle.step_ns,
+            min(p.low_ns for p in (middle, *ends)),
+            max(p.high_ns for p in (middle, *ends)),
+            middle.replay_error,
+            middle.unrecorded,
+        )
     change = detection.change
     if change is None:
         if cause_id not in CAUSES:
@@ -89,11 +87,17 @@ def simulated(
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR or not _typical(simulation):
         return None
     found = simulation.predict([change, *detection.also])
-    step: float = found.step_ns + detection.added_ns
+    before = case.step_ns if found.unrecorded is None else float(found.unrecorded[0])
+    # additions and limits are those of the program itself, recorded or not
+    scale = case.step_ns / before if before else 1.0
+    added = detection.added_ns * scale
+    step = float(found.step_ns + added)
     if detection.max_gain_ns is not None:
-        step = max(step, case.step_ns - detection.max_gain_ns)
-    high = found.high_ns + detection.added_ns
-    return Predicted(step, min(found.low_ns, step), max(high, step), found.replay_error)
+        step = max(step, (before - detection.max_gain_ns) * scale)
+    low = min(found.low_ns + added, step)
+    high = max(found.high_ns + added, step)
+    apart = None if found.unrecorded is None else (before, step / scale)
+    return Predicted(step, low, high, found.replay_error, apart)
 
 
 def _typical(simulation: Simulation) -> bool:
@@ -149,6 +153,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             ("predicted_step_ns", pa.int64()),
             ("low_ns", pa.int64()),
             ("high_ns", pa.int64()),
+            ("unrecorded_before_ns", pa.int64()),
             ("unrecorded_step_ns", pa.int64()),
             ("replay_error", pa.float64()),
         ]
@@ -164,6 +169,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             "predicted_step_ns": round(predicted.step_ns),
             "low_ns": round(predicted.low_ns),
             "high_ns": round(predicted.high_ns),
+            "unrecorded_before_ns": predicted.unrecorded and round(predicted.unrecorded[0]),
             "unrecorded_step_ns": predicted.unrecorded and round(predicted.unrecorded[1]),
             "replay_error": predicted.replay_error,
         }

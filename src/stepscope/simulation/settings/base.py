@@ -80,6 +80,9 @@ class Edit(SettingChange):
     order: int = 5
     """Edits of a lower number are made first."""
 
+    paces_input: bool = False
+    """Whether it says how long input takes."""
+
     @abstractmethod
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with the setting.
@@ -224,9 +227,13 @@ def rescaled(subject: Subject, facts: Facts, new_ns: IntArray) -> Subject:
 
 
 def launch_cost_ns(subject: Subject) -> int:
-    """What an operator that launches one kernel costs the host, ns: typical of the program."""
+    """What an operator that launches one kernel costs the host, ns: typical of the program.
+
+    Without the cost of recording it.
+    """
     program = subject.program
-    cost = program.work_ns[:, C["launch_bound"]] + program.call_ns
+    cost = program.work_ns[:, C["launch_bound"]] + program.call_ns - program.recording_ns
+    cost = np.maximum(cost, 0)
     launched = subject.is_op & program.hosted & ~program.communication
     return int(np.median(cost[launched])) if launched.any() else 0
 

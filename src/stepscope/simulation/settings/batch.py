@@ -56,6 +56,7 @@ class Batch(Edit):
     factor: float
     before: int = 0
     order = 1
+    paces_input = True
 
     @property
     def text(self) -> str:  # type: ignore[override]
