@@ -28,7 +28,7 @@ def whatif_text(result: WhatIf) -> str:
         f"({milliseconds(result.prediction_low_ns)} to {milliseconds(result.prediction_high_ns)}), "
         f"measured {milliseconds(result.measured_step_ns)}: {gain:.2f} times as fast",
         *(f"  with: {clean(change, 400)}" for change in result.changes),
-        *filter(None, [_samples(result)]),
+        *filter(None, [_samples(result), _unrecorded(result)]),
         "",
         f"{'':16}{'now':>10}{'then':>10}",
     ]
@@ -61,6 +61,14 @@ def _samples(result: WhatIf) -> str:
         f"  {result.samples_factor:.3g} times the samples a step, "
         f"{result.throughput_factor:.2f} times as many a second"
     )
+
+
+def _unrecorded(result: WhatIf) -> str:
+    """The step without the cost of recording, where settings are tried."""
+    if result.unrecorded_step_ns is None or not result.assumptions:
+        return ""
+    now, then = map(milliseconds, result.unrecorded_step_ns)
+    return f"  without the estimated cost of recording: {now} now, {then} then"
 
 
 def _alone(result: WhatIf) -> list[str]:

@@ -103,6 +103,8 @@ class WhatIf(msgspec.Struct, frozen=True):
         throughput_factor: samples a second with the changes, over those without.
         memory: what the devices need of their memory, where a setting changes that and the capture
             holds allocations.
+        unrecorded_step_ns: the step now and with the changes without the estimated cost of
+            recording; null where none is estimated.
     """
 
     schema: str
@@ -126,6 +128,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     samples_factor: float = 1.0
     throughput_factor: float = 1.0
     memory: list[MemoryNeed] = []
+    unrecorded_step_ns: tuple[int, int] | None = None
 
     def _repr_html_(self) -> str:
         """The prediction, for a notebook."""

@@ -97,6 +97,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         throughput_factor=round(
             samples * simulation.measured_step_ns / max(predicted.step_ns, 1), 6
         ),
+        unrecorded_step_ns=predicted.unrecorded,
     )
 
 

@@ -226,16 +226,20 @@ def rescaled(subject: Subject, facts: Facts, new_ns: IntArray) -> Subject:
     return subject.becomes(duration_ns=np.rint(duration).astype(np.int64))
 
 
-def launch_cost_ns(subject: Subject) -> int:
+def launch_cost_ns(subject: Subject, percentile: int = 50) -> int:
     """What an operator that launches one kernel costs the host, ns: typical of the program.
 
     Without the cost of recording it.
+
+    Args:
+        subject: the program.
+        percentile: of the costs of its launches.
     """
     program = subject.program
     cost = program.work_ns[:, C["launch_bound"]] + program.call_ns - program.recording_ns
     cost = np.maximum(cost, 0)
     launched = subject.is_op & program.hosted & ~program.communication
-    return int(np.median(cost[launched])) if launched.any() else 0
+    return int(np.percentile(cost[launched], percentile)) if launched.any() else 0
 
 
 def steps_of(subject: Subject) -> IntArray:

@@ -13,11 +13,13 @@ from stepscope.simulation.settings.base import Edit, Facts, Setting, number, ste
 from stepscope.simulation.settings.links import link_of, messages
 from stepscope.simulation.settings.reduction import (
     MIB,
+    SLOWED,
     Ready,
     buckets,
     by_messages,
     by_operators,
     regrouped,
+    slowed,
 )
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
@@ -57,15 +59,17 @@ class BucketSize(Edit):
                 )
             ready = _ready(subject, one, found.item, by_messages(subject, found))
             limit = round(self.mib * MIB)
-            chosen = buckets(ready, steps_of(subject), limit)
-            changed.append(regrouped(subject, found.item, chosen, link, found.ranks))
+            chosen = buckets(ready, steps_of(subject), limit, limit)
+            after, earlier = regrouped(subject, found.item, chosen, link, found.ranks)
+            changed.append(slowed(after, earlier, SLOWED[bound]))
         return changed
 
     def assumptions(self, facts: Sequence[Facts]) -> list[str]:
         """What is assumed."""
         return [
             "an all-reduce takes a latency and its bytes over the bus bandwidth, as those of the "
-            "capture do; that it slows the kernels beside it is as in the capture"
+            "capture do; of those that begin earlier than before, a third of the time is added to "
+            "the kernels beside them, which share the device with them"
         ]
 
     def validity(self, facts: Sequence[Facts]) -> Validity:
@@ -112,9 +116,10 @@ SETTING = Setting(
         "gradients are ready where the capture accumulates them (with recorded shapes), else "
         "evenly before the all-reduce that they are in. They are grouped as DDP does, a bucket "
         "being closed by the gradient that reaches the limit, and each all-reduce takes the "
-        "latency and bandwidth that fit those of the capture"
+        "latency and bandwidth that fit those of the capture. Where they begin earlier than before, "
+        "they slow the kernels beside them"
     ),
-    assumes="DistributedDataParallel; the all-reduces slow the kernels beside them as they do now",
+    assumes="DistributedDataParallel",
     checked="see the guide",
     refuses="where no gradients are reduced in the backward pass, or the capture does not tell the "
     "sizes of messages",

@@ -14,11 +14,14 @@ from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, w
 from stepscope.simulation.settings.links import Link, link_of, messages
 from stepscope.simulation.settings.reduction import (
     BUCKET_BYTES,
+    FIRST_BYTES,
     MIB,
+    SLOWED,
     buckets,
     by_operators,
     by_products,
     reduced,
+    slowed,
 )
 from stepscope.trace.errors import UsageError
 
@@ -29,10 +32,6 @@ other links count that no capture of fewer shows."""
 SPREAD: Final = {"low": 1.15, "expected": 1.0, "high": 0.6}
 """Bandwidth that is not measured may be so much more or less."""
 
-SLOWED: Final = {"low": 0.0, "expected": 0.1, "high": 0.3}
-"""Kernels beside an all-reduce share SMs and memory with it: of its time so much is added to
-them."""
-
 
 @dataclass(frozen=True)
 class Ranks(Edit):
@@ -40,19 +39,18 @@ class Ranks(Edit):
 
     Attributes:
         count: how many.
-        mib: limit of a bucket where all-reduces are put in, MiB.
+        mib: limit of a bucket where all-reduces are put in, MiB; None for DDP's default.
     """
 
     count: int
-    mib: float = BUCKET_BYTES / MIB
+    mib: float | None = None
     order = 5
 
     @property
     def text(self) -> str:  # type: ignore[override]
         """In words."""
         stated = f"{self.count} ranks with the captured batch each"
-        buckets_ = f", buckets of {self.mib:g} MiB"
-        return stated + (buckets_ if self.mib != BUCKET_BYTES / MIB else "")
+        return stated + ("" if self.mib is None else f", buckets of {self.mib:g} MiB")
 
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs on so many ranks; those of the captured ranks stand for all."""
@@ -82,9 +80,12 @@ class Ranks(Edit):
                 f"ranks={self.count}: nothing tells how large the gradients are; record with "
                 "shapes (torch.profiler, record_shapes=True)"
             )
-        chosen = buckets(ready, steps_of(subject), round(self.mib * MIB))
+        limit = BUCKET_BYTES if self.mib is None else round(self.mib * MIB)
+        first = FIRST_BYTES if self.mib is None else limit
+        chosen = buckets(ready, steps_of(subject), limit, first)
         after = reduced(subject, facts, ready, chosen, link, self.count)
-        return _slowed(after, SLOWED[bound])
+        put_in = np.flatnonzero(after.program.communication & (after.program.op < 0))
+        return slowed(after, put_in, SLOWED[bound])
 
     def _over_more(self, subject: Subject, facts: Facts, now: int, link: Link) -> Subject:
         found = messages(subject, facts, now)
@@ -116,21 +117,8 @@ class Ranks(Edit):
         ]
 
     def validity(self, facts: Sequence[Facts]) -> Validity:
-        """Modelled up to the ranks that were compared; late ranks are left out."""
-        return "modelled" if self.count <= KNOWN_RANKS else "extrapolated"
-
-
-def _slowed(subject: Subject, share: float) -> Subject:
-    """Kernels after each all-reduce's launch lose a share of its time."""
-    program = subject.program
-    duration = program.duration_ns.copy()
-    put_in = np.flatnonzero(program.communication & (program.op < 0))
-    plain = np.flatnonzero((program.op >= 0) & ~program.communication)
-    for item in put_in.tolist():
-        at = int(np.searchsorted(plain, item))
-        if at < len(plain):
-            duration[plain[at]] += round(share * int(program.duration_ns[item]))
-    return replace(subject, program=replace(program, duration_ns=duration))
+        """A step is at least so long: late ranks are left out. More ranks are extrapolated."""
+        return "at least" if self.count <= KNOWN_RANKS else "extrapolated"
 
 
 def read(text: str) -> Ranks:

@@ -19,7 +19,8 @@ from stepscope.trace.frame import IntArray
 MIB: Final = 1 << 20
 
 FIRST_BYTES: Final = MIB
-"""Limit of the first bucket (PyTorch: ``_DEFAULT_FIRST_BUCKET_BYTES``)."""
+"""Limit of the first bucket by default (PyTorch: ``_DEFAULT_FIRST_BUCKET_BYTES``); where
+``bucket_cap_mb`` is given, the first is like the others."""
 
 BUCKET_BYTES: Final = 25 * MIB
 """Limit of the others by default (PyTorch: ``bucket_cap_mb``)."""
@@ -58,7 +59,7 @@ class Bucket:
     old: int
 
 
-def buckets(ready: Ready, step: IntArray, limit: int, first: int = FIRST_BYTES) -> list[Bucket]:
+def buckets(ready: Ready, step: IntArray, limit: int, first: int) -> list[Bucket]:
     """Buckets as DDP makes them: a bucket is closed by the gradient that reaches its limit.
 
     Args:
@@ -140,8 +141,8 @@ def by_messages(subject: Subject, found: Messages) -> Ready:
 
 def regrouped(
     subject: Subject, captured: IntArray, chosen: Sequence[Bucket], link: Link, ranks: int
-) -> Subject:
-    """The program with other all-reduces in place of the captured ones.
+) -> tuple[Subject, IntArray]:
+    """The program with other all-reduces in place of the captured ones; which begin earlier.
 
     Args:
         subject: the program.
@@ -174,24 +175,42 @@ def regrouped(
     instance = after.program.instance.copy()
     depends = dict(after.program.depends)
     placed = np.flatnonzero(new >= 0)
+    earlier: list[int] = []
     for number, item in enumerate(placed.tolist()):
         bucket = chosen[int(new[item])]
         duration[item] = round(link.all_reduce_ns(bucket.bytes, ranks))
         if instance[item] >= 0:
             instance[item] = _FIRST_NEW + number
+        if bucket.item < bucket.old:
+            earlier.append(item)
         if bucket.item != bucket.old:
             gap = max((ns for _, ns in depends.get(item, ())), default=0)
             source_item = _compute_before(after, item)
             depends[item] = ((source_item, gap),) if source_item >= 0 else ()
-    return replace(
-        after,
-        program=replace(
-            after.program,
-            duration_ns=duration,
-            instance=instance,
-            depends={item: on for item, on in depends.items() if on},
-        ),
+    changed = replace(
+        after.program,
+        duration_ns=duration,
+        instance=instance,
+        depends={item: on for item, on in depends.items() if on},
     )
+    return replace(after, program=changed), np.array(earlier, np.int64)
+
+
+SLOWED: Final = {"low": 0.1, "expected": 0.35, "high": 0.7}
+"""Kernels beside an all-reduce share SMs and memory with it: of its time so much is added to
+them. 0.12 to 0.64 was found in jobs of two and four H200; large persistent GEMMs lose most."""
+
+
+def slowed(subject: Subject, reductions: IntArray, share: float) -> Subject:
+    """The kernel behind each of some all-reduces takes a share of its time longer."""
+    program = subject.program
+    duration = program.duration_ns.copy()
+    plain = np.flatnonzero((program.op >= 0) & ~program.communication)
+    for item in reductions.tolist():
+        at = int(np.searchsorted(plain, item))
+        if at < len(plain):
+            duration[plain[at]] += round(share * int(program.duration_ns[item]))
+    return replace(subject, program=replace(program, duration_ns=duration))
 
 
 _FIRST_NEW: Final = 1 << 40
@@ -256,7 +275,7 @@ def _filled_in(
 ) -> Subject:
     """What the all-reduces take, what they wait for, and what waits for them."""
     program = after.program
-    cost = launch_cost_ns(after)
+    cost = launch_cost_ns(after, 25)  # by C++, without Python in between
     stream = int(program.stream.max()) + 1
     columns = {name: getattr(program, name).copy() for name in (
         "kind", "op", "stream", "duration_ns", "call_ns", "latency_ns", "kernel_gap_ns", "delay_ns",
