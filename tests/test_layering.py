@@ -103,7 +103,11 @@ ARROWS: dict[str, set[str]] = {
     },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
-    "simulation": {"breakdown", "gaps", "activity", "native", "trace", "intervals"},
+    # Settings look at kernels, at operators with their shapes, and at what collectives carry.
+    "simulation": {
+        *("operators", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("native", "trace", "intervals"),
+    },
     "derived": {
         *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
