@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Marks = Literal["none", "steps", "phases", "profiler"]
@@ -19,10 +19,14 @@ class Running:
 
     Attributes:
         step: makes one step; it synchronises with the GPU only where the program itself would.
-        close: ends workers and threads, frees what would disturb the other side.
+        enter: called before a stretch of steps: sets what is global (precision), starts threads.
+        leave: called after it: nothing of this side may disturb the other one.
+        close: ends workers and frees what is kept.
     """
 
     step: Callable[[], object]
+    enter: Callable[[], object] = lambda: None
+    leave: Callable[[], object] = lambda: None
     close: Callable[[], object] = lambda: None
 
 
@@ -43,7 +47,7 @@ class Program:
         samples: how many times the samples of a step the repaired one handles (larger batches).
         ranks: processes, one a GPU; ``make`` is then called in each, after the process group was
             made.
-        settings: what is set for the process before ``make``; by default TF32 is allowed.
+        record: further options of ``stepscope run`` for the own capture, as ``--gc``.
         compiles: whether the repair compiles, which takes tens of seconds at first.
     """
 
@@ -57,7 +61,7 @@ class Program:
     period: int = 1
     samples: float = 1.0
     ranks: int = 1
-    settings: dict[str, str] = field(default_factory=dict)
+    record: tuple[str, ...] = ()
     compiles: bool = False
 
     @property
