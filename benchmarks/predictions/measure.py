@@ -354,7 +354,7 @@ def everything(out: Path, names: list[str], seconds: float) -> None:
     # by a hash, so that what is left out is no kind of program
     chosen.sort(key=lambda p: hashlib.sha256(p.name.encode()).digest()[2:])
     tasks = [(p, mode) for p in chosen for mode in ("pair", "own")]
-    with ThreadPoolExecutor(1 if SMALL else 4) as pool:
+    with ThreadPoolExecutor(1 if SMALL else 6) as pool:
         list(pool.map(one, tasks))
     for program in chosen:  # the own step joins the truth
         file, own = out / f"{program.name}.json", out / f"{program.name}.own.ms"

@@ -1033,7 +1033,7 @@ def resnet_starved_and_items(repaired: bool) -> Running:
 @pair("host_sync", "language", "norms are not read in the step", others=("blocking_copy",), marks="steps")
 def gpt_items_and_pageable(repaired: bool) -> Running:
     model = gpt(512, 6)
-    extra = torch.randn(size(6_000_000, 100))
+    extra = torch.randn(size(1_500_000, 100))
 
     def batches() -> Tensor:
         extra.to(DEVICE)
