@@ -1,7 +1,8 @@
 """Traces of torch.profiler by column: a third of the size once compressed, and without loss.
 
-Events of one kind (the same keys in the same order) become columns. Numbers with at most three decimals
-are kept as differences of thousandths, other values as places in a list of those that occur.
+Events of one kind (the same keys in the same order) become columns. Numbers with at most three
+decimals are kept as differences of thousandths, other values as places in a list of those that
+occur.
 """
 
 from __future__ import annotations

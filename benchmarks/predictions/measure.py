@@ -69,7 +69,9 @@ def drained() -> None:
         torch.cuda.synchronize()
 
 
-def loop(run: Running, steps: int, between: Callable[[], object] = lambda: None) -> dict[str, float]:
+def loop(
+    run: Running, steps: int, between: Callable[[], object] = lambda: None
+) -> dict[str, float]:
     """So many steps: mean and median, ms; the GPU has nothing to do before and after."""
     drained()
     times = [time.perf_counter()]
@@ -321,7 +323,15 @@ def work(program: Program, mode: str, out: Path) -> None:
 def compile_collector(out: Path) -> None:
     """The collector is compiled when it is first used."""
     program = "import torch; torch.cuda.is_available() and torch.zeros(8).cuda().sum().item()"
-    stepscope = [sys.executable, "-m", "stepscope", "run", "-o", str(out / "first"), "--no-diagnose"]
+    stepscope = [
+        sys.executable,
+        "-m",
+        "stepscope",
+        "run",
+        "-o",
+        str(out / "first"),
+        "--no-diagnose",
+    ]
     with (out / "first.log").open("w") as log:
         subprocess.run(
             [*stepscope, "--", sys.executable, "-c", program],

@@ -8,13 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from program import SMALL, Running, phase
 from torch import Tensor, nn
 from torch.nn import functional as fn
-
-if __package__:
-    from .program import SMALL, Running, phase
-else:
-    from program import SMALL, Running, phase
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not SMALL else "cpu")
 
@@ -46,7 +42,9 @@ def spelled_gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))))
 
 
-def written_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None) -> Tensor:
+def written_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None
+) -> Tensor:
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     t = q.shape[-2]
     if causal:
@@ -106,7 +104,14 @@ class Gpt(nn.Module):
         super().__init__()
         self.embed, self.place = nn.Embedding(vocab, width), nn.Embedding(length, width)
         self.layers = nn.ModuleList(
-            Block(width, max(width // head, 1), causal=causal, written=written, spelled=spelled, rms=rms)
+            Block(
+                width,
+                max(width // head, 1),
+                causal=causal,
+                written=written,
+                spelled=spelled,
+                rms=rms,
+            )
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
@@ -123,7 +128,12 @@ class Vit(nn.Module):
     """A vision transformer."""
 
     def __init__(
-        self, width: int = 384, layers: int = 6, patch: int = 16, classes: int = 1000, **options: bool
+        self,
+        width: int = 384,
+        layers: int = 6,
+        patch: int = 16,
+        classes: int = 1000,
+        **options: bool,
     ) -> None:
         super().__init__()
         kinds = {"written": False, "spelled": False, "rms": False} | options
@@ -157,7 +167,11 @@ class Residual(nn.Module):
 
 def resnet(width: int = 64, blocks: int = 1, classes: int = 1000) -> nn.Module:
     """A residual network."""
-    parts: list[nn.Module] = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    parts: list[nn.Module] = [
+        nn.Conv2d(3, width, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
     before = width
     for level in range(4):
         for block in range(blocks):
@@ -297,7 +311,9 @@ class Gnn(nn.Module):
 class Recommender(nn.Module):
     """Embedding bags, their interactions and a tower."""
 
-    def __init__(self, tables: int, rows: int, width: int, dense: int = 64, hidden: int = 1024) -> None:
+    def __init__(
+        self, tables: int, rows: int, width: int, dense: int = 64, hidden: int = 1024
+    ) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
         self.bottom = nn.Sequential(nn.Linear(dense, hidden), nn.ReLU(), nn.Linear(hidden, width))

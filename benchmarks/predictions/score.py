@@ -238,7 +238,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
         "at least": sum(r.at_least for r in rows),
         "not named": sum(r.rank == -1 for r in rows),
         "named first": sum(r.rank == 1 for r in rows),
-        "median error": round(statistics.median(errors), 4) if errors else 1.0,
+        "median error": round(float(statistics.median(errors)), 4) if errors else 1.0,
         "within 10 %": round(sum(e <= NEAR for e in errors) / max(len(errors), 1), 4),
         "ranges that hold": round(sum(holds) / max(len(holds), 1), 4),
         "median width of ranges": round(statistics.median(widths), 4) if widths else 0.0,
@@ -246,6 +246,17 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
         "replay errors over 2 %": sum(r > 0.02 for r in replays),
         "contradictions": sum(bool(r.wrong) for r in rows),
     }
+
+
+def summaries(rows: Sequence[Row]) -> dict[str, dict[str, float | int]]:
+    """The summary of each half and source that has rows."""
+    found = {}
+    for half_of in ("development", "unseen"):
+        for source in SOURCES:
+            chosen = [r for r in rows if r.half == half_of and r.source == source]
+            if chosen:
+                found[f"{half_of}, {source}"] = summary(chosen)
+    return found
 
 
 def main() -> None:
@@ -269,13 +280,12 @@ def main() -> None:
             continue
         if shown:
             print(line(rows[-1]), flush=True)
-    for half_of in ("development", "unseen"):
-        for source in sources:
-            chosen = [r for r in rows if r.half == half_of and r.source == source]
-            if chosen:
-                print(f"{half_of}, {source}: " + ", ".join(f"{k} {v}" for k, v in summary(chosen).items()))
+    found = summaries(rows)
+    for title, figures in found.items():
+        print(f"{title}: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
     if given.docs:
-        SCORES.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+        kept = {"summaries": found, "rows": [asdict(r) for r in rows]}
+        SCORES.write_text(json.dumps(kept, indent=1) + "\n")
         print("now: python3 dev.py docs")
 
 

@@ -6,7 +6,6 @@ import gc
 import io
 import json
 import math
-import os
 import tempfile
 import threading
 import time
@@ -16,22 +15,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from models import (
+    DEVICE,
+    Gnn,
+    Gpt,
+    Lstm,
+    Moe,
+    Recommender,
+    Unet,
+    Vit,
+    classified,
+    endless,
+    graphed,
+    half,
+    images,
+    made_optimizer,
+    mlp,
+    next_token,
+    precision,
+    resnet,
+    size,
+    tokens,
+    training,
+)  # fmt: skip
+from program import SMALL, Marks, Program, Running
 from torch import Tensor, nn
 from torch.nn import functional as fn
 from torch.utils.data import DataLoader, Dataset
-
-if __package__:
-    from .models import (
-        DEVICE, Gnn, Gpt, Lstm, Moe, Recommender, Unet, Vit, classified, endless, graphed, half,
-        images, made_optimizer, mlp, next_token, precision, resnet, size, tokens, training,
-    )  # fmt: skip
-    from .program import SMALL, Marks, Program, Running, phase
-else:
-    from models import (
-        DEVICE, Gnn, Gpt, Lstm, Moe, Recommender, Unet, Vit, classified, endless, graphed, half,
-        images, made_optimizer, mlp, next_token, precision, resnet, size, tokens, training,
-    )  # fmt: skip
-    from program import SMALL, Marks, Program, Running, phase
 
 PROGRAMS: list[Program] = []
 
@@ -53,7 +63,20 @@ def pair(
     def enter(make: Callable[[bool], Running]) -> Callable[[bool], Running]:
         name = make.__name__
         PROGRAMS.append(
-            Program(name, cause, family, repair, make, others, marks, period, samples, 1, record, compiles)
+            Program(
+                name,
+                cause,
+                family,
+                repair,
+                make,
+                others,
+                marks,
+                period,
+                samples,
+                1,
+                record,
+                compiles,
+            )
         )
         return make
 
@@ -108,7 +131,9 @@ def loaded(data: Dataset[Any], batch: int, workers: int) -> Callable[[], Any]:
     """The next batch of a DataLoader, on the device."""
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
     pin = DEVICE.type == "cuda"
-    loader = DataLoader(data, batch, num_workers=size(workers, min(workers, 1)), pin_memory=pin, **more)
+    loader = DataLoader(
+        data, batch, num_workers=size(workers, min(workers, 1)), pin_memory=pin, **more
+    )
     batches = endless(loader)
 
     def following() -> Any:
@@ -130,7 +155,12 @@ def vit_two_workers(repaired: bool) -> Running:
     return training(Vit(size(384, 64), size(8, 2)).to(DEVICE), batches, classified)
 
 
-@pair("input_starvation", "vision", "10 workers instead of 1: the storage is slow, not the CPU", marks="phases")
+@pair(
+    "input_starvation",
+    "vision",
+    "10 workers instead of 1: the storage is slow, not the CPU",
+    marks="phases",
+)
 def resnet_slow_storage(repaired: bool) -> Running:
     data = Augmented(size(128, 32), 0, sleep_ms=1.5)
     batches = loaded(data, size(32, 2), 10 if repaired else 1)
@@ -153,7 +183,9 @@ class Documents(Dataset[Tensor]):
         return (torch.tensor(ids[: self.length + 1] + [0] * (self.length + 1 - len(ids))),)
 
 
-@pair("input_starvation", "language", "texts are split in 8 workers instead of on the training thread")
+@pair(
+    "input_starvation", "language", "texts are split in 8 workers instead of on the training thread"
+)
 def encoder_tokenise_main(repaired: bool) -> Running:
     data = Documents(size(256, 16))
     model = gpt(512, 4, causal=False)
@@ -190,7 +222,9 @@ class Neighbourhoods(Dataset[tuple[Tensor, Tensor]]):
         return torch.from_numpy(source), torch.from_numpy(target)
 
 
-def gnn_of(batches: Callable[[], Any], width: int = 256, chain: bool = False, **how: Any) -> Running:
+def gnn_of(
+    batches: Callable[[], Any], width: int = 256, chain: bool = False, **how: Any
+) -> Running:
     nodes = size(16384, 64)
     x = torch.randn(nodes, size(width, 16), device=DEVICE)
     y = torch.randint(0, 40, (nodes,), device=DEVICE)
@@ -203,14 +237,27 @@ def gnn_of(batches: Callable[[], Any], width: int = 256, chain: bool = False, **
     return training(model, batches, loss_of, **how)
 
 
-@pair("input_starvation", "graph", "neighbours are sampled in 8 workers instead of before each step", marks="steps")
+@pair(
+    "input_starvation",
+    "graph",
+    "neighbours are sampled in 8 workers instead of before each step",
+    marks="steps",
+)
 def gnn_sample_main(repaired: bool) -> Running:
     data = Neighbourhoods()
     if repaired:
         loader = endless(
-            DataLoader(data, None, num_workers=size(8, 1), persistent_workers=True, pin_memory=DEVICE.type == "cuda")
+            DataLoader(
+                data,
+                None,
+                num_workers=size(8, 1),
+                persistent_workers=True,
+                pin_memory=DEVICE.type == "cuda",
+            )
         )
-        return gnn_of(lambda: tuple(p.to(DEVICE, non_blocking=True) for p in next(loader)), kind="fp32")
+        return gnn_of(
+            lambda: tuple(p.to(DEVICE, non_blocking=True) for p in next(loader)), kind="fp32"
+        )
     number = 0
 
     def by_hand() -> Any:
@@ -224,7 +271,9 @@ def gnn_sample_main(repaired: bool) -> Running:
 # --- the host waits ---------------------------------------------------------------------------
 
 
-@pair("host_sync", "language", "the norms of layers stay on the device and are not read in the step")
+@pair(
+    "host_sync", "language", "the norms of layers stay on the device and are not read in the step"
+)
 def gpt_item_each_layer(repaired: bool) -> Running:
     model = gpt(768, 8, head=64)
     seen: list[float] = []
@@ -240,7 +289,9 @@ def gpt_item_each_layer(repaired: bool) -> Running:
     return training(model, fixed(text(4, 512)), next_token)
 
 
-@pair("host_sync", "vision", "clip_grad_norm_ instead of an item() for each parameter", marks="steps")
+@pair(
+    "host_sync", "vision", "clip_grad_norm_ instead of an item() for each parameter", marks="steps"
+)
 def resnet_item_each_gradient(repaired: bool) -> Running:
     model = resnet(size(64, 8), 2).to(DEVICE)
     data = images(size(64, 2), size(128, 32))
@@ -285,7 +336,9 @@ def rl_item_actions(repaired: bool) -> Running:
     return Running(step, enter=precision("high"))
 
 
-@pair("host_sync", "diffusion", "torch.cuda.synchronize() after each phase is removed", marks="phases")
+@pair(
+    "host_sync", "diffusion", "torch.cuda.synchronize() after each phase is removed", marks="phases"
+)
 def unet_synchronize(repaired: bool) -> Running:
     model = Unet(size(64, 8)).to(DEVICE)
     x = torch.randn(size(16, 2), 4, size(64, 16), size(64, 16), device=DEVICE)
@@ -294,7 +347,9 @@ def unet_synchronize(repaired: bool) -> Running:
         if not repaired and DEVICE.type == "cuda":
             torch.cuda.synchronize()
 
-    return training(model, fixed(x), denoised, after_forward=wait, after_backward=wait, after_step=wait)
+    return training(
+        model, fixed(x), denoised, after_forward=wait, after_backward=wait, after_step=wait
+    )
 
 
 def denoised(model: nn.Module, x: Tensor) -> Tensor:
@@ -303,7 +358,11 @@ def denoised(model: nn.Module, x: Tensor) -> Tensor:
     return fn.mse_loss(model(x + t[:, None, None, None] * noise, t).float(), noise)
 
 
-@pair("host_sync", "vision", "finite gradients are checked by one number on the device, not read in the step")
+@pair(
+    "host_sync",
+    "vision",
+    "finite gradients are checked by one number on the device, not read in the step",
+)
 def vit_isfinite_each_gradient(repaired: bool) -> Running:
     model = Vit(size(512, 64), size(6, 2)).to(DEVICE)
     bad = torch.zeros((), device=DEVICE)
@@ -317,10 +376,14 @@ def vit_isfinite_each_gradient(repaired: bool) -> Running:
             elif not torch.isfinite(p.grad).all():
                 raise ValueError("a gradient is not finite")
 
-    return training(model, fixed(images(size(32, 2), size(224, 32))), classified, after_backward=check)
+    return training(
+        model, fixed(images(size(32, 2), size(224, 32))), classified, after_backward=check
+    )
 
 
-@pair("host_sync", "language", "the loss is printed every 100 steps instead of each", marks="profiler")
+@pair(
+    "host_sync", "language", "the loss is printed every 100 steps instead of each", marks="profiler"
+)
 def lstm_print_loss(repaired: bool) -> Running:
     model = Lstm(size(512, 16), 2, size(8192, 128)).to(DEVICE)
     sink = io.StringIO()
@@ -329,13 +392,20 @@ def lstm_print_loss(repaired: bool) -> Running:
         if not repaired or number % 100 == 99:
             sink.write(f"step {number}: loss {loss.item():.4f}\n")
 
-    return training(model, fixed(text(16, 64)), next_token, after_step=show, kind="fp32", optimizer="foreach")
+    return training(
+        model, fixed(text(16, 64)), next_token, after_step=show, kind="fp32", optimizer="foreach"
+    )
 
 
 # --- the host works ---------------------------------------------------------------------------
 
 
-@pair("host_compute", "language", "the accuracy is computed on the device and read seldom", marks="phases")
+@pair(
+    "host_compute",
+    "language",
+    "the accuracy is computed on the device and read seldom",
+    marks="phases",
+)
 def encoder_python_metric(repaired: bool) -> Running:
     model = gpt(512, 4, causal=False)
     batch = text(16, 256)
@@ -346,7 +416,9 @@ def encoder_python_metric(repaired: bool) -> Running:
         if repaired:
             (logits.argmax(-1) == x[:, 1:]).float().mean()
         else:
-            for guessed, true in zip(logits.argmax(-1).flatten().tolist(), x[:, 1:].flatten().tolist(), strict=True):
+            for guessed, true in zip(
+                logits.argmax(-1).flatten().tolist(), x[:, 1:].flatten().tolist(), strict=True
+            ):
                 for _ in range(8):
                     counts[guessed ^ true] = counts.get(guessed ^ true, 0) + 1
         return fn.cross_entropy(logits.flatten(0, 1).float(), x[:, 1:].flatten())
@@ -365,7 +437,9 @@ def resnet_numpy_statistics(repaired: bool) -> Running:
             for _ in range(4):
                 np.sort(history)
 
-    return training(model, fixed(images(size(64, 2), size(160, 32))), classified, after_step=statistics)
+    return training(
+        model, fixed(images(size(64, 2), size(160, 32))), classified, after_step=statistics
+    )
 
 
 @pair("host_compute", "diffusion", "what is logged is written every 100 steps")
@@ -381,7 +455,11 @@ def unet_json_log(repaired: bool) -> Running:
     return training(model, fixed(x), denoised, after_step=log)
 
 
-@pair("host_compute", "recommender", "what Python computes between the steps is left to another process")
+@pair(
+    "host_compute",
+    "recommender",
+    "what Python computes between the steps is left to another process",
+)
 def recsys_python_between(repaired: bool) -> Running:
     model, batch = recommender(8)
 
@@ -419,14 +497,18 @@ def mlp_tiny_graph(repaired: bool) -> Running:
     def loss_of(net: nn.Module, batch: Any) -> Tensor:
         return fn.mse_loss(net(batch[0]), batch[1])
 
-    return whole_graph(repaired, lambda o: training(model, fixed((x, y)), loss_of, kind="fp32", optimizer=o))
+    return whole_graph(
+        repaired, lambda o: training(model, fixed((x, y)), loss_of, kind="fp32", optimizer=o)
+    )
 
 
 @pair("launch_bound", "language", "the whole step is one CUDA graph", marks="steps")
 def lstm_cells_graph(repaired: bool) -> Running:
     model = Lstm(size(256, 16), 1, size(2048, 64), cells=True).to(DEVICE)
     batch = tokens(32, size(32, 8), size(2048, 64))
-    return whole_graph(repaired, lambda o: training(model, fixed(batch), next_token, kind="fp32", optimizer=o))
+    return whole_graph(
+        repaired, lambda o: training(model, fixed(batch), next_token, kind="fp32", optimizer=o)
+    )
 
 
 @pair("launch_bound", "vision", "torch.compile(model, mode='reduce-overhead')", compiles=True)
@@ -437,7 +519,12 @@ def vit_small_reduce_overhead(repaired: bool) -> Running:
     return training(model, fixed(images(size(8, 2), size(224, 32))), classified)
 
 
-@pair("launch_bound", "language", "the model is captured by torch.cuda.make_graphed_callables", marks="phases")
+@pair(
+    "launch_bound",
+    "language",
+    "the model is captured by torch.cuda.make_graphed_callables",
+    marks="phases",
+)
 def gpt_small_graphed_callables(repaired: bool) -> Running:
     model = gpt(256, 6)
     batch = text(4, 128)
@@ -481,11 +568,18 @@ class Decoder:
 
 @pair("launch_bound", "decode", "each token is one replayed CUDA graph")
 def decode_graph(repaired: bool) -> Running:
-    run = Running(Decoder(size(1024, 64), size(12, 2), 8, size(512, 16)).step, enter=precision("high"))
+    run = Running(
+        Decoder(size(1024, 64), size(12, 2), 8, size(512, 16)).step, enter=precision("high")
+    )
     return graphed(run) if repaired else run
 
 
-@pair("launch_bound", "decode", "torch.compile(mode='reduce-overhead') of the forward pass", compiles=True)
+@pair(
+    "launch_bound",
+    "decode",
+    "torch.compile(mode='reduce-overhead') of the forward pass",
+    compiles=True,
+)
 def decode_reduce_overhead(repaired: bool) -> Running:
     decoder = Decoder(size(768, 64), size(8, 2), 16, size(256, 16))
     if repaired:
@@ -506,7 +600,9 @@ def gnn_small_graph(repaired: bool) -> Running:
     def loss_of(net: nn.Module, _batch: Any) -> Tensor:
         return fn.cross_entropy(net(x, *edges, weight), y)
 
-    return whole_graph(repaired, lambda o: training(model, fixed(None), loss_of, kind="fp32", optimizer=o))
+    return whole_graph(
+        repaired, lambda o: training(model, fixed(None), loss_of, kind="fp32", optimizer=o)
+    )
 
 
 # --- copies -----------------------------------------------------------------------------------
@@ -540,7 +636,10 @@ def encoder_scores_to_cpu(repaired: bool) -> Running:
 
 @pair("blocking_copy", "diffusion", "pinned memory and non_blocking copies", marks="phases")
 def unet_pageable(repaired: bool) -> Running:
-    host = (torch.randn(size(32, 2), 4, size(128, 16), size(128, 16)), torch.randn(size(48, 1), size(1_000_000, 10)))
+    host = (
+        torch.randn(size(32, 2), 4, size(128, 16), size(128, 16)),
+        torch.randn(size(48, 1), size(1_000_000, 10)),
+    )
     batches = copied(host, repaired)
     return training(Unet(size(32, 8)).to(DEVICE), lambda: batches()[0], denoised)
 
@@ -564,7 +663,12 @@ def gpt_empty_cache(repaired: bool) -> Running:
     return training(gpt(768, 6), fixed(text(8, 512)), next_token, after_step=empty)
 
 
-@pair("allocator_churn", "vision", "torch.cuda.empty_cache() and gc.collect() are removed", marks="phases")
+@pair(
+    "allocator_churn",
+    "vision",
+    "torch.cuda.empty_cache() and gc.collect() are removed",
+    marks="phases",
+)
 def resnet_empty_cache_gc(repaired: bool) -> Running:
     def empty(*_: object) -> None:
         if not repaired:
@@ -573,7 +677,9 @@ def resnet_empty_cache_gc(repaired: bool) -> Running:
                 torch.cuda.empty_cache()
 
     model = resnet(size(64, 8)).to(DEVICE)
-    return training(model, fixed(images(size(64, 2), size(128, 32))), classified, after_backward=empty)
+    return training(
+        model, fixed(images(size(64, 2), size(128, 32))), classified, after_backward=empty
+    )
 
 
 @pair("allocator_churn", "diffusion", "torch.cuda.empty_cache() every 4 steps is removed", period=4)
@@ -594,7 +700,9 @@ def scratch() -> str:
     return tempfile.mkdtemp(prefix="exam-")
 
 
-@pair("checkpoint_stall", "language", "checkpoints are saved every 1000 steps, not every 5", period=5)
+@pair(
+    "checkpoint_stall", "language", "checkpoints are saved every 1000 steps, not every 5", period=5
+)
 def gpt_save_every_5(repaired: bool) -> Running:
     model, file = gpt(512, 4), Path(scratch()) / "model.pt"
 
@@ -659,9 +767,12 @@ def moe_save_every_8(repaired: bool) -> Running:
 
 
 @pair(
-    "step_jitter", "language", "objects that stay are frozen (gc.freeze()), and gc.collect() every 6 steps is gone",
-    period=6, record=("--gc",),
-)  # fmt: skip
+    "step_jitter",
+    "language",
+    "objects that stay are frozen (gc.freeze()), and gc.collect() every 6 steps is gone",
+    period=6,
+    record=("--gc",),
+)
 def gpt_gc_every_6(repaired: bool) -> Running:
     objects = [{"id": i, "tags": [i, i + 1]} for i in range(size(250_000, 10))]
 
@@ -685,7 +796,9 @@ def resnet_validate_every_5(repaired: bool) -> Running:
             right = [(model(held[0]).argmax(-1) == held[1]).float().mean() for _ in range(6)]
         torch.stack(right).mean().item()
 
-    return training(model, fixed(images(size(64, 2), size(160, 32))), classified, after_step=validate)
+    return training(
+        model, fixed(images(size(64, 2), size(160, 32))), classified, after_step=validate
+    )
 
 
 @pair("step_jitter", "language", "texts are cut to the usual length", marks="steps", period=7)
@@ -701,7 +814,13 @@ def encoder_long_every_7(repaired: bool) -> Running:
     return training(gpt(512, 6, causal=False), batches, next_token)
 
 
-@pair("step_jitter", "diffusion", "the preview is drawn by another process", period=6, marks="profiler")
+@pair(
+    "step_jitter",
+    "diffusion",
+    "the preview is drawn by another process",
+    period=6,
+    marks="profiler",
+)
 def unet_preview_every_6(repaired: bool) -> Running:
     model = Unet(size(64, 8)).to(DEVICE)
     x = torch.randn(size(16, 2), 4, size(64, 16), size(64, 16), device=DEVICE)
@@ -741,15 +860,30 @@ def beside(run: Running, work: Callable[[], object]) -> Running:
     return Running(run.step, enter, leave, run.close)
 
 
-@pair("gil_contention", "language", "the thread that computes statistics becomes a process", record=("--waits",))
+@pair(
+    "gil_contention",
+    "language",
+    "the thread that computes statistics becomes a process",
+    record=("--waits",),
+)
 def gpt_busy_thread(repaired: bool) -> Running:
     run = training(gpt(512, 4), fixed(text(4, 256)), next_token, optimizer="foreach")
     return run if repaired else beside(run, lambda: spin(5))
 
 
-@pair("gil_contention", "vision", "the thread that watches sleeps between its looks", marks="steps", record=("--waits",))
+@pair(
+    "gil_contention",
+    "vision",
+    "the thread that watches sleeps between its looks",
+    marks="steps",
+    record=("--waits",),
+)
 def vit_polling_thread(repaired: bool) -> Running:
-    run = training(Vit(size(384, 64), size(8, 2)).to(DEVICE), fixed(images(size(16, 2), size(224, 32))), classified)
+    run = training(
+        Vit(size(384, 64), size(8, 2)).to(DEVICE),
+        fixed(images(size(16, 2), size(224, 32))),
+        classified,
+    )
     return beside(run, lambda: time.sleep(0.1) if repaired else spin(2))
 
 
@@ -765,7 +899,11 @@ def unet_spelled_compile(repaired: bool) -> Running:
     return training(model, fixed(x), denoised)
 
 
-@pair("fusion_opportunity", "language", "rms_norm and gelu of torch.nn.functional instead of spelled out")
+@pair(
+    "fusion_opportunity",
+    "language",
+    "rms_norm and gelu of torch.nn.functional instead of spelled out",
+)
 def gpt_spelled_norm(repaired: bool) -> Running:
     model = gpt(1024, 6, spelled=not repaired, rms=True)
     return training(model, fixed(text(8, 512)), next_token)
@@ -779,7 +917,12 @@ def vit_spelled_compile(repaired: bool) -> Running:
     return training(model, fixed(images(size(64, 2), size(224, 32))), classified)
 
 
-@pair("fusion_opportunity", "graph", "torch.compile of the function that gates messages", compiles=True)
+@pair(
+    "fusion_opportunity",
+    "graph",
+    "torch.compile of the function that gates messages",
+    compiles=True,
+)
 def gnn_gate_compile(repaired: bool) -> Running:
     model = Gnn(size(256, 16), 3, chain=True).to(DEVICE)
     if repaired:
@@ -797,7 +940,9 @@ def physics(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).square()
 
 
-@pair("fusion_opportunity", "diffusion", "torch.compile of the function", compiles=True, marks="steps")
+@pair(
+    "fusion_opportunity", "diffusion", "torch.compile of the function", compiles=True, marks="steps"
+)
 def field_chain_fp32(repaired: bool) -> Running:
     n = size(8_000_000, 100)
     layer = nn.Linear(64, 64).to(DEVICE)
@@ -816,7 +961,9 @@ def field_chain_fp32(repaired: bool) -> Running:
 # --- attention --------------------------------------------------------------------------------
 
 
-@pair("unfused_attention", "language", "scaled_dot_product_attention instead of products and softmax")
+@pair(
+    "unfused_attention", "language", "scaled_dot_product_attention instead of products and softmax"
+)
 def gpt_attention_2048(repaired: bool) -> Running:
     model = gpt(1024, 4, written=not repaired)
     return training(model, fixed(text(4, 2048)), next_token)
@@ -899,18 +1046,30 @@ def vit_fp32_bf16(repaired: bool) -> Running:
 def resnet_fp32_tf32(repaired: bool) -> Running:
     model = resnet(size(64, 8), 2).to(DEVICE)
     batch = images(size(48, 2), size(160, 32))
-    return training(model, fixed(batch), classified, kind="fp32", matmul="high" if repaired else "highest")
+    return training(
+        model, fixed(batch), classified, kind="fp32", matmul="high" if repaired else "highest"
+    )
 
 
-@pair("low_precision_unused", "recommender", "torch.set_float32_matmul_precision('high')", marks="profiler")
+@pair(
+    "low_precision_unused",
+    "recommender",
+    "torch.set_float32_matmul_precision('high')",
+    marks="profiler",
+)
 def tower_fp32_tf32(repaired: bool) -> Running:
     model = mlp(size(4096, 16), 5, 512, 8).to(DEVICE)
-    data = (torch.randn(size(4096, 4), 512, device=DEVICE), torch.randn(size(4096, 4), 8, device=DEVICE))
+    data = (
+        torch.randn(size(4096, 4), 512, device=DEVICE),
+        torch.randn(size(4096, 4), 8, device=DEVICE),
+    )
 
     def loss_of(net: nn.Module, batch: Any) -> Tensor:
         return fn.mse_loss(net(batch[0]), batch[1])
 
-    return training(model, fixed(data), loss_of, kind="fp32", matmul="high" if repaired else "highest")
+    return training(
+        model, fixed(data), loss_of, kind="fp32", matmul="high" if repaired else "highest"
+    )
 
 
 # --- offload ----------------------------------------------------------------------------------
@@ -968,7 +1127,10 @@ def gpt_vocabulary(repaired: bool) -> Running:
 def resnet_channels_last(repaired: bool) -> Running:
     model, (x, y) = resnet(size(64, 8), 2).to(DEVICE), images(size(96, 2), size(160, 32))
     if repaired:
-        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        model, x = (
+            model.to(memory_format=torch.channels_last),
+            x.to(memory_format=torch.channels_last),
+        )
     return training(model, fixed((x, y)), classified)
 
 
@@ -1030,7 +1192,13 @@ def resnet_starved_and_items(repaired: bool) -> Running:
     return training(model, batches, classified, after_backward=read)
 
 
-@pair("host_sync", "language", "norms are not read in the step", others=("blocking_copy",), marks="steps")
+@pair(
+    "host_sync",
+    "language",
+    "norms are not read in the step",
+    others=("blocking_copy",),
+    marks="steps",
+)
 def gpt_items_and_pageable(repaired: bool) -> Running:
     model = gpt(512, 6)
     extra = torch.randn(size(1_500_000, 100))
@@ -1051,7 +1219,9 @@ def gpt_items_and_pageable(repaired: bool) -> Running:
     return training(model, batches, next_token, after_backward=read)
 
 
-@pair("unfused_attention", "vision", "scaled_dot_product_attention", others=("low_precision_unused",))
+@pair(
+    "unfused_attention", "vision", "scaled_dot_product_attention", others=("low_precision_unused",)
+)
 def vit_attention_and_fp32(repaired: bool) -> Running:
     model = Vit(size(384, 64), size(6, 2), written=not repaired).to(DEVICE)
     batch = images(size(48, 2), size(224, 32))
@@ -1066,7 +1236,13 @@ def gpt_loop_and_spelled(repaired: bool) -> Running:
     )
 
 
-@pair("checkpoint_stall", "vision", "checkpoints are saved every 1000 steps, not every 4", others=("host_sync",), period=4)
+@pair(
+    "checkpoint_stall",
+    "vision",
+    "checkpoints are saved every 1000 steps, not every 4",
+    others=("host_sync",),
+    period=4,
+)
 def resnet_save_and_items(repaired: bool) -> Running:
     model, file = resnet(size(64, 8), 2).to(DEVICE), Path(scratch()) / "model.pt"
 

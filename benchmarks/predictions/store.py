@@ -86,7 +86,10 @@ def main() -> None:
             size = store_capture({"rank0.json": data}, CAPTURES / f"{pair}.kineto.tar.xz")
             print(f"{pair} kineto {size / 1e3:.0f} KB", flush=True)
         elif kind == "own.tar":
-            with tempfile.TemporaryDirectory() as scratch, tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            with (
+                tempfile.TemporaryDirectory() as scratch,
+                tarfile.open(fileobj=io.BytesIO(data)) as tar,
+            ):
                 tar.extractall(scratch, filter="data")
                 files = {
                     str(file.relative_to(scratch)): file.read_bytes()
