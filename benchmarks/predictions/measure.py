@@ -4,8 +4,8 @@ usage: python3 benchmarks/predictions/measure.py all OUTPUT_FOLDER [--seconds N]
 
 Writes NAME.json, NAME.own.tar and NAME.kineto.json of each pair to the folder, a line each to
 standard output, and the output of programs that failed to NAME.MODE.log. Programs are started ahead
-of time, but only one uses the GPU: it holds a lock from its warm-up to its last step. With --seconds
-no program is started after so many of them, and the rest is left out.
+of time, but only one uses the GPU: it holds a lock from its warm-up to its last step. With
+--seconds no program is started after so many of them, and the rest is left out.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
 from program import SMALL, Marker, Program, Running
 
+HERE = Path(__file__).parent
 WARMUP = 8
 LEAST_STEPS, MOST_STEPS = 6, 100
 TURN_S = 0.35
@@ -392,7 +390,7 @@ def pack(out: Path) -> None:
     folder = out / "packed"
     folder.mkdir(exist_ok=True)
     room = [ARCHIVE_BYTES] * ARCHIVES
-    archives = [tarfile.open(folder / f"part{i}.tar", "w") for i in range(ARCHIVES)]
+    parts: list[list[tuple[str, bytes]]] = [[] for _ in room]
     for name, data in small:
         place = max(range(ARCHIVES), key=lambda i: room[i])
         takes = len(data) + 2048
@@ -400,11 +398,13 @@ def pack(out: Path) -> None:
             print(f"no room for {name}: {len(data)} bytes", flush=True)
             continue
         room[place] -= takes
-        entry = tarfile.TarInfo(name)
-        entry.size = len(data)
-        archives[place].addfile(entry, io.BytesIO(data))
-    for archive in archives:
-        archive.close()
+        parts[place].append((name, data))
+    for number, part in enumerate(parts):
+        with tarfile.open(folder / f"part{number}.tar", "w") as archive:
+            for name, data in part:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
 
 
 def main() -> None:

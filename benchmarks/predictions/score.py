@@ -5,8 +5,8 @@ usage: python benchmarks/predictions/score.py [--half development|unseen|both] [
 
 The measured ratio is the repaired program's mean step over the faulty one's, both untraced; the
 predicted one is the predicted step over the recorded step. ``--half development`` prints each pair;
-the unseen half prints its summary only, unless ``--reveal`` is given. ``--docs`` writes both halves to
-``docs/reference/predictions.md``.
+the unseen half prints its summary only, unless ``--reveal`` is given. ``--docs`` keeps the scores
+of both halves, of which ``dev.py docs`` makes ``docs/reference/predictions.md``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT)]
 
 from program import half
 from store import CAPTURES, unpack_capture
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
 
 SOURCES = ("own", "kineto")
-SCORES = HERE / "scores.json"
+SCORES = Path(__file__).parent / "scores.json"
 NEAR = 0.1
 """A prediction that misses by less is near."""
 

@@ -12,13 +12,10 @@ import argparse
 import io
 import json
 import lzma
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import columns
 
