@@ -1,6 +1,7 @@
 """Times the exam's single-GPU pairs and records their faulty sides; needs a GPU and PyTorch.
 
-usage: python3 benchmarks/predictions/measure.py all OUTPUT_FOLDER [--seconds N] [NAME...]
+usage: python3 benchmarks/predictions/measure.py all OUTPUT_FOLDER [--seconds N]
+       [--module MODULE] [NAME...]
 
 Writes NAME.json, NAME.own.tar and NAME.kineto.json of each pair to the folder, a line each to
 standard output, and the output of programs that failed to NAME.MODE.log. Programs are started ahead
@@ -337,11 +338,12 @@ def compile_collector(out: Path) -> None:
         )  # fmt: skip
 
 
-def everything(out: Path, names: list[str], seconds: float) -> None:
+def everything(out: Path, names: list[str], seconds: float, module: str) -> None:
     """All programs; those that compile fill the compiler's cache first, at the same time."""
     begin = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    chosen = [p for n, p in programs().items() if not names or n in names]
+    found = {p.name: p for p in __import__(module).PROGRAMS} if module else programs()
+    chosen = [p for n, p in found.items() if not names or n in names]
     compiled = [p for p in chosen if p.compiles and not SMALL]
     with ThreadPoolExecutor(len(compiled) + 1) as pool:
         first = pool.submit(compile_collector, out)
@@ -412,10 +414,11 @@ def main() -> None:
     parser.add_argument("mode", choices=("all", "pair", "own", "warm"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--module", default=MODULES[0], help="whose programs; all if empty")
     parser.add_argument("--seconds", type=float, default=1e9)
     given = parser.parse_args()
     if given.mode == "all":
-        everything(given.out, given.names, given.seconds)
+        everything(given.out, given.names, given.seconds, given.module)
         return
     program = programs()[given.names[0]]
     __import__("models").precision("high")()

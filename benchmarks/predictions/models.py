@@ -337,6 +337,39 @@ def mlp(width: int, layers: int, inside: int, outside: int) -> nn.Module:
     return nn.Sequential(*parts, nn.Linear(width, outside))
 
 
+class Decoder:
+    """Tokens one by one, with a cache of keys and values."""
+
+    def __init__(self, width: int, layers: int, batch: int, length: int) -> None:
+        self.model = Gpt(width, layers, size(8192, 128)).to(DEVICE).to(torch.bfloat16).eval()
+        heads = max(width // 64, 1)
+        shape = (layers, 2, batch, heads, length, width // heads)
+        self.cache = torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE)
+        self.token = torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)
+        self.place = torch.zeros(1, dtype=torch.long, device=DEVICE)
+        self.length = length
+
+    def forward(self, token: Tensor, place: Tensor) -> Tensor:
+        h = self.model.embed(token) + self.model.place(place)
+        seen = torch.arange(self.length, device=DEVICE) <= place
+        for number, layer in enumerate(self.model.layers):
+            b, t, d = h.shape
+            qkv = layer.qkv(layer.norm1(h)).view(b, t, 3, layer.heads, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            keys, values = self.cache[number, 0], self.cache[number, 1]
+            keys.index_copy_(2, place, k)
+            values.index_copy_(2, place, v)
+            y = fn.scaled_dot_product_attention(q, keys, values, attn_mask=seen[None, None, None])
+            h = h + layer.out(y.transpose(1, 2).reshape(b, t, d))
+            h = h + layer.down(fn.gelu(layer.up(layer.norm2(h))))
+        return self.model.head(self.model.norm(h))[:, -1].argmax(-1, keepdim=True)
+
+    def step(self) -> None:
+        with torch.no_grad():
+            self.token.copy_(self.forward(self.token, self.place))
+            self.place.copy_((self.place + 1) % self.length)
+
+
 # --- data ------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from models import (
     DEVICE,
+    Decoder,
     Gnn,
     Gpt,
     Lstm,
@@ -46,41 +47,40 @@ from torch.utils.data import DataLoader, Dataset
 PROGRAMS: list[Program] = []
 
 
-def pair(
-    cause: str,
-    family: str,
-    repair: str,
-    *,
-    others: tuple[str, ...] = (),
-    marks: Marks = "none",
-    period: int = 1,
-    samples: float = 1.0,
-    record: tuple[str, ...] = (),
-    compiles: bool = False,
-) -> Callable[[Callable[[bool], Running]], Callable[[bool], Running]]:
-    """Enter a function as a program of its name."""
+class Entering(Protocol):
+    """What makes a program of a function that builds its sides."""
 
-    def enter(make: Callable[[bool], Running]) -> Callable[[bool], Running]:
-        name = make.__name__
-        PROGRAMS.append(
-            Program(
-                name,
-                cause,
-                family,
-                repair,
-                make,
-                others,
-                marks,
-                period,
-                samples,
-                1,
-                record,
-                compiles,
-            )
-        )
-        return make
+    def __call__(
+        self,
+        cause: str,
+        family: str,
+        repair: str,
+        *,
+        others: tuple[str, ...] = (),
+        marks: Marks = "none",
+        period: int = 1,
+        samples: float = 1.0,
+        record: tuple[str, ...] = (),
+        compiles: bool = False,
+    ) -> Callable[[Callable[[bool], Running]], Callable[[bool], Running]]: ...
 
-    return enter
+
+def entered(programs: list[Program]) -> Entering:
+    """A decorator that enters a function as a program of its name."""
+
+    def pair(
+        cause: str, family: str, repair: str, **more: Any
+    ) -> Callable[[Callable[[bool], Running]], Callable[[bool], Running]]:
+        def enter(make: Callable[[bool], Running]) -> Callable[[bool], Running]:
+            programs.append(Program(make.__name__, cause, family, repair, make, **more))
+            return make
+
+        return enter
+
+    return pair
+
+
+pair = entered(PROGRAMS)
 
 
 def spin(milliseconds: float) -> int:
@@ -531,39 +531,6 @@ def gpt_small_graphed_callables(repaired: bool) -> Running:
     if repaired and DEVICE.type == "cuda":
         model = torch.cuda.make_graphed_callables(model, (batch[:, :-1].contiguous(),))
     return training(model, fixed(batch), next_token, kind="fp32")
-
-
-class Decoder:
-    """Tokens one by one, with a cache of keys and values."""
-
-    def __init__(self, width: int, layers: int, batch: int, length: int) -> None:
-        self.model = Gpt(width, layers, size(8192, 128)).to(DEVICE).to(torch.bfloat16).eval()
-        heads = max(width // 64, 1)
-        shape = (layers, 2, batch, heads, length, width // heads)
-        self.cache = torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE)
-        self.token = torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)
-        self.place = torch.zeros(1, dtype=torch.long, device=DEVICE)
-        self.length = length
-
-    def forward(self, token: Tensor, place: Tensor) -> Tensor:
-        h = self.model.embed(token) + self.model.place(place)
-        seen = torch.arange(self.length, device=DEVICE) <= place
-        for number, layer in enumerate(self.model.layers):
-            b, t, d = h.shape
-            qkv = layer.qkv(layer.norm1(h)).view(b, t, 3, layer.heads, -1)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4)
-            keys, values = self.cache[number, 0], self.cache[number, 1]
-            keys.index_copy_(2, place, k)
-            values.index_copy_(2, place, v)
-            y = fn.scaled_dot_product_attention(q, keys, values, attn_mask=seen[None, None, None])
-            h = h + layer.out(y.transpose(1, 2).reshape(b, t, d))
-            h = h + layer.down(fn.gelu(layer.up(layer.norm2(h))))
-        return self.model.head(self.model.norm(h))[:, -1].argmax(-1, keepdim=True)
-
-    def step(self) -> None:
-        with torch.no_grad():
-            self.token.copy_(self.forward(self.token, self.place))
-            self.place.copy_((self.place + 1) % self.length)
 
 
 @pair("launch_bound", "decode", "each token is one replayed CUDA graph")
