@@ -478,7 +478,11 @@ def graphed(run: Running, warm: int = 3) -> Running:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run.step()
-    return Running(graph.replay, run.enter, run.leave, run.close)
+
+    def replay(kept: Running = run) -> None:  # the graph reads the tensors that this side holds
+        graph.replay()
+
+    return Running(replay, run.enter, run.leave, run.close)
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:

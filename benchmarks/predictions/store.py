@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import columns
 
@@ -23,6 +24,8 @@ CAPTURES = Path(__file__).parent / "captures"
 COLUMNS = ".columns"
 """What the name of a trace ends in that is kept by column."""
 PRESET = 9 | lzma.PRESET_EXTREME
+UNSURE = 0.2
+"""A pair is not stored whose ratio in one turn differs from the mean by more: it is not known."""
 
 
 def store_capture(files: dict[str, bytes], target: Path) -> int:
@@ -56,6 +59,13 @@ def unpack_capture(packed: Path, folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix in (".json", ".stepscope"))
 
 
+def doubt(truth: dict[str, Any]) -> float:
+    """How far the ratio of repaired to faulty step in a single turn is from that of the means."""
+    before, after = truth["before"]["mean_ms"], truth["after"]["mean_ms"]
+    ratio = sum(after) / sum(before)
+    return max(abs(b / a / ratio - 1) for a, b in zip(before, after, strict=True))
+
+
 def measured_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of what ``measure.py`` packed."""
     for archive in sorted(folder.glob("part*.tar")):
@@ -72,11 +82,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     CAPTURES.mkdir(exist_ok=True)
-    for name, data in measured_files(given.folder):
+    files = dict(measured_files(given.folder))
+    for name, data in files.items():
         pair, _, kind = name.partition(".")
-        if given.names and pair not in given.names:
+        if (given.names and pair not in given.names) or f"{pair}.json" not in files:
             continue
-        if kind == "json":
+        unsure = doubt(json.loads(files[f"{pair}.json"]))
+        if unsure > UNSURE:
+            print(f"{name}: left out, turns differ by {unsure:.0%}")
+        elif kind == "json":
             text = json.dumps(json.loads(data), indent=1) + "\n"
             (CAPTURES / name).write_text(text)
         elif kind == "kineto.json":
