@@ -49,6 +49,7 @@ from tools.docs.markdown import (
     text_constants,
 )
 from tools.docs.ncu_pages import limiters_page
+from tools.docs.predictions_page import predictions_page
 from tools.docs.rawformat import raw_format_page
 from tools.docs.snippets import demo_job
 
@@ -390,6 +391,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "knowledge.md": knowledge_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
+    "predictions.md": lambda: page(predictions_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 
