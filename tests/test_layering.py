@@ -60,6 +60,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "trace.errors"},
+        "tries": {"capture", "compare", "trace", ".job", ".recording"},
         "__init__": {".job"},
     },
 }
