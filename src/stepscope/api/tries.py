@@ -22,6 +22,7 @@ RESULT = "try.json"
 """The session's result, in its folder."""
 _RECORDED_STEPS = 10
 _MOST_WORKERS = 8
+_LONGEST_LABEL = 60
 _INTERRUPTED = (129, 130, 143)
 """Exit codes of programs that were ended from outside: the session ends with them."""
 
@@ -70,7 +71,8 @@ class _Predicted:
         if not found:
             return None
         ratios, cause = min(found)
-        return TriedPrediction(cause, *(round(ratio * 1e9) for ratio in ratios))
+        middle, low, high = (round(ratio * 1e9) for ratio in ratios)
+        return TriedPrediction(cause, middle, low, high)
 
 
 def known_tries() -> list[dict[str, Any]]:
@@ -209,8 +211,7 @@ class _Session:
             if not left or not self._run_before(runs, number, left):
                 break
             for names in list(left):
-                label = f"{number}-{names.replace(',', '+').replace('=', '')}"
-                run = self._once(runs, label, names)
+                run = self._once(runs, f"round{number}-{_label(names, sets)}", names)
                 after[names].append(run)
                 if run.exit_code in _INTERRUPTED:
                     self._codes.append(run.exit_code)
@@ -223,7 +224,7 @@ class _Session:
         """Run the program as it is; False where going on makes no sense."""
         if all(map(_only_looks, left)):
             return True
-        run = self._once(runs, f"{number}-before", "")
+        run = self._once(runs, f"round{number}-before", "")
         self._before.append(run)
         self._codes.append(run.exit_code)
         if run.exit_code:
@@ -242,8 +243,7 @@ class _Session:
         shown, self._shown = not self._shown, True
         with capture_errors():
             run = run_once(runs, label, names, shown=shown)
-        what = names or "as it is"
-        self._say(f"{label}: {what}: {_step_of(run)}")
+        self._say(f"{label}: {_step_of(run)}")
         if run.exit_code and run.output is not None:
             self._say(f"exit code {run.exit_code}; its output is in {run.output}, which ends with:")
             for line in _last_lines(run.output):
@@ -426,14 +426,20 @@ def _chosen(names: str) -> list[tuple[Any, str]]:
     return [(module.TRY, value) for module, value in chosen(names)]
 
 
+def _label(names: str, sets: list[str]) -> str:
+    """A folder's name for a set of fixes; long ones have a number."""
+    name = names.replace(",", "+").replace("=", "")
+    return name if len(name) <= _LONGEST_LABEL else f"fixes{sets.index(names) + 1}"
+
+
 def _only_looks(names: str) -> bool:
     return all(one.looks for one, _ in _chosen(names))
 
 
 def _was_applied(names: str, run: TrialRun) -> bool:
-    """Whether a fix of a set was applied, and none refused: else there is nothing to compare."""
+    """Whether a fix of a set was applied: else there is nothing to compare."""
     applied = _applied(names, [run])
-    return any(one.count for one in applied) and not any(one.refused for one in applied)
+    return any(one.count for one in applied)
 
 
 def _applied(names: str, runs: Sequence[TrialRun]) -> list[Applied]:
@@ -444,13 +450,15 @@ def _applied(names: str, runs: Sequence[TrialRun]) -> list[Applied]:
     changes = [change for process in runs[0].processes for change in process["changes"]]
     for one, value in _chosen(names):
         here = [change for change in changes if change["name"] == one.name]
+        refused = next((c["refused"] for c in here if c["refused"]), _left_over(one, here))
         found.append(
             Applied(
                 name=f"{one.name}={value}" if value else one.name,
-                count=sum(change["applied"] for change in here),
+                # one that is refused on the way was not applied as it should be
+                count=0 if refused else sum(change["applied"] for change in here),
                 places=_sum(change["places"] for change in here),
                 lines=one.to_write(value),
-                refused=next((c["refused"] for c in here if c["refused"]), _left_over(one, here)),
+                refused=refused,
                 left=_sum(change["left"] for change in here),
                 notes=list(dict.fromkeys(note for change in here for note in change["notes"])),
             )

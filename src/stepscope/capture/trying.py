@@ -90,9 +90,9 @@ def warmup_for(names: Sequence[str], wanted: int | None) -> int:
     """
     if wanted is not None:
         if wanted < 1:
-            raise CaptureError(f"--warmup is {wanted}; steps are timed from the first's end: give 1")
+            raise CaptureError(f"--warmup is {wanted}; steps are timed from the end of one: give 1")
         return wanted
-    found = [module.TRY.warmup for text in names for module, _ in tries.chosen(text)]
+    found: list[int] = [module.TRY.warmup for text in names for module, _ in tries.chosen(text)]
     return max([WARMUP, *found])
 
 
@@ -175,9 +175,10 @@ def _run(runs: Runs, folder: Path, environment: dict[str, str], stream: Any) -> 
                 over_since = over_since or now
                 if now - over_since > _ENDING_S:
                     _end(folder / CONFIGURATION)
-        _end_rest(folder / CONFIGURATION)
-    if over_since > 0 and time.monotonic() - over_since > _ENDING_S:
-        return 0  # by us
+        by_us = over_since > 0 and time.monotonic() - over_since > _ENDING_S
+        _end_rest(folder / CONFIGURATION, by_us)
+    if by_us:
+        return 0
     return code if code >= 0 else 128 - code
 
 
@@ -187,11 +188,14 @@ def _end(plan: Path) -> None:
             os.kill(process, signal.SIGTERM)
 
 
-def _end_rest(plan: Path) -> None:
-    """Processes that outlive the first one would disturb the next run: wait, then end them."""
+def _end_rest(plan: Path, by_us: bool) -> None:
+    """Processes that outlive the first one would disturb the next run: they are waited for.
+
+    Where we have ended the program, they are ended, too.
+    """
     limit = time.monotonic() + _GRACE_S
     while (left := members(plan.resolve())) and time.monotonic() < limit:
         time.sleep(0.05)
-    for process in left:
+    for process in left if by_us else ():
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)

@@ -61,8 +61,8 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     multiple=True,
     metavar="NAME[,NAME...]",
     help="Try fixes without touching the script: runs with them and without take turns, and their "
-    "steps and losses are compared. 'auto' takes those that the diagnosis names; a wrong name lists "
-    "all.",
+    "steps and losses are compared. 'auto' takes those that the diagnosis names; an unknown name "
+    "lists all.",
 )
 @click.option("--each", is_flag=True, help="Try each fix of --try by itself, not all together.")
 @click.option(

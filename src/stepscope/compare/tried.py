@@ -318,11 +318,13 @@ def _verdict(
     looks: bool,
     waits: list[Wait],
 ) -> tuple[Verdict, str]:
-    if refused := [one for one in applied if one.refused]:
-        return "refused", "; ".join(f"{one.name} is refused: {one.refused}" for one in refused)
-    if failed := [run.exit_code for run in after if run.exit_code]:
-        return "failed", f"the program fails with it (exit code {failed[0]}): leave it"
-    if not any(one.count for one in applied):
+    refused = "; ".join(f"{one.name} is refused: {one.refused}" for one in applied if one.refused)
+    failed = [run.exit_code for run in after if run.exit_code]
+    applied_some = any(one.count for one in applied)
+    if (refused and not applied_some) or failed:
+        how = f"the program fails with it (exit code {max(failed, default=0)}): leave it"
+        return ("failed", how) if failed else ("refused", refused)
+    if not applied_some:
         reasons = "; ".join(_why_nothing(one) for one in applied)
         return "changed_nothing", f"changed nothing: {reasons}"
     if looks:
@@ -333,6 +335,10 @@ def _verdict(
             f"too few steps to compare (the program made {made}); give fewer --warmup, or more "
             "--steps"
         )
+    return _compared(step, losses)
+
+
+def _compared(step: TriedStep, losses: LossComparison) -> tuple[Verdict, str]:
     if losses.alike == "diverges":
         return "changed_training", "it changed training: check"
     if step.high_ns < step.before_ns:

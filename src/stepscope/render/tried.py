@@ -61,6 +61,8 @@ def _details(one: Tried) -> list[str]:
 def _fix(fix: Applied, *, alone: bool) -> list[str]:
     """Where to write what, and what to know of it."""
     name = "" if alone else f"{clean(fix.name)}: "
+    if fix.refused:
+        return [f"{name}refused: {clean(fix.refused, 400)}"]
     if not fix.count:
         reasons = " and ".join(fix.left) or "the program does nothing that it applies to"
         return [f"{name}changed nothing: {clean(reasons, 400)}"]

@@ -33,7 +33,7 @@ def _tries(text: str) -> list[Any]:
 
     folder = os.path.join(os.path.dirname(_HERE), "tries")  # noqa: PTH118, PTH120
     spec = importlib.util.spec_from_file_location(
-        _PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        _PACKAGE, f"{folder}/__init__.py", submodule_search_locations=[folder]
     )
     assert spec is not None
     assert spec.loader is not None
@@ -82,7 +82,7 @@ class _Losses:
         if self._values is None:
             return [], self._failed
         values = self._values[: len(self._steps)].tolist()
-        return [[step, value] for step, value in zip(self._steps, values)], self._failed
+        return list(map(list, zip(self._steps, values))), self._failed  # noqa: B905 - Python 3.8
 
 
 class Trial:
@@ -223,9 +223,9 @@ class Trial:
         """The same of every optimizer of ``torch.optim``."""
         if self.handles("on_optimizer"):
             for kind in list(vars(module).values()):
-                if isinstance(kind, type) and issubclass(kind, module.Optimizer):
-                    if kind is not module.Optimizer and "__init__" in vars(kind):
-                        self._watch_building(kind, "on_optimizer")
+                is_one = isinstance(kind, type) and issubclass(kind, module.Optimizer)
+                if is_one and kind is not module.Optimizer and "__init__" in vars(kind):
+                    self._watch_building(kind, "on_optimizer")
 
     def _watch_building(self, kind: Any, event: str) -> None:
         import functools
@@ -235,13 +235,15 @@ class Trial:
         signature = inspect.signature(build)
 
         @functools.wraps(build)
-        def __init__(made: Any, *arguments: Any, **named: Any) -> None:
+        def watched(made: Any, *arguments: Any, **named: Any) -> None:
             if id(made) in self._building or _is_worker():
-                return build(made, *arguments, **named)
+                build(made, *arguments, **named)
+                return
             try:
                 given = signature.bind(made, *arguments, **named)
             except TypeError:  # the program's own mistake, told as without us
-                return build(made, *arguments, **named)
+                build(made, *arguments, **named)
+                return
             self._building.add(id(made))
             self.accepted = tuple(signature.parameters)
             self._built = []
@@ -250,7 +252,7 @@ class Trial:
             finally:
                 self._building.discard(id(made))
 
-        kind.__init__ = __init__
+        kind.__init__ = watched
 
     def _build(self, build: Any, made: Any, event: str, given: Any) -> None:
         """Make something of changed arguments; of its own ones where they are not accepted."""
@@ -311,12 +313,12 @@ class Trial:
 
     def _mark(self) -> None:
         """Note when the step has ended: on the host, and on the GPU once it comes there."""
-        cuda = getattr(sys.modules["torch"], "cuda", None)
-        if cuda is not None and cuda.is_initialized() and hasattr(cuda, "Event"):
-            if not cuda.is_current_stream_capturing():
-                event = cuda.Event(enable_timing=True)
-                event.record()
-                self._events.append(event)
+        cuda: Any = getattr(sys.modules["torch"], "cuda", None)
+        used = cuda is not None and cuda.is_initialized() and hasattr(cuda, "Event")
+        if used and not cuda.is_current_stream_capturing():
+            event = cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
         self._host.append(time.perf_counter_ns())
 
     def write(self) -> None:
@@ -354,9 +356,10 @@ class Trial:
         """How long the steps after the warm-up took, ns, and by which clock."""
         if self._events and len(self._events) == len(self._host):
             self._events[-1].synchronize()
-            pairs = zip(self._events, self._events[1:])
-            return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], "gpu"
-        return [b - a for a, b in zip(self._host, self._host[1:])], "host"
+            marks = self._events
+            lengths = [a.elapsed_time(marks[i]) for i, a in enumerate(marks[:-1], 1)]
+            return [round(ms * 1e6) for ms in lengths], "gpu"
+        return [self._host[i] - a for i, a in enumerate(self._host[:-1], 1)], "host"
 
 
 def install(configuration: _Configuration, wanted: dict[str, Callable[[Any], None]]) -> None:

@@ -50,7 +50,7 @@ def chosen(text: str) -> list[tuple[ModuleType, str]]:
     Raises:
         UnknownTryError: there is none of a name, it comes twice, or its value is not one it takes.
     """
-    found = []
+    found: list[tuple[ModuleType, str]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, given, value = part.partition("=")
         stem = name.replace("-", "_")
@@ -69,8 +69,9 @@ def chosen(text: str) -> list[tuple[ModuleType, str]]:
 
 
 def _stems() -> list[str]:
-    names = (name.partition(".")[0] for name in os.listdir(__path__[0]) if name.endswith(".py"))
-    return sorted(name for name in names if name not in _NO_TRIES)
+    files = os.listdir(__path__[0])  # noqa: PTH208 - pathlib costs start-up
+    names = {name[: -len(".py")] for name in files if name.endswith(".py")}
+    return sorted(names.difference(_NO_TRIES))
 
 
 def _module(stem: str) -> ModuleType:

@@ -73,9 +73,9 @@ class Try:
         if self.argument != "N":
             right = value == self.argument
             return "" if right else f"{self.name} takes one value; write {self.shown}"
-        if value is not None and value.isdecimal() and value.isascii():
-            if 1 <= int(value[:9]) <= _MOST_NUMBER and len(value) < 9:
-                return ""
+        is_number = value is not None and value.isdecimal() and value.isascii() and len(value) < 9
+        if is_number and 1 <= int(value or 0) <= _MOST_NUMBER:
+            return ""
         return f"{self.name} needs a number from 1 to {_MOST_NUMBER:,}, as in {self.name}=4"
 
     def to_write(self, value: str) -> str:

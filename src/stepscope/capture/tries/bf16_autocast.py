@@ -44,15 +44,17 @@ _around = _Around()
 
 def on_torch(change: Change, torch: Any) -> None:
     """Notice scalers of gradients, which are for float16."""
+    import functools
+
     kind = torch.amp.GradScaler
     build = kind.__init__
 
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+    @functools.wraps(build)
+    def noticed(self: Any, *arguments: Any, **named: Any) -> None:
         build(self, *arguments, **named)
         _around.scaled = _around.scaled or bool(self.is_enabled())
 
-    __init__.__wrapped__ = build  # type: ignore[attr-defined]
-    kind.__init__ = __init__
+    kind.__init__ = noticed
 
 
 def on_module(change: Change, module: Any) -> None:
