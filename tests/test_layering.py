@@ -80,6 +80,8 @@ ARROWS: dict[str, set[str]] = {
     "trace": {"intervals"},
     "intervals": set(),
     "capture": set(),
+    # Finds, compiles and loads compiled code.
+    "native": set(),
     "annotate": set(),
     "data": set(),
     "cache": {"trace"},
@@ -99,7 +101,7 @@ ARROWS: dict[str, set[str]] = {
     },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
-    "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
+    "simulation": {"breakdown", "gaps", "activity", "native", "trace", "intervals"},
     "derived": {
         *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
@@ -177,7 +179,7 @@ PURE = {
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
-STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
+STANDARD_LIBRARY_ONLY = {"capture", "annotate", "native"}
 NUMPY_ONLY = {"intervals"}
 
 HEAVY = {

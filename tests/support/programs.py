@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -83,6 +83,21 @@ def program(items: Sequence[Item], wait_cause: str = "host_sync") -> Program:
         behind=np.where(behind > 0, np.maximum(np.arange(m) - behind, -2 * m), -2 * m),
         communication=column("instance") >= 0,
     )
+
+
+@st.composite
+def jobs(draw: st.DrawFn, largest: int = 12) -> list[Program]:
+    """Random programs of several ranks, some of whose operations are collectives.
+
+    Their order differs between ranks, some are missing on some, and some come twice.
+    """
+    ranks = [draw(programs(largest)) for _ in range(draw(st.integers(1, 4)))]
+    found = []
+    for one in ranks:
+        drawn = np.frombuffer(draw(st.binary(min_size=len(one), max_size=len(one))), np.uint8)
+        instance = np.where((one.kind == LAUNCH) & (drawn % 3 == 0), drawn.astype(int) // 3 % 7, -1)
+        found.append(replace(one, instance=instance * 1_000_003))
+    return found
 
 
 _BYTES = 18  # of an item: one a field

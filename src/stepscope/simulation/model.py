@@ -14,7 +14,7 @@ from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import changes as edit
-from stepscope.simulation import ranks
+from stepscope.simulation import pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
     Bound,
@@ -30,7 +30,8 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.program import C, Replay, replay
+from stepscope.simulation.engine import replay
+from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
@@ -40,9 +41,6 @@ from stepscope.trace.units import signed_percent
 LARGEST_RUN: Final = 100_000
 """Items that are replayed at most, all ranks together: what some eight predictions of three
 replays each take about five seconds for. Longer captures are replayed in part."""
-
-HALFWAY: Final = 0.5
-"""From the captured pace to that of the quickest step, for a host that is no longer woken."""
 
 FEWEST_STEPS: Final = 3
 """Steps that are replayed even where they are more."""
@@ -305,13 +303,13 @@ class Simulation:
             return self.unchanged
         subjects = self.changed(changes, bound)
         if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
-            subjects = ranks.unhurried(subjects, self._spare_ns())
+            subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         if paced:
-            subjects = ranks.at_pace(subjects, bound)
-        elif _woken(changes):
-            subjects = ranks.at_pace(subjects, "low", HALFWAY)
+            subjects = pace.at_pace(subjects, bound)
+        elif pace.woken(changes):
+            subjects = pace.at_pace(subjects, "low", pace.HALFWAY)
         return replay([s.program for s in subjects])
 
     def _spare_ns(self) -> list[float]:
@@ -394,17 +392,6 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
         case _:
             after, count = subject, 0
     return after, count
-
-
-def _woken(changes: Sequence[Change]) -> bool:
-    """Whether the host no longer sleeps and is woken in the middle of the step.
-
-    A thread that does works more slowly afterwards (cold caches, low clock). Without, its pace is
-    somewhere between that of the capture and that of the capture's quickest step; half of the way
-    is within 7 % of the four repaired programs that were captured as well, the one end up to 14 %
-    too slow, the other up to 11 % too fast.
-    """
-    return any(isinstance(c, Free) and c.cause in ("host_sync", "blocking_copy") for c in changes)
 
 
 _SURE: Final = frozenset(
