@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.api.recording import capture_errors, capture_options, capture_program
-from stepscope.trace.errors import InputError, UsageError
+from stepscope.api.recording import (
+    ProgramError,
+    capture_errors,
+    capture_options,
+    capture_program,
+)
+from stepscope.trace.errors import InputError, StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.capture.trying import Runs, TrialRun
@@ -81,7 +86,7 @@ def known_tries() -> list[dict[str, Any]]:
 
     return [
         {"name": one.shown, "summary": one.summary, "repairs": list(one.repairs),
-         "lines": one.lines, "refused": one.refused}
+         "eases": list(one.eases), "lines": one.lines, "refused": one.refused}
         for one in declared().values()
     ]  # fmt: skip
 
@@ -133,17 +138,26 @@ class _Session:
         self._shown = False
 
     def run(self) -> tuple[TrySession, int]:
+        from stepscope.capture.launcher import refuse_used
+
         options = self._options
         _check(options)
         if AUTO not in options.names:
             _sets(options, _Predicted({}, ()), planning=True)  # refused before anything runs
-        wanted = capture_options(command=options.command, output=options.output)
-        folder = wanted.output
+        folder = capture_options(command=options.command, output=options.output).output
+        with capture_errors():
+            refuse_used(folder)
         self._announce(folder)
         predicted = self._predicted(folder)
         if any(self._codes):
             return self._result(folder, 0, []), self._codes[0]
         sets, warmup = _sets(options, predicted)
+        if not sets:
+            named = ", ".join(predicted.order) or "nothing"
+            self._warnings.append(
+                f"the diagnosis names {named}, which no fix that can be tried repairs"
+            )
+            return self._result(folder, warmup, []), 0
         self._say(f"trying {', and '.join(sets)}")
         from stepscope.capture.trying import Runs
 
@@ -173,7 +187,6 @@ class _Session:
             return predicted_by(options.against)
         if not _records(options):
             return _Predicted({}, ())
-        self._shown = True
         wanted = capture_options(
             command=options.command,
             output=str(folder / "recorded"),
@@ -185,8 +198,13 @@ class _Session:
         os.environ["STEPSCOPE_TRY"] = "recorded"
         try:
             captured = capture_program(wanted, self._say)
+        except ProgramError:
+            raise
+        except UsageError as error:
+            return self._unpredicted(error)
         finally:
             del os.environ["STEPSCOPE_TRY"]
+        self._shown = True
         code = captured.exit_code
         if code and not (code == 143 and options.steps):
             self._codes.append(code)
@@ -198,10 +216,14 @@ class _Session:
                 raise InputError("nothing was recorded")
             return predicted_by(*map(str, traces))
         except (InputError, UsageError) as error:
-            if AUTO in options.names:
-                raise
-            self._warnings.append(f"nothing is predicted: {error}")
-            return _Predicted({}, ())
+            return self._unpredicted(error)
+
+    def _unpredicted(self, error: StepscopeError) -> _Predicted:
+        """Nothing is predicted, which is no reason not to try; but what auto takes comes of it."""
+        if AUTO in self._options.names:
+            raise error
+        self._warnings.append(f"nothing is predicted: {error}")
+        return _Predicted({}, ())
 
     def _take_turns(self, runs: Runs, sets: list[str]) -> dict[str, list[TrialRun]]:
         """Run without and with each set of fixes, again and again; sets that did nothing stop."""
@@ -259,13 +281,18 @@ class _Session:
         for process in after[0].processes:
             for place, count in process["waits"].items():
                 waits[place] = waits.get(place, 0) + count
+        prediction = predicted.of([cause for one, _ in files for cause in one.repairs])
+        if prediction is None and predicted.order:
+            self._warnings.append(
+                f"the diagnosis predicts nothing for {names}; it names {', '.join(predicted.order)}"
+            )
         return judge(
             [_as_run(run) for run in self._before],
             [_as_run(run) for run in after],
             applied,
             rounding=any(one.rounding for one, _ in files),
             looks=all(one.looks for one, _ in files),
-            prediction=predicted.of([cause for one, _ in files for cause in one.repairs]),
+            prediction=prediction,
             waits=[Wait(place, count) for place, count in waits.items()],
         )
 
@@ -348,7 +375,6 @@ def _ratios(rows: Sequence[tuple[Any, ...]], step_ns: float) -> _Predicted:
 
 
 def _check(options: TryOptions) -> None:
-    from stepscope.capture.launcher import refuse_used
     from stepscope.capture.program import check_program
 
     for name, number, least in (("--rounds", options.rounds, 1), ("--steps", options.steps, 0)):
@@ -363,8 +389,6 @@ def _check(options: TryOptions) -> None:
         )
     with capture_errors():
         check_program(options.command[0])
-        if options.output:
-            refuse_used(Path(options.output))
 
 
 def _diagnosis_known(options: TryOptions) -> bool:
@@ -384,7 +408,7 @@ def _sets(
     with capture_errors():
         if AUTO in options.names:
             names = [AUTO] if planning else _automatic(predicted)
-            if planning:
+            if planning or not names:
                 return names, options.warmup or 0
         else:
             names = checked(",".join(options.names)).split(",")
@@ -399,11 +423,12 @@ def _automatic(predicted: _Predicted) -> list[str]:
     found = []
     for cause in predicted.order:
         for one in declared().values():
-            if cause in one.repairs and one.automatic is not None and one.name not in found:
+            if (
+                cause in (*one.repairs, *one.eases)
+                and one.automatic is not None
+                and one.name not in found
+            ):
                 found.append(one.name)
-    if not found:
-        named = ", ".join(predicted.order) or "nothing"
-        raise UsageError(f"the diagnosis names {named}, which no fix that can be tried repairs")
     looking = [name for name in found if declared()[name].looks]
     # what only looks would be in the way of times
     kept = [name for name in found if name not in looking] or looking

@@ -22,7 +22,8 @@ class Try:
         argument: what stands behind the equals sign: ``N`` for a number from 1 on, a fixed word, or
             nothing.
         summary: what it does, in one sentence without end.
-        repairs: ids of the causes and levers whose finding it answers.
+        repairs: ids of the causes and levers whose prediction is about it.
+        eases: ids of further ones that it may make smaller; ``--try auto`` takes it for these, too.
         lines: what to write into the script where it was of use.
         refused: when it is not applied, and what it does not see, in sentences.
         rounding: whether it may change the rounding of numbers. Others must leave the losses as
@@ -42,6 +43,7 @@ class Try:
         lines: str,
         refused: str,
         repairs: tuple[str, ...] = (),
+        eases: tuple[str, ...] = (),
         argument: str = "",
         rounding: bool = False,
         looks: bool = False,
@@ -53,6 +55,7 @@ class Try:
         self.argument = argument
         self.summary = summary
         self.repairs = repairs
+        self.eases = eases
         self.lines = lines
         self.refused = refused
         self.rounding = rounding

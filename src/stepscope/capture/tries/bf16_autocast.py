@@ -14,7 +14,8 @@ TRY = Try(
     "bf16-autocast",
     summary="from the outermost module's forward pass to the backward pass, thus for the loss, too,"
     " torch.autocast computes in bfloat16 where that is safe",
-    repairs=("low_precision_unused", "lower_precision"),
+    repairs=("lower_precision",),
+    eases=("low_precision_unused",),
     lines="with torch.autocast('cuda', dtype=torch.bfloat16): around forward pass and loss",
     refused="Refused where the program uses autocast or a GradScaler, where no parameter is in "
     "single precision, and on GPUs before compute capability 8.0. Evaluation (without gradients, "

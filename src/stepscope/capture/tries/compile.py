@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 TRY = Try(
     "compile",
     summary="outermost modules are compiled in place (Module.compile) after the first step",
-    repairs=("fusion_opportunity", "launch_bound", "compile"),
+    repairs=("fusion_opportunity", "compile"),
+    eases=("launch_bound",),
     lines="model.compile()",
     refused="Refused where the module or one inside it is compiled or scripted already. Modules "
     "that are first called after the first optimizer step, and code outside of modules (the loss, "

@@ -14,7 +14,7 @@ TRY = Try(
     "cudnn-benchmark",
     summary="cuDNN measures its algorithms for each new shape of a convolution, and uses the "
     "fastest",
-    repairs=("inefficient_kernel",),
+    eases=("inefficient_kernel",),
     lines="torch.backends.cudnn.benchmark = True",
     refused="Refused where the program asks for deterministic algorithms, and without a CUDA "
     "device. Changes nothing without convolutions. Where shapes change all the time, measuring "

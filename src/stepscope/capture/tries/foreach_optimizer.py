@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TRY = Try(
     "foreach-optimizer",
     summary="optimizers of torch.optim update all parameters together instead of one by one",
-    repairs=("unfused_optimizer",),
+    eases=("unfused_optimizer",),
     lines="torch.optim.AdamW(..., foreach=True)",
     refused="Refused where the optimizer has no foreach=, a step of its own, or is "
     "differentiable. Changes nothing where it is the default: parameters on a CUDA device and "

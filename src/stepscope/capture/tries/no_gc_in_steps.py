@@ -12,7 +12,7 @@ TRY = Try(
     "no-gc-in-steps",
     summary="after the first step Python collects no garbage by itself, what lives is frozen, and "
     "young garbage is collected after every 50th step",
-    repairs=("step_jitter",),
+    eases=("step_jitter",),
     lines="gc.collect(); gc.freeze(); gc.disable() before the loop, and gc.collect(1) after every "
     "50th step",
     refused="Changes nothing where the program has turned collection off. Memory in reference "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TRY = Try(
     "persistent-workers",
     summary="the workers of every DataLoader live on after an epoch instead of being started again",
-    repairs=("input_starvation",),
+    eases=("input_starvation",),
     lines="DataLoader(..., persistent_workers=True)",
     refused="Changes nothing where a DataLoader has no workers, nor within one epoch. The order of "
     "the data from the second epoch on may be another, since a seed less is drawn.",

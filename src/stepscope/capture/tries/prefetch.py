@@ -15,7 +15,7 @@ TRY = Try(
     "prefetch",
     argument="N",
     summary="each worker of every DataLoader makes N batches ahead instead of 2",
-    repairs=("input_starvation",),
+    eases=("input_starvation",),
     lines="DataLoader(..., prefetch_factor=N)",
     refused="Changes nothing where a DataLoader has no workers.",
     automatic=None,

@@ -12,7 +12,7 @@ TRY = Try(
     "tf32",
     summary="products and convolutions in single precision use tensor cores, with inputs rounded "
     "to 10 bits",
-    repairs=("low_precision_unused", "lower_precision"),
+    repairs=("low_precision_unused",),
     lines="torch.set_float32_matmul_precision('high')",
     refused="Refused without a CUDA device of compute capability 8.0 or newer. Set when the first "
     "forward pass begins; a program that sets it back afterwards has it as it says.",
