@@ -411,8 +411,9 @@ def _sets(
             if planning or not names:
                 return names, options.warmup or 0
         else:
-            names = checked(",".join(options.names)).split(",")
-        sets = [checked(name) for name in names] if options.each else [checked(",".join(names))]
+            names = [name for name in ",".join(options.names).split(",") if name.strip()]
+        together = checked(",".join(names))
+        sets = [checked(name) for name in names] if options.each else [together]
         return sets, warmup_for(sets, options.warmup)
 
 
@@ -534,8 +535,8 @@ def _by_step(losses: list[list[float]]) -> dict[int, float]:
 def _why_no_steps(run: TrialRun) -> str:
     if run.made:
         return (
-            f"the program made {run.made} optimizer steps and left no times (it was killed, or "
-            "left by os._exit); give --steps, which ends it earlier"
+            "the program made optimizer steps and left no times (it was killed, or left by "
+            "os._exit); give --steps, which ends it earlier"
         )
     if run.loaded:
         return "the program made no optimizer steps of torch.optim, which are what is timed"

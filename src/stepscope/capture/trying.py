@@ -173,8 +173,8 @@ def _run(runs: Runs, folder: Path, environment: dict[str, str], stream: Any) -> 
                     continue
                 now = time.monotonic()
                 over_since = over_since or now
-                if now - over_since > _ENDING_S:
-                    _end(folder / CONFIGURATION)
+                if (late := now - over_since - _ENDING_S) > 0:
+                    _end(folder / CONFIGURATION, killing=late > _GRACE_S)
         by_us = over_since > 0 and time.monotonic() - over_since > _ENDING_S
         _end_rest(folder / CONFIGURATION, by_us)
     if by_us:
@@ -182,10 +182,11 @@ def _run(runs: Runs, folder: Path, environment: dict[str, str], stream: Any) -> 
     return code if code >= 0 else 128 - code
 
 
-def _end(plan: Path) -> None:
+def _end(plan: Path, *, killing: bool) -> None:
+    """End all processes of a run."""
     for process in members(plan.resolve()):
         with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, signal.SIGKILL if killing else signal.SIGTERM)
 
 
 def _end_rest(plan: Path, by_us: bool) -> None:
@@ -194,8 +195,7 @@ def _end_rest(plan: Path, by_us: bool) -> None:
     Where we have ended the program, they are ended, too.
     """
     limit = time.monotonic() + _GRACE_S
-    while (left := members(plan.resolve())) and time.monotonic() < limit:
+    while members(plan.resolve()) and time.monotonic() < limit:
         time.sleep(0.05)
-    for process in left if by_us else ():
-        with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+    if by_us:
+        _end(plan, killing=True)

@@ -25,7 +25,7 @@ def tried_markdown(result: TrySession) -> str:
     """The same for a merge request."""
     parts = ["# Fixes tried", ""]
     for one in result.tried:
-        names = ", ".join(f"`{clean(name)}`" for name in one.names)
+        names = ", ".join(map(_plain, one.names))
         parts.append(f"- {names}: **{one.verdict.replace('_', ' ')}**. {_plain(one.message)}")
         parts += [f"  - {_plain(line)}" for line in _details(one)]
     if result.warnings:

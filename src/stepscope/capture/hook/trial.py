@@ -263,7 +263,8 @@ class Trial:
         try:
             build(*given.args, **given.kwargs)
         except Exception as error:
-            if all(given.arguments.get(name) is value for name, value in own.items()):
+            same = all(given.arguments.get(name) is value for name, value in own.items())
+            if same and len(own) == len(given.arguments):
                 raise
             for module, change in self._changes:
                 if hasattr(module, event):
@@ -304,6 +305,8 @@ class Trial:
             for handle in self._watching:
                 handle.remove()
             self._watching = []
+            hook: Any = sys.modules["_stepscope_hook"]
+            hook.note(hook.STEPS_MADE.format(self._process), "1")
         if self._made >= self.warmup and len(self._host) <= _MOST_STEPS:
             self._mark()
         self.tell("after_step", self._made)
