@@ -21,7 +21,7 @@ def tries_page() -> list[str]:
     ]
     parts = [
         "# Fixes to try",
-        "What [`stepscope run --try`](../guides/try.md) can apply to a program from outside. The "
+        "What [`run --try`](../guides/try.md) can apply to a program from outside. The "
         "prediction that is judged is that of a finding or lever in the second column; `--try auto`"
         " takes a fix for those of the third, too, where the last column says so.",
         table(("name", "repairs", "may ease", "auto"), rows),
