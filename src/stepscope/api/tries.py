@@ -476,7 +476,7 @@ def _applied(names: str, runs: Sequence[TrialRun]) -> list[Applied]:
     changes = [change for process in runs[0].processes for change in process["changes"]]
     for one, value in _chosen(names):
         here = [change for change in changes if change["name"] == one.name]
-        refused = next((c["refused"] for c in here if c["refused"]), _left_over(one, here))
+        refused = next((c["refused"] for c in here if c["refused"]), "")
         found.append(
             Applied(
                 name=f"{one.name}={value}" if value else one.name,
@@ -490,13 +490,6 @@ def _applied(names: str, runs: Sequence[TrialRun]) -> list[Applied]:
             )
         )
     return found
-
-
-def _left_over(one: Any, here: list[dict[str, Any]]) -> str:
-    """Copies from pageable memory are why one fix is refused, though others are left alone."""
-    if one.name != "non-blocking" or any(change["applied"] for change in here):
-        return ""
-    return next((reason for c in here for reason in c["left"] if "pageable" in reason), "")
 
 
 def _sum(counts: Any) -> dict[str, int]:

@@ -105,6 +105,7 @@ class Change:
         self._places: dict[str, int] = {}
         self._left: dict[str, int] = {}
         self._notes: list[str] = []
+        self._declined = ""
 
     @property
     def torch(self) -> Any:
@@ -122,6 +123,11 @@ class Change:
         """It would have been applied here, but for a reason."""
         self._left[reason] = self._left.get(reason, 0) + 1
 
+    def decline(self, reason: str) -> None:
+        """It must not be applied here; where that is so everywhere, it is refused."""
+        self.left(reason)
+        self._declined = self._declined or reason
+
     def refuse(self, reason: str) -> None:
         """Apply it nowhere, from now on."""
         if not self.refused:
@@ -138,7 +144,7 @@ class Change:
             "name": self.declared.name,
             "value": self.value,
             "applied": self._applied,
-            "refused": self.refused,
+            "refused": self.refused or (self._declined if not self._applied else ""),
             "places": self._places,
             "left": self._left,
             "notes": self._notes,

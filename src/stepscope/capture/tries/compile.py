@@ -23,6 +23,7 @@ TRY = Try(
     warmup=8,
     order=9,
 )
+_accepted: list[Any] = []
 
 
 def on_module(change: Change, module: Any) -> None:
@@ -30,18 +31,19 @@ def on_module(change: Change, module: Any) -> None:
     for inner in module.modules():
         kind = type(inner).__name__
         if getattr(inner, "_compiled_call_impl", None) is not None or kind == "OptimizedModule":
-            change.refuse(f"{type(module).__name__} is compiled already, or {kind} inside it")
+            change.decline(f"{type(module).__name__} is compiled already, or {kind} inside it")
             return
         if isinstance(inner, change.torch.jit.ScriptModule):
-            change.refuse(f"{type(module).__name__} is scripted, or {kind} inside it")
+            change.decline(f"{type(module).__name__} is scripted, or {kind} inside it")
             return
+    _accepted.append(module)
 
 
 def after_step(change: Change, number: int) -> None:
     """Nothing watches the modules any more after the first step: they can be compiled."""
     if number != 1:
         return
-    for module in change.trial.outermost:
+    for module in _accepted:
         module.compile()
         change.trial.call_before(module)
         change.applied()

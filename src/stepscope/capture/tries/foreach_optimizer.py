@@ -31,11 +31,11 @@ def on_optimizer(change: Change, optimizer: Any, given: dict[str, Any]) -> None:
     if given.get("fused"):
         change.left(f"{name} is fused, which needs fewer kernels still")
     elif "foreach" not in change.trial.accepted:
-        change.refuse(f"{name} has no foreach=")
+        change.decline(f"{name} has no foreach=")
     elif own_step(change.torch, optimizer):
-        change.refuse(f"{name} has a step of its own")
+        change.decline(f"{name} has a step of its own")
     elif given.get("differentiable"):
-        change.refuse(f"{name} is differentiable, which foreach steps are not")
+        change.decline(f"{name} is differentiable, which foreach steps are not")
     elif given.get("foreach") or (
         given.get("foreach") is None and held and all(one.is_cuda for one in held)
     ):

@@ -29,13 +29,13 @@ def on_optimizer(change: Change, optimizer: Any, given: dict[str, Any]) -> None:
     if given.get("fused"):
         change.left(f"{name} is fused already")
     elif "fused" not in change.trial.accepted:
-        change.refuse(f"{name} has no fused=")
+        change.decline(f"{name} has no fused=")
     elif own_step(change.torch, optimizer):
-        change.refuse(f"{name} has a step of its own")
+        change.decline(f"{name} has a step of its own")
     elif given.get("differentiable"):
-        change.refuse(f"{name} is differentiable, which fused steps are not")
+        change.decline(f"{name} is differentiable, which fused steps are not")
     elif not held or not all(one.is_cuda and one.is_floating_point() for one in held):
-        change.refuse(
+        change.decline(
             f"parameters of {name} are not on a CUDA device when it is made; move the model there "
             "before"
         )

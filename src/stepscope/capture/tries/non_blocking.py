@@ -42,7 +42,7 @@ def _wrap_to(change: Change, torch: Any) -> None:
         if arguments[place : place + 1] == (True,) or named.get("non_blocking"):
             change.left("the copy does not block already")
         elif not self.is_pinned():
-            change.left(_PAGEABLE)
+            change.decline(_PAGEABLE)
         else:
             arguments = (*arguments[:place], *arguments[place + 1 :])
             if len(arguments) > place:  # what stood behind it is named now
@@ -65,7 +65,7 @@ def _wrap_cuda(change: Change, torch: Any) -> None:
         if arguments[1:2] == (True,) or named.get("non_blocking"):
             change.left("the copy does not block already")
         elif not self.is_pinned():
-            change.left(_PAGEABLE)
+            change.decline(_PAGEABLE)
         else:
             arguments = (*arguments[:1], *arguments[2:])
             named["non_blocking"] = True

@@ -32,7 +32,7 @@ def on_loader(change: Change, loader: Any, given: dict[str, Any]) -> None:
         change.left(f"the DataLoader has {number} workers already")
         return
     if problem := why_no_workers(change.torch, given):
-        change.refuse(problem)
+        change.decline(problem)
         return
     if number > processors():
         change.note(f"{number} workers share {processors()} processors here")
