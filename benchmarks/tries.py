@@ -352,6 +352,9 @@ def measure(folder: Path, seconds: float, only: str) -> int:
         failing = pool.submit(
             tried, folder, names[0], FAULTS[names[0]], end, ["--exit", "3"], rounds=1
         )
+        predicted = pool.submit(
+            tried, folder, names[0], FAULTS[names[0]], end, rounds=1, diagnosed=True
+        )
         for job in jobs:
             job.result()
     report(folder, names)
@@ -361,6 +364,8 @@ def measure(folder: Path, seconds: float, only: str) -> int:
             print("not run to its end, for want of time")
         for one in found.get("tried", []):
             print(f"{one['names']}: {one['verdict']}: {one['message']} (exit code {code})")
+    for one in predicted.result()[0].get("tried", []):
+        print(f"{one['names']}, recorded first: {one['message']}; {one['prediction']}")
     print(f"a program that ends with 3: exit code {failing.result()[1]}")
     return 0
 
@@ -381,12 +386,21 @@ def run(folder: Path, label: str, words: list[str], end: float, *before: str) ->
 
 
 def tried(
-    folder: Path, name: str, fix: str, end: float, more: list[str] | None = None, *, rounds: int = 2
+    folder: Path,
+    name: str,
+    fix: str,
+    end: float,
+    more: list[str] | None = None,
+    *,
+    rounds: int = 2,
+    diagnosed: bool = False,
 ) -> tuple[dict[str, Any], int]:
     """Try a fix on a fault; the session's result and the exit code."""
-    label = f"{name}-{fix.replace('=', '').replace(',', '+')}{'-exit' if more else ''}"
-    words = ["-m", "stepscope", "run", "--no-diagnose", "--rounds", str(rounds), "--warmup",
-             str(WARMUP), "--try", fix, "-o", str(folder / label), "--"]  # fmt: skip
+    label = f"{name}-{fix.replace('=', '').replace(',', '+')}"
+    label += ("-exit" if more else "") + ("-predicted" if diagnosed else "")
+    words = ["-m", "stepscope", "run", *([] if diagnosed else ["--no-diagnose"]), "--rounds",
+             str(rounds), "--warmup", str(WARMUP), "--try", fix, "-o", str(folder / label),
+             "--"]  # fmt: skip
     code = run(folder, label, [name, *(more or [])], end, sys.executable, *words)
     result = folder / label / "try.json"
     return (json.loads(result.read_text()) if result.exists() else {}), code

@@ -281,7 +281,7 @@ def test_a_session(runner: Runner, capfd: pytest.CaptureFixture[str]) -> None:
     assert one.verdict == expected
     assert one.step.before_steps == one.step.after_steps == [15, 15]
     assert one.losses.alike == "bit_equal"
-    assert list(one.applied[0].places) == [f"{runner.folder / 'train.py'}:7"]
+    assert list(one.applied[0].places) == [f"{runner.folder / 'train.py'}:6"]
     assert one.applied[0].lines == "DataLoader(..., num_workers=20)"
     assert capfd.readouterr().out == "trained before\n"  # the first run's output is its own
     assert "STEPSCOPE_TRY tells it" in heard[0]
