@@ -63,6 +63,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "trace.errors"},
+        "tries": {"capture", "compare", "trace", ".job", ".recording"},
         "__init__": {".job"},
     },
 }

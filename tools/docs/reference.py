@@ -52,6 +52,7 @@ from tools.docs.ncu_pages import limiters_page
 from tools.docs.predictions_page import predictions_page
 from tools.docs.rawformat import raw_format_page
 from tools.docs.snippets import demo_job
+from tools.docs.tries import tries_page
 
 PACKAGE = Path(stepscope.__file__).parent
 
@@ -87,6 +88,14 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_CAPTURE": (
         "set by `stepscope run` for the program: the collector's configuration. Not for users"
+    ),
+    "STEPSCOPE_TRY": (
+        "set by `stepscope run --try` for the program: the fixes that it runs with, `before` "
+        "without any, `recorded` in the recorded run"
+    ),
+    "STEPSCOPE_TRY_PARENT": (
+        "set by `stepscope run --try` in the program, for the processes that it starts. Not for "
+        "users"
     ),
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
@@ -386,6 +395,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "comparison.md": lambda: page(comparison_parts()),
     "reports.md": lambda: page(reports_page()),
     "rules.md": lambda: page(rules_page()),
+    "tries.md": lambda: page(tries_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
     "knowledge.md": knowledge_page,
