@@ -246,7 +246,7 @@ def build(
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
     work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
-        work[:] = 0  # without its calls nothing says whether the host was ahead of the device
+        work = np.zeros_like(work)  # without its calls nothing says whether the host was ahead of the device
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns
@@ -478,7 +478,8 @@ def _host_work(
     # what comes before the first item is what the host does after the last one
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
-    work = np.zeros((len(at), len(CAUSES)), np.int64)
+    # by column: those of causes that do not occur take no memory
+    work = np.zeros((len(CAUSES), len(at)), np.int64).T
     attributed = _together(e.events.values())
     for column in distinct_values(cause).tolist():
         rows = cause == column
