@@ -15,7 +15,7 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import RecordingOverhead
+from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
 from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
@@ -487,7 +487,7 @@ def _host_work(
         work[:, column] = overlap_per_window(subtract(labelled, attributed), begin, stop)
     for name, intervals in e.events.items():
         work[:, C[name]] += overlap_per_window(intervals, begin, stop)
-    recording = e.recording
+    recording = e.recording if len(e.recording.at_ns) else _of_calls(e)
     if not len(recording.at_ns):
         none = np.zeros(len(at), np.int64)
         return work, none, none
@@ -498,6 +498,21 @@ def _host_work(
     costs = np.diff(recording.total_ns, prepend=0)
     quiet = RecordingOverhead(recording.at_ns[in_quiet], np.cumsum(costs[in_quiet]))
     return work, total, quiet.between(begin, stop)
+
+
+def _of_calls(e: Explanation) -> RecordingOverhead:
+    """What a tool that does not charge itself adds to the calls of the launching threads.
+
+    By the middle of what was measured; the calls of all threads together make no more than the
+    largest part of a step that a tool was seen to make.
+    """
+    api, tool = e.gpu.host.api, e.tool
+    if tool is None or not tool.calls:
+        return NO_COST
+    mine = among(api["thread_id"], e.gpu.host.launch_threads)
+    at = np.sort(api["start_ns"][mine])
+    each = tool.typical_ns / tool.calls
+    return RecordingOverhead(at, np.floor(each * np.arange(1, len(at) + 1)).astype(np.int64))
 
 
 def _together(sets: Iterable[Intervals]) -> Intervals:
