@@ -22,6 +22,7 @@ from stepscope.simulation.changes import (
     Bound,
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -259,7 +260,7 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike)):
+        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike | EvenWork)):
             subjects, count = _changed(subjects, change, bound)
             counts.append(count)
         return subjects, counts
@@ -363,7 +364,7 @@ class Simulation:
             tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
         subjects = self.changed(changes, bound)
-        if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
+        if bound != "high" and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
@@ -430,6 +431,8 @@ def slowest_ns(replays: Sequence[Replay]) -> float:
 def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
     if isinstance(change, DeviceLike):
         return ranks.device_like(subjects, change.rank), len(subjects) - 1
+    if isinstance(change, EvenWork):
+        return ranks.even_work(subjects, change.scope), len(subjects) - 1
     if isinstance(change, RankLike):
         known = {s.rank for s in subjects}
         if change.rank not in known:
@@ -479,7 +482,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )
