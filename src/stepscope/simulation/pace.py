@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Bound, Subject, without_recording
-from stepscope.simulation.program import MARK, C
+from stepscope.simulation.program import MARK, C, own_work
 from stepscope.trace.frame import IntArray
 
 HALFWAY: Final = 0.5
@@ -100,7 +100,7 @@ def _waits(subject: Subject) -> int:
 
 def _at(subject: Subject, pace: float) -> Subject:
     """The same with launching at so many times the cost."""
-    work = subject.program.work_ns.copy()
+    work = own_work(subject.program)
     work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
     call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
     call += np.where(subject.is_op, 0, subject.program.call_ns)
