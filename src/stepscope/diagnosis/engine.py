@@ -246,7 +246,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
-        if item.recording_hides_gain and not item.costs_its_gain:
+        if item.recording_hides_gain:
             summary += "; " + filled(_UNRECORDED, evidence, {})
     else:
         summary = summary[0].upper() + summary[1:]
