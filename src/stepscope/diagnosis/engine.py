@@ -268,6 +268,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ),
         root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
+        at_least=detection.at_least,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
     )
