@@ -15,7 +15,7 @@ from stepscope.kernels.attention import (
     RATE_WIDE,
     UnfusedAttention,
 )
-from stepscope.kernels.merging import ISSUED, SPECIAL_LANES, merged, whole_reductions, work_of
+from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
 from stepscope.kernels.precision import ACHIEVED, in_precision
 from stepscope.kernels.view import Kernels
 
@@ -129,7 +129,7 @@ def test_arithmetic_of_a_long_chain_is_not_hidden(tmp_path: Path) -> None:
     elements = 65536 * 128 * 8
     plain, special = work_of("tanh")
     assert kernels.peaks is not None
-    busier = max(many * plain + 2 * 2, SPECIAL_LANES * many * special)
+    busier = max(many * plain + 2 * 2, SPECIAL_SHARE * many * special)
     expected = elements * busier / (kernels.peaks.fp32 / 2 * ISSUED[1]) * 1e6
     assert expected > 200.0
     assert one_run(kernels)[0] == pytest.approx(expected, rel=1e-3)
