@@ -257,10 +257,10 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         ]
     own = np.stack(
         [
-            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)].astype(float), count)
+            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)], count)
             for p, m, s in zip(parts, moves, subjects, strict=True)
         ]
-    )
+    ).astype(float)
     mean = own.mean(axis=0)
     even = [np.ones(len(s.program)) for s in subjects]
     if scope == "parts":
