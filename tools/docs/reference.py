@@ -32,6 +32,7 @@ from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
+from tools.docs.knowledge_pages import knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -358,6 +359,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rules.md": lambda: page(rules_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
+    "knowledge.md": knowledge_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
 }

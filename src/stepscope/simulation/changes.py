@@ -201,7 +201,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "launch_bound": launches_free,
         "host_sync": _no_synchronisation,
         "blocking_copy": _copies_overlap,
-        "profiler_overhead": _no_recording,
+        "profiler_overhead": _unrecorded,
         "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
@@ -287,10 +287,18 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     )
 
 
-def _no_recording(subject: Subject, bound: Bound) -> Subject:
-    """Less the estimated cost of recording, from where it was paid."""
+def _unrecorded(subject: Subject, bound: Bound) -> Subject:
+    return without_recording(subject, RECORDING_FACTOR[bound])
+
+
+def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
+    """Less the cost of recording, from where it was paid.
+
+    Args:
+        subject: the program.
+        factor: the cost over its estimate.
+    """
     program = subject.program
-    factor = RECORDING_FACTOR[bound]
     work = program.work_ns.copy()
     work[:, C["profiler_overhead"]] = 0
     untraced = (program.recording_untraced_ns * factor).astype(np.int64)
@@ -379,6 +387,14 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
     else:
         work[gone, C["launch_bound"]] = 0
     rows = set(np.flatnonzero(gone).tolist())
+    # the synchronisation that completes a copy goes with it
+    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
+    completing &= np.append(False, gone[:-1])
+    rows |= {
+        item
+        for item in np.flatnonzero(completing).tolist()
+        if rows.issuperset(program.waits.get(item, ()))
+    }
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(gone, 0, program.call_ns),

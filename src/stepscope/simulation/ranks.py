@@ -39,6 +39,18 @@ class RankCollectives(Protocol):
     def instance(self) -> IntArray:
         """Collective that each of them belongs to: equal on all its members."""
 
+    @property
+    def start_ns(self) -> IntArray | None:
+        """Begin of each on the job's clock; None where that is not known."""
+
+    @property
+    def transfer_ns(self) -> IntArray | None:
+        """What each took after the last member had begun; None where that is not known."""
+
+    @property
+    def early(self) -> BoolArray | None:
+        """Which of them waited for no other member; None for none."""
+
 
 class Matched(Protocol):
     """Collectives matched across ranks."""
@@ -57,6 +69,9 @@ class MatchedOps:
     device: int
     op: IntArray
     instance: IntArray
+    start_ns: IntArray | None = None
+    transfer_ns: IntArray | None = None
+    early: BoolArray | None = None
 
 
 @dataclass(frozen=True)

@@ -155,11 +155,11 @@ def warnings(simulation: Simulation) -> list[str]:
 
 def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
     """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
-    begin, end = replay.bounds_ns[-1 - replay.steps], replay.bounds_ns[-1]
+    begin, end = int(replay.bounds_ns[-1 - replay.steps]), int(replay.bounds_ns[-1])
     gpu, program = subject.gpu, subject.program
     passes = len(replay.host_ns) // max(len(program), 1)
     op = np.tile(program.op, passes)
-    start, stop = np.array(replay.start_ns), np.array(replay.end_ns)
+    start, stop = replay.start_ns, replay.end_ns
 
     def covered(mask: BoolArray) -> Intervals:
         rows = (op >= 0) & mask[np.maximum(op, 0)]
