@@ -96,8 +96,8 @@ def simulated(
     step = float(found.step_ns + added)
     low = found.low_ns + added
     if detection.max_gain_ns is not None:
-        step = max(step, (before - detection.max_gain_ns) * scale)
-        low = max(low, (before - detection.max_gain_ns - detection.uncertain_ns) * scale)
+        most = (before - detection.max_gain_ns) * scale
+        step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
     low = min(low, step)
     high = max(found.high_ns + added, step)
     apart = None if found.unrecorded is None else (before, step / scale)

@@ -13,6 +13,7 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
+from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.regex import regex
 
@@ -153,6 +154,7 @@ Change = (
     | RankLike
     | DeviceLike
     | EvenWork
+    | SettingChange
 )
 
 
