@@ -275,8 +275,12 @@ def without_inferred(subject: Subject) -> Subject:
 
 
 def _without_waits(subject: Subject, cause: str) -> Subject:
+    return without_waits(subject, subject.program.wait_cause == C[cause])
+
+
+def without_waits(subject: Subject, gone: BoolArray) -> Subject:
+    """The host does not wait at some items."""
     program = subject.program
-    gone = program.wait_cause == C[cause]
     waits = without(program.waits, gone)
     return subject.becomes(
         waits=waits,
