@@ -24,6 +24,7 @@ from stepscope.simulation.settings.base import Facts, setting_of, settings, step
 from stepscope.simulation.settings.graphs import GRAPH_LAUNCH_NS, graphed
 from stepscope.simulation.settings.items import arranged
 from stepscope.simulation.settings.links import Link, by_datasheet, fit
+from stepscope.simulation.settings.micro_batches import Stage, schedule
 from stepscope.simulation.settings.reduction import Bucket, Ready, buckets, regrouped
 from stepscope.simulation.settings.workers import fed
 from stepscope.trace.errors import UsageError
@@ -203,6 +204,19 @@ def test_all_reduces_are_grouped_otherwise() -> None:
     assert step_ns(*both) == step_ns(both[1])
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_a_pipeline_has_its_bubble(stages: int, count: int) -> None:
+    # equal stages: every micro-batch, and one for each further stage to fill and drain
+    made = schedule([Stage(100, 200, 0, 0, 50, 0)] * stages, count)
+    passes = replay(made, 4)
+    assert max(r.step_ns for r in passes) == (count + stages - 1) * 300 + 50
+    assert max(r.step_ns for r in replay(schedule([Stage(100, 200, 0, 0, 50, 0)], 4, 2.0))) == 2500
+    # a host that needs longer than its kernels sets the pace
+    slow = schedule([Stage(100, 200, 400, 400, 0, 0)] * stages, count)
+    assert max(r.step_ns for r in replay(slow, 4)) >= count * 800
+
+
 def test_a_link_is_fitted_through_its_messages() -> None:
     size = np.array([1 << 20, 1 << 20, 1 << 24, 1 << 24, 1 << 26])
     link = Link(5_000, 250.0, "", measured=True)
@@ -280,5 +294,9 @@ def test_ranks_of_a_job_reduce_as_captured() -> None:
     more = job.whatif(["ranks=64"])
     assert (more.samples_factor, more.validity) == (32.0, "extrapolated")
     assert more.predicted_step_ns >= same.predicted_step_ns
-    with pytest.raises(UsageError, match="does not tell the sizes of all-reduces"):
-        job.whatif(["bucket=100"])
+    for text, refused in (
+        ("bucket=100", "does not tell the sizes of all-reduces"),
+        ("micro_batches=4:8", "rank 0 sends nothing to a neighbour"),
+    ):
+        with pytest.raises(UsageError, match=refused):
+            job.whatif([text])
