@@ -36,6 +36,7 @@ from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
+from tools.docs.knowledge_pages import knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -48,8 +49,10 @@ from tools.docs.markdown import (
     text_constants,
 )
 from tools.docs.ncu_pages import limiters_page
+from tools.docs.predictions_page import predictions_page
 from tools.docs.rawformat import raw_format_page
 from tools.docs.snippets import demo_job
+from tools.docs.tries import tries_page
 
 PACKAGE = Path(stepscope.__file__).parent
 
@@ -85,6 +88,14 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_CAPTURE": (
         "set by `stepscope run` for the program: the collector's configuration. Not for users"
+    ),
+    "STEPSCOPE_TRY": (
+        "set by `stepscope run --try` for the program: the fixes that it runs with, `before` "
+        "without any, `recorded` in the recorded run"
+    ),
+    "STEPSCOPE_TRY_PARENT": (
+        "set by `stepscope run --try` in the program, for the processes that it starts. Not for "
+        "users"
     ),
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
@@ -384,10 +395,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "comparison.md": lambda: page(comparison_parts()),
     "reports.md": lambda: page(reports_page()),
     "rules.md": lambda: page(rules_page()),
+    "tries.md": lambda: page(tries_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
+    "knowledge.md": knowledge_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
+    "predictions.md": lambda: page(predictions_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 

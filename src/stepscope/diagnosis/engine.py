@@ -67,6 +67,11 @@ _OUTSIDE = (
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
 
+_UNRECORDED = (
+    "recording is part of the captured step: without it some {unrecorded_before_ns} become "
+    "{unrecorded_step_ns}, and the predicted step is as much less than the captured one"
+)
+
 
 def diagnose(
     cases: list[Case],
@@ -241,6 +246,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
+        if item.recording_hides_gain and not item.costs_its_gain:
+            summary += "; " + filled(_UNRECORDED, evidence, {})
     else:
         summary = summary[0].upper() + summary[1:]
     step = round(case.step_ns)

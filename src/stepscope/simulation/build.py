@@ -22,6 +22,7 @@ from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation.program import (
     LAUNCH,
+    LONG_AGO_NS,
     MARK,
     QUEUE_DEPTH,
     WAIT,
@@ -285,7 +286,38 @@ def build(
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
         communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
+        busy_ns=_busy(order, gpu, lay, late),
+        before_start_ns=_before(lay, gpu.ops["start_ns"]),
+        before_end_ns=_before(lay, gpu.ops["end_ns"]),
     )
+
+
+def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray:
+    """By stream, how long after the first item it works on what was enqueued before, ns."""
+    until = np.full(len(order.streams), lay.at_ns[0])
+    before = np.flatnonzero(order.begin_ns < lay.at_ns[0])
+    np.maximum.at(until, order.stream[before], gpu.ops["end_ns"][order.ops[before]])
+    first = late.first
+    if first >= 0 and lay.item_of[first] >= 0:
+        ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
+        stream = order.stream[first]
+        until[stream] = max(until[stream], ended)
+    return until - lay.at_ns[0]
+
+
+def _before(lay: Layout, times: IntArray) -> IntArray:
+    """By item, the time of the operation that it stands for in references to the run before."""
+    found = np.full(len(lay), LONG_AGO_NS)
+    for positions in lay.order.of_stream:
+        items = lay.item_of[positions]
+        own = np.flatnonzero(items >= 0)
+        if len(own):
+            # the run before had as many: its last one is the one before the run's first
+            count = min(len(own), int(own[0]))
+            found[items[own[len(own) - count :]]] = (
+                times[lay.order.ops[positions[own[0] - count : own[0]]]] - lay.at_ns[0]
+            )
+    return found
 
 
 def _host_waits(

@@ -22,6 +22,7 @@ from stepscope.simulation.changes import (
     Bound,
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -33,11 +34,11 @@ from stepscope.simulation.changes import (
     Subject,
 )
 from stepscope.simulation.engine import replay, steps_of
+from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
-from stepscope.simulation.ranks import Matched
+from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import IntArray
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
@@ -103,7 +104,7 @@ class Simulation:
         self.devices = list(devices)
         self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
         self._collectives = {
-            (one.rank, one.process_id, one.device): (one.op, one.instance)
+            (one.rank, one.process_id, one.device): one
             for one in (collectives.ranks if collectives is not None else ())
         }
 
@@ -169,52 +170,28 @@ class Simulation:
                 shifts[number] = int(np.median(common))
         return shifts
 
-    def _rows(self, rank: int, gpu: GpuTimeline) -> tuple[IntArray, IntArray] | None:
+    def _matched(self, rank: int, gpu: GpuTimeline) -> RankCollectives | None:
         return self._collectives.get((rank, gpu.process_id, gpu.device))
 
     def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
-        found = self._rows(rank, e.gpu)
+        found = self._matched(rank, e.gpu)
         if found is None:
             return {}
-        rows, instances = found
-        step = np.searchsorted(e.steps.begin_ns, e.gpu.enqueue_begin_ns[rows], side="right") - 1
-        return dict(zip(instances.tolist(), step.tolist(), strict=True))
+        enqueued = e.gpu.enqueue_begin_ns[found.op]
+        step = np.searchsorted(e.steps.begin_ns, enqueued, side="right") - 1
+        return dict(zip(found.instance.tolist(), step.tolist(), strict=True))
 
     @cached_property
     def subjects(self) -> list[Subject]:
         """The unchanged programs, one a device."""
-        found = []
-        for (rank, e), run in zip(self.devices, self.runs, strict=True):
-            rows, instances = self._rows(rank, e.gpu) or (None, None)
+        found, matched = [], [self._matched(rank, e.gpu) for rank, e in self.devices]
+        for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
+            rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
             found.append(Subject(rank, e.gpu, program))
-        return self._with_transfers(found)
-
-    def _with_transfers(self, subjects: list[Subject]) -> list[Subject]:
-        """Collectives take their shortest member's time once all have arrived."""
-        shortest: dict[int, int] = {}
-        count: dict[int, int] = {}
-        for subject in subjects:
-            rows = np.flatnonzero(subject.program.instance >= 0)
-            for instance, ns in zip(
-                subject.program.instance[rows].tolist(),
-                subject.program.duration_ns[rows].tolist(),
-                strict=True,
-            ):
-                shortest[instance] = min(ns, shortest.get(instance, ns))
-                count[instance] = count.get(instance, 0) + 1
-        found = []
-        for subject in subjects:
-            program = subject.program
-            # one whose other members lie outside the run is left as it was measured
-            instance = np.array(
-                [i if i >= 0 and count[i] > 1 else -1 for i in program.instance.tolist()], np.int64
-            )
-            duration = program.duration_ns.copy()
-            rows = np.flatnonzero(instance >= 0)
-            duration[rows] = [shortest[i] for i in instance[rows].tolist()]
-            found.append(subject.becomes(instance=instance, duration_ns=duration))
-        return found
+        found = meet(found, matched)
+        started = begins(found, matched, self.runs) or [0] * len(found)
+        return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
 
     @cached_property
     def facts(self) -> list[Facts]:
@@ -232,7 +209,35 @@ class Simulation:
 
     @property
     def replay_error(self) -> float:
-        """Unchanged replay over measured step of the same steps, less one."""
+        """Unchanged replay over measured step of the same steps, less one.
+
+        The steps are replayed from the state in which they began: the devices with what they had
+        been given before, the hosts one after the other. Where it is not known when the hosts
+        began, the steps are those that follow one another for ever.
+        """
+        if not self._in_time:
+            return self.settled_error
+        replayed = max(
+            run_again_ns(e, run, subject, replay) / run.steps
+            for (_, e), run, subject, replay in zip(
+                self.devices, self.runs, self.subjects, self.unchanged, strict=True
+            )
+        )
+        return replayed / max(self._run_step_ns, 1.0) - 1
+
+    @property
+    def _in_time(self) -> bool:
+        """Whether it is known when the hosts began, as far as that matters."""
+        meets = any((s.program.instance >= 0).any() for s in self.subjects)
+        return not meets or any(s.program.begin_ns for s in self.subjects)
+
+    @property
+    def settled_error(self) -> float:
+        """The same for steps that follow one another for ever, which is what changes are about.
+
+        It differs where the recorded steps did not begin as they ended: with an idle device, or
+        with a lead of the host that was used up.
+        """
         return slowest_ns(self.unchanged) / max(self._run_step_ns, 1.0) - 1
 
     @property
@@ -308,7 +313,8 @@ class Simulation:
             deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
-        error = math.hypot(self.replay_error, RUN_TO_RUN if changes else 0.0)
+        off = max(abs(self.replay_error), abs(self.settled_error))
+        error = math.hypot(off, RUN_TO_RUN if changes else 0.0)
         low, high = _range(expected, deviating, expected * error)
         return Prediction(
             step_ns=round(measured * expected),
@@ -331,6 +337,13 @@ class Simulation:
             for s, run in zip(subjects, self.runs, strict=True)
         )
         return waited >= LONG_UNTRACED_STEP_SHARE * self._run_step_ns
+
+    @property
+    def recording_ns(self) -> float:
+        """What recording costs of the replayed step, by the estimate, ns."""
+        if not pace.is_recorded(self.subjects):
+            return 0.0
+        return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
 
     def _before_ns(self, tool: Bound | None) -> float:
         """The unchanged step, recorded or at so much less than recording costs, ns."""
@@ -364,7 +377,7 @@ class Simulation:
             tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
         subjects = self.changed(changes, bound)
-        if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
+        if bound != "high" and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
@@ -389,7 +402,7 @@ class Simulation:
             f"{signed_percent(self.replay_error)} off the measured step"
         )
         used = self.run_ahead_used_ns()
-        if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:
+        if self.settled_error > WORTH_A_WORD and used >= self.settled_error * self._run_step_ns:
             stated += (
                 f": during them a host used up {used / 1e6:.2g} ms a step of the lead that it had "
                 "over its device, which it cannot do for ever, and the replay goes on as if the "
@@ -410,7 +423,7 @@ def _turn(change: Change) -> int:
     """When a change is made: ranks become alike before, settings change after all others."""
     if isinstance(change, Edit):
         return change.order
-    return -1 if isinstance(change, RankLike | DeviceLike) else 0
+    return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
 
 
 def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float) -> list[float]:
@@ -438,6 +451,8 @@ def slowest_ns(replays: Sequence[Replay]) -> float:
 def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
     if isinstance(change, DeviceLike):
         return ranks.device_like(subjects, change.rank), len(subjects) - 1
+    if isinstance(change, EvenWork):
+        return ranks.even_work(subjects, change.scope), len(subjects) - 1
     if isinstance(change, RankLike):
         known = {s.rank for s in subjects}
         if change.rank not in known:
@@ -487,7 +502,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | Edit)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork | Edit)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

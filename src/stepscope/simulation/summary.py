@@ -18,6 +18,7 @@ from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.simulation.changes import (
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -149,6 +150,10 @@ def describe(change: Change) -> str:
             stated = change.text
         case DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"
+        case EvenWork("stages"):
+            stated = "every stage of the pipeline computes as much"
+        case EvenWork():
+            stated = "the work is spread evenly over the ranks"
     return stated
 
 
@@ -161,7 +166,7 @@ def _nothing(change: Change) -> str:
             )
         case OverlapCommunication():
             return "there is no communication kernel in the replayed steps, so nothing to overlap"
-        case RankLike() | DeviceLike():
+        case RankLike() | DeviceLike() | EvenWork():
             return "there is only one rank, so no other to be like; give the captures of all ranks"
         case Free(cause, ranks) if ranks is not None:
             return f"none of the ranks {ranks} is there, so {cause} cannot be taken from them"
