@@ -92,9 +92,11 @@ def simulated(
     scale = case.step_ns / before if before else 1.0
     added = detection.added_ns * scale
     step = float(found.step_ns + added)
+    low = found.low_ns + added
     if detection.max_gain_ns is not None:
-        step = max(step, (before - detection.max_gain_ns) * scale)
-    low = min(found.low_ns + added, step)
+        most = (before - detection.max_gain_ns) * scale
+        step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
+    low = min(low, step)
     high = max(found.high_ns + added, step)
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)

@@ -3,6 +3,7 @@
 from stepscope.simulation.changes import (
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -19,6 +20,7 @@ __all__ = [
     "RUN_TO_RUN",
     "Change",
     "DeviceLike",
+    "EvenWork",
     "Free",
     "FuseOps",
     "LaunchesFree",

@@ -13,6 +13,7 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
+from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.regex import regex
 
@@ -125,6 +126,23 @@ class DeviceLike:
     rank: int
 
 
+Scope = Literal["parts", "stages"]
+"""Where work is uneven: between two collectives of all ranks, or from stage to stage."""
+
+
+@dataclass(frozen=True)
+class EvenWork:
+    """The device work of the ranks is spread evenly over them; none of it is gone.
+
+    Attributes:
+        scope: ``parts`` spreads what lies between two collectives that all ranks share: tokens of
+            experts, lengths of sequences, sizes of shards. ``stages`` spreads what the stages of a
+            pipeline compute in the whole step: layers.
+    """
+
+    scope: Scope = "parts"
+
+
 Change = (
     Free
     | LaunchesFree
@@ -135,6 +153,8 @@ Change = (
     | OverlapCommunication
     | RankLike
     | DeviceLike
+    | EvenWork
+    | SettingChange
 )
 
 
@@ -227,11 +247,20 @@ def _without_trailing_waits(subject: Subject) -> Subject:
 
 
 def without_inferred(subject: Subject) -> Subject:
-    """Without the dependencies between streams that the capture does not hold."""
+    """Without the dependencies between streams that the capture does not hold.
+
+    Communication keeps its own: what it sends was computed before, and what it brings is used.
+    """
     program = subject.program
     if not program.inferred:
         return subject
-    kept = {item: on for item, on in program.depends.items() if item not in program.inferred}
+    m, moves = len(program), program.communication
+    kept = {}
+    for item, on in program.depends.items():
+        if item in program.inferred and not moves[item]:
+            on = tuple(pair for pair in on if moves[pair[0] % m])
+        if on:
+            kept[item] = on
     return subject.becomes(depends=kept)
 
 
