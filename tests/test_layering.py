@@ -58,6 +58,9 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
+        "terms": {
+            *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
+        },
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
@@ -101,7 +104,11 @@ ARROWS: dict[str, set[str]] = {
     },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
-    "simulation": {"breakdown", "gaps", "activity", "native", "trace", "intervals"},
+    # Settings look at kernels, at operators with their shapes, and at what collectives carry.
+    "simulation": {
+        *("operators", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("native", "trace", "intervals"),
+    },
     "derived": {
         *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
@@ -112,6 +119,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "reports": {"breakdown", "gaps", "activity", "sql", "trace", "intervals"},
     "ncu": {"trace"},
+    "knowledge": {"trace.errors"},
     "diagnosis": {
         *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
         *("activity", "trace", "intervals"),
@@ -123,7 +131,7 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {
         *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
-        *("reports.report", "trace", "timeline.colours"),
+        *("knowledge", "reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
     "api": needed_by_parts("api"),

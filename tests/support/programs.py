@@ -93,11 +93,33 @@ def jobs(draw: st.DrawFn, largest: int = 12) -> list[Program]:
     """
     ranks = [draw(programs(largest)) for _ in range(draw(st.integers(1, 4)))]
     found = []
-    for one in ranks:
+    for rank in ranks:
+        one = _reaching_back(rank)
         drawn = np.frombuffer(draw(st.binary(min_size=len(one), max_size=len(one))), np.uint8)
         instance = np.where((one.kind == LAUNCH) & (drawn % 3 == 0), drawn.astype(int) // 3 % 7, -1)
-        found.append(replace(one, instance=instance * 1_000_003))
+        found.append(
+            replace(
+                one,
+                instance=instance * 1_000_003,
+                posts=drawn // 3 % 5 == 0 if len(one) % 3 else np.empty(0, bool),
+                begin_ns=draw(st.integers(0, 99)),
+                busy_ns=np.array(draw(st.lists(st.integers(0, 99), max_size=4)), np.int64),
+                before_start_ns=drawn.astype(np.int64)[: len(one) * (drawn[0] % 2)] - 99,
+                before_end_ns=drawn.astype(np.int64)[: len(one) * (drawn[0] % 2)],
+            )
+        )
     return found
+
+
+def _reaching_back(p: Program) -> Program:
+    """The same with some references to the run before."""
+    m = len(p)
+    return replace(
+        p,
+        depends={i: tuple((k - m * (k % 3 == 0), n) for k, n in on) for i, on in p.depends.items()},
+        waits={i: tuple(k - m * (k % 3 == 1) for k in on) for i, on in p.waits.items()},
+        behind=np.where(p.behind % 4 == 0, np.maximum(p.behind - m, -2 * m), p.behind),
+    )
 
 
 _BYTES = 18  # of an item: one a field

@@ -172,7 +172,7 @@ def _finding(
                     f"{percent(finding.share_of_step)}; fixed, the step takes about "
                     f"{milliseconds(finding.predicted_step_ns)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
-                    f"{milliseconds(finding.prediction_high_ns)})"
+                    f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
                 ),
             )
         )

@@ -13,6 +13,7 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
+from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.regex import regex
 
@@ -125,6 +126,23 @@ class DeviceLike:
     rank: int
 
 
+Scope = Literal["parts", "stages"]
+"""Where work is uneven: between two collectives of all ranks, or from stage to stage."""
+
+
+@dataclass(frozen=True)
+class EvenWork:
+    """The device work of the ranks is spread evenly over them; none of it is gone.
+
+    Attributes:
+        scope: ``parts`` spreads what lies between two collectives that all ranks share: tokens of
+            experts, lengths of sequences, sizes of shards. ``stages`` spreads what the stages of a
+            pipeline compute in the whole step: layers.
+    """
+
+    scope: Scope = "parts"
+
+
 Change = (
     Free
     | LaunchesFree
@@ -135,6 +153,8 @@ Change = (
     | OverlapCommunication
     | RankLike
     | DeviceLike
+    | EvenWork
+    | SettingChange
 )
 
 
@@ -183,7 +203,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "launch_bound": launches_free,
         "host_sync": _no_synchronisation,
         "blocking_copy": _copies_overlap,
-        "profiler_overhead": _no_recording,
+        "profiler_overhead": _unrecorded,
         "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
@@ -227,11 +247,20 @@ def _without_trailing_waits(subject: Subject) -> Subject:
 
 
 def without_inferred(subject: Subject) -> Subject:
-    """Without the dependencies between streams that the capture does not hold."""
+    """Without the dependencies between streams that the capture does not hold.
+
+    Communication keeps its own: what it sends was computed before, and what it brings is used.
+    """
     program = subject.program
     if not program.inferred:
         return subject
-    kept = {item: on for item, on in program.depends.items() if item not in program.inferred}
+    m, moves = len(program), program.communication
+    kept = {}
+    for item, on in program.depends.items():
+        if item in program.inferred and not moves[item]:
+            on = tuple(pair for pair in on if moves[pair[0] % m])
+        if on:
+            kept[item] = on
     return subject.becomes(depends=kept)
 
 
@@ -260,10 +289,18 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     )
 
 
-def _no_recording(subject: Subject, bound: Bound) -> Subject:
-    """Less the estimated cost of recording, from where it was paid."""
+def _unrecorded(subject: Subject, bound: Bound) -> Subject:
+    return without_recording(subject, RECORDING_FACTOR[bound])
+
+
+def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
+    """Less the cost of recording, from where it was paid.
+
+    Args:
+        subject: the program.
+        factor: the cost over its estimate.
+    """
     program = subject.program
-    factor = RECORDING_FACTOR[bound]
     work = program.work_ns.copy()
     work[:, C["profiler_overhead"]] = 0
     untraced = (program.recording_untraced_ns * factor).astype(np.int64)
@@ -352,6 +389,14 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
     else:
         work[gone, C["launch_bound"]] = 0
     rows = set(np.flatnonzero(gone).tolist())
+    # the synchronisation that completes a copy goes with it
+    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
+    completing &= np.append(False, gone[:-1])
+    rows |= {
+        item
+        for item in np.flatnonzero(completing).tolist()
+        if rows.issuperset(program.waits.get(item, ()))
+    }
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(gone, 0, program.call_ns),

@@ -39,7 +39,10 @@ class _Rank(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("items", "streams", "causes")),
         *((name, ctypes.c_void_p) for name in ("kind", "work", *_COLUMNS, "meeting")),
-        *((name, ctypes.c_void_p) for name in ("hosted", "blocks")),
+        *((name, ctypes.c_void_p) for name in ("hosted", "blocks", "posts")),
+        ("begin", ctypes.c_int64),
+        ("busy_streams", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("busy", "before_start", "before_end")),
         ("depends", _Links),
         ("waits", _Links),
         *((name, ctypes.c_void_p) for name in ("host", "start", "end", "bounds")),
@@ -165,6 +168,12 @@ class _Job:
         rank.meeting = call.address(meeting, np.int64)
         rank.hosted = call.address(p.hosted, np.bool_)
         rank.blocks = call.address(p.blocks, np.bool_)
+        rank.posts = call.address(p.posts, np.bool_) if len(p.posts) else None
+        rank.begin, rank.busy_streams = p.begin_ns, len(p.busy_ns)
+        rank.busy = call.address(p.busy_ns, np.int64)
+        if len(p.before_end_ns):
+            rank.before_start = call.address(p.before_start_ns, np.int64)
+            rank.before_end = call.address(p.before_end_ns, np.int64)
         rank.depends, rank.waits = call.links(depends), call.links(waits)
         if times:
             rank.host, rank.start, rank.end = (
@@ -224,6 +233,11 @@ def _check(p: Program, depends: Lists, waits: Lists) -> None:
     for name, array in arrays.items():
         if array.shape != (m,):
             raise ValueError(f"a program of {m} items has {array.shape} values of {name}")
+    for name in ("posts", "before_start_ns", "before_end_ns"):
+        if (shape := getattr(p, name).shape) not in ((0,), (m,)):
+            raise ValueError(f"a program of {m} items has {shape} values of {name}")
+    if len(p.before_start_ns) != len(p.before_end_ns):
+        raise ValueError("a program has starts or ends of the run before, but not both")
     if p.work_ns.ndim != 2 or len(p.work_ns) != m:
         raise ValueError(f"a program of {m} items has {p.work_ns.shape} values of work_ns")
     if not (_within(p.kind, 0, 3) and _within(p.stream, -1, max(2 * m, 1) + _STREAMS)):

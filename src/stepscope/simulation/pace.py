@@ -1,42 +1,61 @@
-"""The pace of a host: what launching costs it in each step, and programs at another pace."""
+"""The pace of a host: what launching costs it in each step, and programs at another pace.
+
+A capture shows the pace of a host that is being recorded, and that may be woken again and again in
+the middle of a step. What a repair gains is judged by the program that nobody records: the cost of
+recording is taken out of the step before and of the step after alike, and a host that is no longer
+woken works faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Bound, Change, Free, Subject
+from stepscope.simulation.changes import Bound, Subject, without_recording
 from stepscope.simulation.program import MARK, C
 from stepscope.trace.frame import IntArray
 
 HALFWAY: Final = 0.5
 """From the captured pace to that of the quickest step, for a host that is no longer woken."""
 
+_QUICKEST: Final = 5.0
+"""Percentile of the steps by what launching takes that counts as the quickest one."""
 
-def at_pace(subjects: list[Subject], bound: Bound, part: float = 1.0) -> list[Subject]:
-    """Every step launches at the pace of the quickest or slowest.
+_ONE_DEVIATION: Final = (16.0, 84.0)
+"""Percentiles one standard deviation from the middle, which outliers hardly move. The mean pace of
+five runs of one program differed by as much as steps of one run did (8 and 10 %)."""
+
+
+def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> list[Subject]:
+    """Every step launches at a pace that the repaired program may have.
 
     What launching costs the host differs from run to run and with what else the thread does: one
     that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
-    capture does not say; the spread between its steps, all ranks together, is what it shows. The
-    quickest and slowest in twenty do not count.
+    capture does not say; the spread between its steps, all ranks together, is what it shows.
+
+    Without being woken, its pace is somewhere between that of the capture and that of the capture's
+    quickest step; half of the way is within 7 % of the four repaired programs that were captured as
+    well, the one end up to 14 % too slow, the other up to 11 % too fast.
 
     Args:
         subjects: the programs, one a device.
-        bound: the quickest for ``low``, the slowest for ``high``.
-        part: how much of the way from the mean pace to go.
+        bound: quick for ``low``, slow for ``high``.
+        woken: whether the host was woken in the capture and no longer is.
     """
     of_rank = [_launching(s) for s in subjects]
     of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
-    if len(of_step) < 3 or not of_step.any() or bound == "expected":
+    if len(of_step) < 3 or not of_step.any() or (bound == "expected" and not woken):
         return subjects
-    ordered = np.sort(of_step)
-    place = 0.05 * (len(ordered) - 1)
-    chosen = int(place) if bound == "low" else len(ordered) - 1 - int(place)
-    pace = 1 + part * (float(ordered[chosen] / ordered.mean()) - 1)
-    return [_at(subject, pace) for subject in subjects]
+    mean = float(of_step.mean())
+    if woken:
+        part = {"low": 1.0, "expected": HALFWAY, "high": 0.0}[bound]
+        pace = 1 + part * (float(np.percentile(of_step, _QUICKEST)) / mean - 1)
+    else:
+        low, high = np.percentile(of_step, _ONE_DEVIATION)
+        # about the mean, which is the captured pace: a few slow steps are part of it
+        pace = 1 + (-1 if bound == "low" else 1) * float(high - low) / 2 / mean
+    return [_at(subject, max(pace, 0.0)) for subject in subjects]
 
 
 def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
@@ -48,6 +67,35 @@ def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
         part = max(0.0, 1 - spare / cost) if cost > 0 else 1.0
         found.append(_at(subject, part))
     return found
+
+
+def unrecorded(subjects: list[Subject], factor: float) -> list[Subject]:
+    """Nothing is recorded: less so many times the estimated cost of recording."""
+    return [without_recording(subject, factor) for subject in subjects]
+
+
+def is_recorded(subjects: list[Subject]) -> bool:
+    """Whether recording has a cost that is estimated for any of them."""
+    return any(
+        s.program.recording_ns.any() or s.program.work_ns[:, C["profiler_overhead"]].any()
+        for s in subjects
+    )
+
+
+def no_longer_woken(before: list[Subject], after: list[Subject]) -> bool:
+    """Whether a host no longer sleeps and is woken in the middle of the step.
+
+    It does where it waits for the device: in one step in two at least there is a wait less.
+    """
+    for one, other in zip(before, after, strict=True):
+        steps = int((one.program.kind == MARK).sum())
+        if 2 * (_waits(one) - _waits(other)) >= max(steps, 1):
+            return True
+    return False
+
+
+def _waits(subject: Subject) -> int:
+    return len(subject.program.waits) + int(subject.program.blocks.sum())
 
 
 def _at(subject: Subject, pace: float) -> Subject:
@@ -65,14 +113,3 @@ def _launching(subject: Subject) -> IntArray:
     cost = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
     step = np.cumsum(program.kind == MARK)
     return np.bincount(step, weights=cost)[1:].astype(np.int64)
-
-
-def woken(changes: Sequence[Change]) -> bool:
-    """Whether the host no longer sleeps and is woken in the middle of the step.
-
-    A thread that does works more slowly afterwards (cold caches, low clock). Without, its pace is
-    somewhere between that of the capture and that of the capture's quickest step; half of the way
-    is within 7 % of the four repaired programs that were captured as well, the one end up to 14 %
-    too slow, the other up to 11 % too fast.
-    """
-    return any(isinstance(c, Free) and c.cause in ("host_sync", "blocking_copy") for c in changes)

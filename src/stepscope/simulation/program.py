@@ -12,7 +12,7 @@ code, :mod:`~stepscope.simulation.engine` the same compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,10 @@ C = {cause: column for column, cause in enumerate(CAUSES)}
 QUEUE_DEPTH = 1024
 """Launches that a stream holds before a launching call has to wait. Not documented by NVIDIA;
 1022 or 1023 operations were outstanding on an H200 whenever a launch blocked."""
+
+
+LONG_AGO_NS: Final = -(1 << 60)
+"""In :attr:`Program.before_end_ns`: nothing waits for it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,15 @@ class Program:
         behind: item whose operation must have started before the call goes on: the one that is
             the depth of the launch queue before it on its stream.
         communication: operation items that are communication kernels.
+        posts: members of a collective that the others wait for and that wait for none of them: a
+            send whose data fits into a buffer. Empty where there are none.
+        begin_ns: when this host begins the first pass, after the earliest of the job.
+        busy_ns: by stream, how long after the first item it still works on what was enqueued
+            before; streams that are not named are free.
+        before_start_ns: by item, when the operation of the run before that it stands for in
+            references started, after the first item; ``LONG_AGO_NS`` where there is none. Empty
+            where nothing is known of the run before.
+        before_end_ns: likewise, when it ended. These four hold for the first pass only.
     """
 
     kind: IntArray
@@ -92,6 +105,11 @@ class Program:
     inferred: frozenset[int]
     behind: IntArray
     communication: BoolArray
+    posts: BoolArray = field(default_factory=lambda: np.empty(0, bool))
+    begin_ns: int = 0
+    busy_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_start_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_end_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -119,6 +137,8 @@ class Delays:
         delay_ns: what none of these explains.
         typical_latency_ns: median of the operations that waited for their launch.
         typical_kernel_gap_ns: median of those that waited for their predecessor.
+        first: position of the operation that the device began with, where it began late: it was
+            busy with something that the capture does not hold; -1 for none.
     """
 
     latency_ns: IntArray
@@ -127,6 +147,7 @@ class Delays:
     delay_ns: IntArray
     typical_latency_ns: int
     typical_kernel_gap_ns: int
+    first: int
 
 
 def delays(
@@ -171,6 +192,11 @@ def delays(
     late = start - latest
     delay = np.where(late > KERNEL_GAP_NS, late, 0)
     due = start - delay
+    first = int(np.argmin(start)) if n else -1
+    if n and delay[first]:
+        delay[first] = 0
+    else:
+        first = -1
     free = latest == never + max(typical_latency, between, across)
 
     def wait(since: IntArray, typical: int, decided: BoolArray) -> IntArray:
@@ -187,6 +213,7 @@ def delays(
         delay_ns=np.where(free, 0, delay),
         typical_latency_ns=typical_latency,
         typical_kernel_gap_ns=between,
+        first=first,
     )
 
 

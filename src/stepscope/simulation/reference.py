@@ -8,12 +8,13 @@ fast; tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from stepscope.simulation.program import LAUNCH, MARK, PASSES, WAIT, Program, Replay
 
-_Arrival = Generator[tuple[int, int, int, int], int, None]
+_Arrival = Generator[tuple[int, int, int, int, bool], int, None]
 
 
 def replay(programs: Sequence[Program], passes: int = PASSES) -> list[Replay]:
@@ -45,32 +46,53 @@ def replay(programs: Sequence[Program], passes: int = PASSES) -> list[Replay]:
 
 def _coordinate(running: list[_Arrival], rank_traces: dict[int, int]) -> None:
     """Run every rank up to its next collective; let a collective go when all have arrived."""
-    arrived: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    arrived: dict[tuple[int, int], _Meeting] = {}
     ready: list[tuple[int, int | None]] = [(number, None) for number in range(len(running))]
-    while ready or arrived:
+    standing = 0
+    while ready or standing:
         if not ready:
             # ranks wait for different collectives: their order differs between the ranks, or some
             # of them lie outside the run; the earliest goes on with those that are there
-            key = min(arrived, key=lambda k: (k[0], max(a for _, a, _ in arrived[k]), k[1]))
-            ready = _go(arrived.pop(key))
+            waited = (k for k, meeting in arrived.items() if meeting.waiting)
+            key = min(waited, key=lambda k: (k[0], arrived[k].latest, k[1]))
+            ready = arrived.pop(key).go()
+            standing -= len(ready)
             continue
         number, end = ready.pop()
         try:
-            pass_, instance, arrival, transfer = _advance(running[number], end)
+            pass_, instance, arrival, transfer, posts = _advance(running[number], end)
         except StopIteration:
             continue
-        waiting = arrived.setdefault((pass_, instance), [])
-        waiting.append((number, arrival, transfer))
-        if len(waiting) == rank_traces[instance]:
-            ready += _go(arrived.pop((pass_, instance)))
+        key = (pass_, instance)
+        meeting = arrived.setdefault(key, _Meeting(arrival))
+        meeting.count += 1
+        meeting.latest = max(meeting.latest, arrival)
+        if posts:
+            ready.append((number, arrival + transfer))
+        else:
+            meeting.waiting.append((number, transfer))
+            standing += 1
+        if meeting.count == rank_traces[instance]:
+            gone = arrived.pop(key).go()
+            standing -= len(gone)
+            ready += gone
 
 
-def _go(waiting: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
-    end = max(arrival for _, arrival, _ in waiting) + max(transfer for _, _, transfer in waiting)
-    return [(number, end) for number, _, _ in waiting]
+@dataclass
+class _Meeting:
+    """Those who have come to a collective."""
+
+    latest: int
+    count: int = 0
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+
+    def go(self) -> list[tuple[int, int | None]]:
+        """Those who waited, and when they are done."""
+        end = self.latest + max((transfer for _, transfer in self.waiting), default=0)
+        return [(number, end) for number, _ in self.waiting]
 
 
-def _advance(rank: _Arrival, end: int | None) -> tuple[int, int, int, int]:
+def _advance(rank: _Arrival, end: int | None) -> tuple[int, int, int, int, bool]:
     return next(rank) if end is None else rank.send(end)
 
 
@@ -92,7 +114,7 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     bounds: list[int],
     passes: int,
 ) -> _Arrival:
-    """One rank; yields (pass, collective, arrival, transfer), is sent the collective's end."""
+    """One rank; yields (pass, collective, arrival, transfer, posts), is sent when that ends."""
     m = len(program)
     work: list[int] = program.work_ns.sum(axis=1).tolist()
     # lists of the columns once: numpy scalars would make the loop several times slower
@@ -110,16 +132,23 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     )
     stream: list[int] = program.stream.tolist()
     special = _special(program)
+    posts: list[bool] = program.posts.tolist() or [False] * m
+    h = program.begin_ns
     free = [0] * (int(program.stream.max(initial=0)) + 1)
+    origin = h + (work[0] if work else 0)
+    for s, busy in enumerate(program.busy_ns[: len(free)].tolist()):
+        if busy > 0:
+            free[s] = origin + busy
     depends, waits = program.depends, program.waits
     kind: list[int] = program.kind.tolist()
     hosted: list[bool] = program.hosted.tolist()
     blocks: list[bool] = program.blocks.tolist()
     instance: list[int] = program.instance.tolist()
-    # references to before the first pass are negative: they find zeros behind the lists' end
-    start += [0] * (2 * m)
-    end += [0] * (2 * m)
-    h = 0
+    # references to before the first pass are negative: they find the run before, and before that
+    # zeros, behind the lists' end
+    for times, before in ((start, program.before_start_ns), (end, program.before_end_ns)):
+        times += [0] * m
+        times += (origin + before).tolist() if len(before) else [0] * m
     latest = 0
     for pass_ in range(passes):
         base = pass_ * m
@@ -166,7 +195,7 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
                         at = max(at, t)
                 at += wait
                 start[j] = at
-                at = at + d if instance[i] < 0 else (yield pass_, instance[i], at, d)
+                at = at + d if instance[i] < 0 else (yield pass_, instance[i], at, d, posts[i])
                 end[j] = at
                 if s >= 0:
                     free[s] = at

@@ -11,7 +11,8 @@ namespace {
 using i64 = int64_t;
 
 constexpr i64 kLaunch = 0, kMark = 2;  // of kinds; the other one waits
-constexpr uint8_t kHosted = 4, kBlocks = 8, kMeets = 16;  // beside the kind, in a byte an item
+// beside the kind, in a byte an item
+constexpr uint8_t kHosted = 4, kBlocks = 8, kMeets = 16, kPosts = 32;
 
 // Lists by item: those of items[n] are on[begin[n]..begin[n + 1]); items are in order.
 struct Links {
@@ -44,6 +45,12 @@ struct StepscopeRank {
   const i64* meeting;  // number of the collective; -1 for none
   const uint8_t* hosted;
   const uint8_t* blocks;
+  const uint8_t* posts;  // null for none
+  i64 begin;
+  i64 busy_streams;
+  const i64* busy;
+  const i64* before_start;  // by item of the run before; null where it is not known
+  const i64* before_end;
   Links depends;
   Links waits;
   i64* host;   // items x passes; null where nobody asks
@@ -71,10 +78,12 @@ struct Member {
   i64* start;
   i64* end;
   i64 item, pass, host, latest, marks;
+  i64 origin;  // when the first item came
   i64 depend, wait;  // the next entries of the links
   // where it stands: number of the meeting, when it came, how long the transfer takes
   i64 meeting, arrival, transfer;
   i64 next;  // another that stands there; -1 for none
+  bool posted;  // its operation does not wait there
   bool done;
 };
 
@@ -96,8 +105,13 @@ bool prepare(Member& m, const StepscopeRank& r, i64 passes) {
     if (r.hosted[i]) what |= kHosted;
     if (r.blocks[i]) what |= kBlocks;
     if (r.meeting[i] >= 0) what |= kMeets;
+    if (r.meeting[i] >= 0 && r.posts && r.posts[i]) what |= kPosts;
     m.what[i] = what;
   }
+  m.host = r.begin;
+  m.origin = r.begin + (r.items ? m.work[0] : 0);
+  for (i64 s = 0; s < r.busy_streams && s < r.streams; ++s)
+    if (r.busy[s] > 0) m.free_at[s] = m.origin + r.busy[s];
   return true;
 }
 
@@ -108,6 +122,13 @@ void release(Member& m) {
   free(m.free_at);
   if (!m.rank->start) free(m.start);
   if (!m.rank->end) free(m.end);
+}
+
+// Start or end of an item, by its place in all passes; before them those of the run before.
+inline i64 time_of(const i64* times, const i64* before, const Member& m, i64 place) {
+  if (place >= 0) return times[place];
+  place += m.rank->items;
+  return before && place >= 0 ? m.origin + before[place] : 0;
 }
 
 i64 latest_end(Member& m) {
@@ -139,16 +160,15 @@ bool run(Member& m, i64 passes, bool met, i64 met_end) {
         if (!met) {
           h += work[i];
           if (is & kHosted) {
-            const i64 back = base + behind[i];
-            if (back >= 0) h = larger(h, start[back]);
+            h = larger(h, time_of(start, r.before_start, m, base + behind[i]));
             at = h + latency[i];
           }
           if (s >= 0) at = larger(at, free_at[s] + turn[i]);
           if (i == next_depend) {
             const i64 to = r.depends.begin[m.depend + 1];
             for (i64 k = r.depends.begin[m.depend]; k < to; ++k) {
-              const i64 on = base + r.depends.on[k];
-              at = larger(at, (on >= 0 ? end[on] : 0) + r.depends.between[k]);
+              const i64 ended = time_of(end, r.before_end, m, base + r.depends.on[k]);
+              at = larger(at, ended + r.depends.between[k]);
             }
             ++m.depend;
             next_depend = m.depend < r.depends.count ? r.depends.items[m.depend] : n;
@@ -159,6 +179,7 @@ bool run(Member& m, i64 passes, bool met, i64 met_end) {
             m.meeting = r.meeting[i];
             m.arrival = at;
             m.transfer = duration[i];
+            m.posted = is & kPosts;
             m.host = h;
             m.item = i;
             return true;
@@ -181,8 +202,7 @@ bool run(Member& m, i64 passes, bool met, i64 met_end) {
         if (m.wait < r.waits.count && r.waits.items[m.wait] == i) {
           i64 done = INT64_MIN;
           for (i64 k = r.waits.begin[m.wait]; k < r.waits.begin[m.wait + 1]; ++k) {
-            const i64 on = base + r.waits.on[k];
-            done = larger(done, on >= 0 ? end[on] : 0);
+            done = larger(done, time_of(end, r.before_end, m, base + r.waits.on[k]));
           }
           h = larger(h, done + r.returns[i]);
         }
@@ -207,10 +227,11 @@ __attribute__((visibility("default"))) int stepscope_replay(
     const StepscopeRank* ranks, i64 count, i64 passes, const i64* members, i64 meetings) {
   Member* member = zeros<Member>(count);
   i64* standing = zeros<i64>(meetings * passes);   // how many stand at each
-  i64* first = zeros<i64>(meetings * passes);      // one of them, plus one
+  i64* first = zeros<i64>(meetings * passes);      // one of those that wait there, plus one
+  i64* latest = zeros<i64>(meetings * passes);     // when the last one came
   i64* ready = zeros<i64>(count);
   i64 waiting = count;  // ranks in `ready`, from its begin
-  int failed = !member || !standing || !first || !ready;
+  int failed = !member || !standing || !first || !latest || !ready;
   for (i64 n = 0; !failed && n < count; ++n) {
     failed = !prepare(member[n], ranks[n], passes);
     ready[n] = n;
@@ -225,9 +246,15 @@ __attribute__((visibility("default"))) int stepscope_replay(
       m.meeting = -1;
       if (!run(m, passes, met, end)) continue;
       const i64 at = m.pass * meetings + m.meeting;
-      m.next = first[at] - 1;
-      first[at] = n + 1;
-      if (++standing[at] < members[m.meeting]) continue;
+      latest[at] = standing[at]++ ? larger(latest[at], m.arrival) : m.arrival;
+      if (m.posted) {
+        m.arrival += m.transfer;
+        ready[waiting++] = n;
+      } else {
+        m.next = first[at] - 1;
+        first[at] = n + 1;
+      }
+      if (standing[at] < members[m.meeting]) continue;
       go = at;
     } else {
       // ranks stand at different collectives: their order differs between the ranks, or some of
@@ -237,8 +264,7 @@ __attribute__((visibility("default"))) int stepscope_replay(
         if (member[n].done) continue;
         const i64 at = member[n].pass * meetings + member[n].meeting;
         if (first[at] != n + 1) continue;  // each once
-        i64 last = INT64_MIN;
-        for (i64 k = n; k >= 0; k = member[k].next) last = larger(last, member[k].arrival);
+        const i64 last = latest[at];
         const i64 pass = at / meetings;
         if (go < 0 || pass < go / meetings ||
             (pass == go / meetings && (last < arrival || (last == arrival && at < go)))) {
@@ -248,13 +274,11 @@ __attribute__((visibility("default"))) int stepscope_replay(
       }
       if (go < 0) break;  // all are done
     }
-    i64 arrival = INT64_MIN, transfer = INT64_MIN;
-    for (i64 k = first[go] - 1; k >= 0; k = member[k].next) {
-      arrival = larger(arrival, member[k].arrival);
+    i64 transfer = INT64_MIN;
+    for (i64 k = first[go] - 1; k >= 0; k = member[k].next)
       transfer = larger(transfer, member[k].transfer);
-    }
     for (i64 k = first[go] - 1; k >= 0; k = member[k].next) {
-      member[k].arrival = arrival + transfer;
+      member[k].arrival = latest[go] + transfer;
       ready[waiting++] = k;
     }
     first[go] = standing[go] = 0;
@@ -264,6 +288,7 @@ __attribute__((visibility("default"))) int stepscope_replay(
   free(member);
   free(standing);
   free(first);
+  free(latest);
   free(ready);
   return failed;
 }
