@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import textwrap
@@ -516,3 +517,34 @@ def stepscope_modules(runner: Runner) -> Callable[[str], set[str]]:
         return set(run.output.read_text().split())
 
     return modules
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_with_pytorch_itself(tmp_path: Path) -> None:
+    text = """
+        import gc, torch
+        from torch.utils.data import DataLoader
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(),
+                                  torch.nn.Linear(144, 10))
+        optimizer = torch.optim.AdamW((p for p in net.parameters()), lr=1e-3)
+        for epoch in range(2):
+            for x in DataLoader(torch.arange(24 * 192.0).reshape(24, 3, 8, 8), batch_size=4):
+                loss = net(x / 1e3).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        print(loss.dtype, gc.isenabled(), optimizer.param_groups[0]["foreach"],
+              net[0].weight.is_contiguous(memory_format=torch.channels_last))
+    """
+    names = (
+        "workers=1,persistent-workers,bf16-autocast,foreach-optimizer,no-gc-in-steps,channels-last"
+    )
+    run = Runner(tmp_path).once(text, names)
+    assert run.output is not None
+    assert run.output.read_text() == "torch.bfloat16 False True True\n"
+    found = changes(run)
+    assert {one["refused"] for one in found.values()} == {""}
+    assert all(one["applied"] for one in found.values()), found
+    assert len(run.processes[0]["losses"]) == 12
