@@ -140,7 +140,9 @@ def _symptoms(c: Collectives, late: Lateness) -> frozenset[tuple[str, int]]:
         for part, surplus in late.surplus_ns.items()
         if part.startswith("idle ") and surplus >= _PART_OF_IT * late.imposed_ns
     }
-    return frozenset((cause, c.participants[d].rank) for d in late.devices for cause in causes_there)
+    return frozenset(
+        (cause, c.participants[d].rank) for d in late.devices for cause in causes_there
+    )
 
 
 def _advice(late: Lateness, own: Detection | None) -> list[str]:
