@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import RUN_TO_RUN, Free, Simulation
+from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
 
 if TYPE_CHECKING:
     import pyarrow as pa
