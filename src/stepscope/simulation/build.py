@@ -20,6 +20,7 @@ from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, withou
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.simulation.links import Depends, Waits, columns_of
 from stepscope.simulation.program import (
     LAUNCH,
     LONG_AGO_NS,
@@ -246,7 +247,9 @@ def build(
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
     work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
-        work[:] = 0  # without its calls nothing says whether the host was ahead of the device
+        work = np.zeros_like(
+            work
+        )  # without its calls nothing says whether the host was ahead of the device
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns
@@ -281,8 +284,8 @@ def build(
         wait_cause=wait_cause,
         return_ns=returns,
         instance=lay.of_ops(instance[order.ops], -1),
-        depends=_depends(waiting, late, lay),
-        waits=wait_of,
+        depends=Depends(columns_of(_depends(waiting, late, lay))),
+        waits=Waits(columns_of(wait_of)),
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
         communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
@@ -302,7 +305,7 @@ def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray
         ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
         stream = order.stream[first]
         until[stream] = max(until[stream], ended)
-    return until - lay.at_ns[0]
+    return np.asarray(until - lay.at_ns[0], np.int64)
 
 
 def _before(lay: Layout, times: IntArray) -> IntArray:
@@ -478,7 +481,8 @@ def _host_work(
     # what comes before the first item is what the host does after the last one
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
-    work = np.zeros((len(at), len(CAUSES)), np.int64)
+    # by column: those of causes that do not occur take no memory
+    work = np.zeros((len(CAUSES), len(at)), np.int64).T
     attributed = _together(e.events.values())
     for column in distinct_values(cause).tolist():
         rows = cause == column

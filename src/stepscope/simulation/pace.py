@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Bound, Subject, without_recording
-from stepscope.simulation.program import MARK, C
+from stepscope.simulation.program import MARK, C, own_work
 from stepscope.trace.frame import IntArray
 
 HALFWAY: Final = 0.5
@@ -116,7 +116,7 @@ def _at(subject: Subject, pace: float) -> Subject:
 
 def _slowed(subject: Subject, pace: float, causes: Sequence[str]) -> Subject:
     """The same with launching, and the host's work of some causes, at so many times the cost."""
-    work = subject.program.work_ns.copy()
+    work = own_work(subject.program)
     columns = [C[cause] for cause in causes]
     work[:, columns] = np.floor(work[:, columns] * pace)
     call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
