@@ -257,7 +257,9 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         ]
     own = np.stack(
         [
-            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)].astype(float), count)
+            np.bincount(
+                p[m & (p < count)], s.program.duration_ns[m & (p < count)].astype(float), count
+            )
             for p, m, s in zip(parts, moves, subjects, strict=True)
         ]
     )
