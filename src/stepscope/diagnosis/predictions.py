@@ -167,7 +167,8 @@ def _typical(simulation: Simulation) -> bool:
     A replay leaves a last step out whose end nothing marks. Where that one waited far longer than
     the others (a loader that falls behind now and then), the rest says nothing about the wait.
     """
-    return abs(_replayed_ns(simulation) / max(simulation.measured_step_ns, 1) - 1) <= LARGEST_REPLAY_ERROR
+    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    return abs(share - 1) <= LARGEST_REPLAY_ERROR
 
 
 def arithmetic(
