@@ -110,9 +110,9 @@ CAUSE = Cause(
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
     prediction=(
-        "the step as one CUDA graph: its kernels in their order, 0.4 us between two of them, and the "
-        "host's other work and waits as they are. The range's upper end is that of graphs of the "
-        "model alone: the update's launches stay, and up to 3 ms of the host's work"
+        "the step as one CUDA graph: its kernels in their order, 0.4 us between two of them, and "
+        "the host's other work and waits as they are. The range's upper end is that of graphs of "
+        "the model alone: the update's launches stay, and up to 3 ms of the host's work"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,
