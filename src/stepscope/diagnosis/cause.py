@@ -127,6 +127,7 @@ class Detection:
         time_sql: statement that gives ``time_ns``, where it is another than the cause's.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
+        alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns a step.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
@@ -155,6 +156,7 @@ class Detection:
     time_sql: str | None = None
     change: Change | None = None
     also: tuple[Change, ...] = ()
+    alternative: Change | None = None
     added_ns: float = 0.0
     floor_ns: float | None = None
     least_floor_ns: float | None = None
