@@ -290,7 +290,7 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
             )
             for p, m, s in zip(parts, moves, subjects, strict=True)
         ]
-    )
+    ).astype(float)
     mean = own.mean(axis=0)
     even = [np.ones(len(s.program)) for s in subjects]
     if scope == "parts":
