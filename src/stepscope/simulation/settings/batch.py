@@ -125,9 +125,9 @@ def _growth(facts: Facts, factor: float, bound: Bound) -> FloatArray:
     by_grid = np.maximum(filled * factor, 1.0)
     if factor < 1:
         by_grid = np.ones(len(filled))
-    weights, told = of_weight_gradients(kernels, facts.parameters)
+    weights, known = of_weight_gradients(kernels, facts.parameters)
     linear = weights | names_with(kernels, _OVER_BATCH)
-    open_ = small & ~told & kernels.in_category("matmul", "convolution", "reduction")
+    open_ = small & ~known & kernels.in_category("matmul", "convolution", "reduction")
     open_ &= kernels.in_phase("backward") & ~linear
     grown = np.where(small & ~linear, by_grid, factor)
     if bound == "high":
