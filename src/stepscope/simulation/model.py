@@ -294,9 +294,9 @@ class Simulation:
             isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes
         )
         tool: Bound | None = "expected" if recorded else None
-        before = self._before_ns(tool)
-        after = self.edited(changes, tool=tool)
         sets = [c for c in changes if isinstance(c, Edit)]
+        before = self._before_ns(tool, sets)
+        after = self.edited(changes, tool=tool)
         most = math.inf if sets else 1.0  # a setting may make the step longer
         (expected,) = _over([after], [before], most) if changes else (1.0,)
         gains = expected < 1 - LEAST_GAIN or bool(sets)
@@ -310,7 +310,7 @@ class Simulation:
             deviating += _over(paces, [before] * 2, most)
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
-            deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
+            deviating += _over(costs, [self._before_ns(b, sets) for b in ENDS], most)
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
@@ -345,8 +345,17 @@ class Simulation:
             return 0.0
         return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
 
-    def _before_ns(self, tool: Bound | None) -> float:
-        """The unchanged step, recorded or at so much less than recording costs, ns."""
+    def _before_ns(self, tool: Bound | None, sets: Sequence[Edit] = ()) -> float:
+        """The unchanged step, recorded or at so much less than recording costs, ns.
+
+        Settings may know of a limit of the captured program that its replay does not have.
+        """
+        limited = self.subjects
+        for one in sets:
+            limited = one.limited(self.facts, limited)
+        if limited is not self.subjects:
+            subjects = limited if tool is None else pace.unrecorded(limited, RECORDING_FACTOR[tool])
+            return max(slowest_ns(replay([s.program for s in subjects])), 1.0)
         if tool is None:
             return max(slowest_ns(self.unchanged), 1.0)
         if tool not in self._unrecorded_ns:

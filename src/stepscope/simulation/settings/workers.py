@@ -59,6 +59,16 @@ class Workers(Edit):
             changed.append(fed(subject, round(period)))
         return changed
 
+    def limited(self, facts: Sequence[Facts], subjects: list[Subject]) -> list[Subject]:
+        """With the present workers, where each of their fetches is timed."""
+        timed = [_recorded(one) for one in facts]
+        if not all(fetch for fetch, _ in timed):
+            return subjects
+        return [
+            fed(subject, round(fetch / (self.now or workers)))
+            for subject, (fetch, workers) in zip(subjects, timed, strict=True)
+        ]
+
     def period_ns(self, facts: Facts, subject: Subject) -> float:
         """How often a batch is ready then, ns.
 
