@@ -221,7 +221,7 @@ SETTING = Setting(
         "the capture holds allocations, the need of memory is predicted, too"
     ),
     assumes="the same kernels are chosen for the new shapes; the host does nothing for each sample",
-    checked="factors from 0.5 to 4: kernel time within 4 % for a transformer, 15 % for convolutions; "
+    checked="factors from 0.5 to 4: kernels within 4 % for a transformer, 15 % for convolutions; "
     "beyond 0.25 to 4 it is extrapolated",
     refuses="never; up to 64 times either way",
     reads=read,
