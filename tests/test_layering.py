@@ -62,7 +62,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
         },
         # It records programs, and needs nothing of what opens traces.
-        "recording": {"capture", "importers", "trace.errors"},
+        "recording": {"capture", "importers", "native", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
         "__init__": {".job"},
     },

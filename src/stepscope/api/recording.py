@@ -298,11 +298,30 @@ def order_capture(order: str, target: str) -> None:
         steer(order, target)
 
 
-def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What can be captured here: checks with name, status, what was found and the remedy."""
-    from stepscope.capture.doctor import examine
+_UNCOMPILED = (
+    "large captures take longer and are replayed in part; install a C++ compiler (Debian, Ubuntu: "
+    "apt-get install g++; conda: gxx), or a Stepscope wheel built with one"
+)
 
-    return [check.document() for check in examine(tuple(command))]
+
+def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What can be captured and compiled here: checks with name, status, what was found, remedy."""
+    from stepscope.capture.doctor import examine
+    from stepscope.native.library import load, names
+
+    checks = [check.document() for check in examine(tuple(command))]
+    for name in names():
+        loaded = load(name)
+        there = loaded.library is not None
+        checks.append(
+            {
+                "name": f"compiled {name}",
+                "status": "ok" if there else "warning",
+                "message": loaded.where if there else f"Python does it: {loaded.why}",
+                "remedy": "" if there else _UNCOMPILED,
+            }
+        )
+    return checks
 
 
 def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:

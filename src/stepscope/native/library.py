@@ -130,10 +130,12 @@ class Loaded:
     Attributes:
         library: its functions; None where there is none.
         why: why there is none.
+        where: its file.
     """
 
     library: ctypes.CDLL | None
     why: str = ""
+    where: str = ""
 
 
 @cache
@@ -143,6 +145,6 @@ def load(name: str) -> Loaded:
     if found.path is None:
         return Loaded(None, found.why)
     try:
-        return Loaded(ctypes.CDLL(str(found.path)))
+        return Loaded(ctypes.CDLL(str(found.path)), where=str(found.path))
     except OSError as error:  # a folder that may hold no programs, a file of another machine
         return Loaded(None, f"{found.path} cannot be loaded: {error}")

@@ -15,11 +15,12 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
+from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
 from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.simulation.links import Depends, Waits, columns_of
 from stepscope.simulation.program import (
     LAUNCH,
     LONG_AGO_NS,
@@ -246,7 +247,9 @@ def build(
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
     work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
-        work[:] = 0  # without its calls nothing says whether the host was ahead of the device
+        work = np.zeros_like(
+            work
+        )  # without its calls nothing says whether the host was ahead of the device
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns
@@ -281,8 +284,8 @@ def build(
         wait_cause=wait_cause,
         return_ns=returns,
         instance=lay.of_ops(instance[order.ops], -1),
-        depends=_depends(waiting, late, lay),
-        waits=wait_of,
+        depends=Depends(columns_of(_depends(waiting, late, lay))),
+        waits=Waits(columns_of(wait_of)),
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
         communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
@@ -302,7 +305,7 @@ def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray
         ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
         stream = order.stream[first]
         until[stream] = max(until[stream], ended)
-    return until - lay.at_ns[0]
+    return np.asarray(until - lay.at_ns[0], np.int64)
 
 
 def _before(lay: Layout, times: IntArray) -> IntArray:
@@ -478,7 +481,8 @@ def _host_work(
     # what comes before the first item is what the host does after the last one
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
-    work = np.zeros((len(at), len(CAUSES)), np.int64)
+    # by column: those of causes that do not occur take no memory
+    work = np.zeros((len(CAUSES), len(at)), np.int64).T
     attributed = _together(e.events.values())
     for column in distinct_values(cause).tolist():
         rows = cause == column
@@ -500,17 +504,12 @@ def _host_work(
 
 
 def _of_calls(e: Explanation) -> RecordingOverhead:
-    """What a tool that does not charge itself adds to the calls of the launching threads.
-
-    By the middle of what was measured; the calls of all threads together make no more than the
-    largest part of a step that a tool was seen to make.
-    """
+    """What a tool that does not charge itself adds to the calls of the launching threads."""
     api, tool = e.gpu.host.api, e.tool
     if tool is None or not tool.calls:
         return NO_COST
-    mine = among(api["thread_id"], e.gpu.host.launch_threads)
-    at = np.sort(api["start_ns"][mine])
-    each = tool.typical_ns / tool.calls
+    at = np.sort(api["start_ns"][among(api["thread_id"], e.gpu.host.launch_threads)])
+    each = call_cost_ns(e.gpu, tool)
     return RecordingOverhead(at, np.floor(each * np.arange(1, len(at) + 1)).astype(np.int64))
 
 

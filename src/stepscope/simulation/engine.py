@@ -38,7 +38,9 @@ class _Links(ctypes.Structure):
 class _Rank(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("items", "streams", "causes")),
-        *((name, ctypes.c_void_p) for name in ("kind", "work", *_COLUMNS, "meeting")),
+        *((name, ctypes.c_void_p) for name in ("kind", "work")),
+        *((name, ctypes.c_int64) for name in ("work_of_item", "work_of_cause")),
+        *((name, ctypes.c_void_p) for name in (*_COLUMNS, "meeting")),
         *((name, ctypes.c_void_p) for name in ("hosted", "blocks", "posts")),
         ("begin", ctypes.c_int64),
         ("busy_streams", ctypes.c_int64),
@@ -162,7 +164,11 @@ class _Job:
         rank.items, rank.causes = len(p), p.work_ns.shape[1]
         rank.streams = int(p.stream.max(initial=-1)) + 1
         rank.kind = call.address(p.kind, np.int64)
-        rank.work = call.address(p.work_ns, np.int64)
+        # by column where it was built, by row where a change has copied it
+        work = p.work_ns if p.work_ns.dtype == np.int64 else p.work_ns.astype(np.int64)
+        call.held.append(work)
+        rank.work = work.ctypes.data
+        rank.work_of_item, rank.work_of_cause = (step // work.itemsize for step in work.strides)
         for name in _COLUMNS:
             setattr(rank, name, call.address(getattr(p, name), np.int64))
         rank.meeting = call.address(meeting, np.int64)

@@ -126,3 +126,14 @@ def columns_of(mapping: Mapping[int, Any]) -> Lists:
         pairs = np.array(flat, np.int64)
         return lists(owner, pairs[:, 0], pairs[:, 1])
     return lists(owner, np.array(flat, np.int64))
+
+
+def without(waits: Mapping[int, tuple[int, ...]], gone: BoolArray) -> Waits:
+    """The waits of the other items.
+
+    Args:
+        waits: what items wait for.
+        gone: mask over the items.
+    """
+    columns = columns_of(waits)
+    return Waits(columns.kept(~gone[columns.owner]))

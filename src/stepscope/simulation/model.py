@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,6 +15,7 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
+from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
 from stepscope.simulation import pace, ranks
 from stepscope.simulation.build import Run, build, run_of
@@ -33,7 +35,7 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.engine import replay, steps_of
+from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
@@ -42,12 +44,22 @@ from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
-LARGEST_RUN: Final = 100_000
-"""Items that are replayed at most, all ranks together: what some eight predictions of three
-replays each take about five seconds for. Longer captures are replayed in part."""
+LARGEST_RUN: Final = 1_000_000
+"""Items that are replayed at most, all ranks together. Their replay takes a twentieth of a second,
+but making the changed programs of a prediction a second. Longer captures are replayed in part."""
+
+LARGEST_PYTHON_RUN: Final = 100_000
+"""The same where the replay is not compiled: what some eight predictions of three replays each take
+about five seconds for."""
 
 FEWEST_STEPS: Final = 3
 """Steps that are replayed even where they are more."""
+
+_MOST_AT_ONCE: Final = 8_000_000
+"""Items of all predictions that are made at the same time."""
+
+_WORTH_THREADS: Final = 20_000
+"""Items from which on a thread for a prediction pays."""
 
 LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
@@ -133,7 +145,7 @@ class Simulation:
         ]
 
     @cached_property
-    def _unrecorded_ns(self) -> dict[Bound, float]:
+    def _before(self) -> dict[tuple[Bound | None, Bound], float]:
         return {}
 
     def _bounded(self, first: int, last: int, shifts: list[int]) -> tuple[int, int]:
@@ -145,7 +157,8 @@ class Simulation:
             enqueued = e.gpu.enqueue_begin_ns
             end = begins[last + s + 1] if last + s + 1 < len(begins) else e.steps.end_ns
             items += int(((enqueued >= begins[first + s]) & (enqueued < end)).sum())
-        keep = max(FEWEST_STEPS, int(LARGEST_RUN * steps / max(items, 1)))
+        most = LARGEST_RUN if compiled() else min(LARGEST_RUN, LARGEST_PYTHON_RUN)
+        keep = max(FEWEST_STEPS, int(most * steps / max(items, 1)))
         if keep >= steps:
             return first, last
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
@@ -207,7 +220,7 @@ class Simulation:
     def _run_step_ns(self) -> float:
         return max(run.measured_ns / run.steps for run in self.runs)
 
-    @property
+    @cached_property
     def replay_error(self) -> float:
         """Unchanged replay over measured step of the same steps, less one.
 
@@ -225,13 +238,13 @@ class Simulation:
         )
         return replayed / max(self._run_step_ns, 1.0) - 1
 
-    @property
+    @cached_property
     def _in_time(self) -> bool:
         """Whether it is known when the hosts began, as far as that matters."""
         meets = any((s.program.instance >= 0).any() for s in self.subjects)
         return not meets or any(s.program.begin_ns for s in self.subjects)
 
-    @property
+    @cached_property
     def settled_error(self) -> float:
         """The same for steps that follow one another for ever, which is what changes are about.
 
@@ -274,7 +287,41 @@ class Simulation:
             counts.append(count)
         return subjects, counts
 
+    def predict_many(self, several: Sequence[Sequence[Change]]) -> list[Prediction]:
+        """The steps after several changes, each by itself, side by side.
+
+        Args:
+            several: of each the changes that are made together.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        wanted = list(dict.fromkeys(tuple(changes) for changes in several))
+        missing = [changes for changes in wanted if changes not in self._predictions]
+        items = sum(len(s.program) for s in self.subjects)
+        workers = min(len(missing), cores(), max(1, _MOST_AT_ONCE // max(items, 1)))
+        if workers > 1 and items >= _WORTH_THREADS:
+            self.predict([])  # what all of them need
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(self.predict, missing))
+        return [self.predict(changes) for changes in several]
+
     def predict(self, changes: Sequence[Change]) -> Prediction:
+        """The step after all these changes together; what was predicted before is kept.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        key = tuple(changes)
+        if key not in self._predictions:
+            self._predictions[key] = self._predicted(key)
+        return self._predictions[key]
+
+    @cached_property
+    def _predictions(self) -> dict[tuple[Change, ...], Prediction]:
+        return {}
+
+    def _predicted(self, changes: Sequence[Change]) -> Prediction:
         """The step after all these changes together.
 
         Predicted is the measured step times changed over unchanged replay, so that what the replay
@@ -308,6 +355,9 @@ class Simulation:
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
+            # the run that the gain is measured in has a pace of its own before the repair, too
+            paced = [self._before_ns(tool, b) for b in ENDS]
+            deviating += [min(before * expected / ns, most) for ns in paced]
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
@@ -345,14 +395,18 @@ class Simulation:
             return 0.0
         return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
 
-    def _before_ns(self, tool: Bound | None) -> float:
+    def _before_ns(self, tool: Bound | None, pace_of: Bound = "expected") -> float:
         """The unchanged step, recorded or at so much less than recording costs, ns."""
-        if tool is None:
+        if tool is None and pace_of == "expected":
             return max(slowest_ns(self.unchanged), 1.0)
-        if tool not in self._unrecorded_ns:
-            subjects = pace.unrecorded(self.subjects, RECORDING_FACTOR[tool])
-            self._unrecorded_ns[tool] = slowest_ns(replay([s.program for s in subjects]))
-        return max(self._unrecorded_ns[tool], 1.0)
+        if (tool, pace_of) not in self._before:
+            subjects = self.subjects
+            if tool is not None:
+                subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+            subjects = pace.at_pace(subjects, pace_of)
+            replayed = steps_of([[s.program for s in subjects]])[0]
+            self._before[tool, pace_of] = max(r.step_ns for r in replayed)
+        return max(self._before[tool, pace_of], 1.0)
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""

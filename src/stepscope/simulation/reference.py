@@ -146,9 +146,8 @@ def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several time
     instance: list[int] = program.instance.tolist()
     # references to before the first pass are negative: they find the run before, and before that
     # zeros, behind the lists' end
-    for times, before in ((start, program.before_start_ns), (end, program.before_end_ns)):
-        times += [0] * m
-        times += (origin + before).tolist() if len(before) else [0] * m
+    start += [0] * m + ((origin + program.before_start_ns).tolist() or [0] * m)
+    end += [0] * m + ((origin + program.before_end_ns).tolist() or [0] * m)
     latest = 0
     for pass_ in range(passes):
         base = pass_ * m

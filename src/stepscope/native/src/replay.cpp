@@ -33,7 +33,9 @@ struct StepscopeRank {
   i64 streams;
   i64 causes;
   const i64* kind;
-  const i64* work;  // items x causes
+  const i64* work;  // by item and cause, so far apart:
+  i64 work_of_item;
+  i64 work_of_cause;
   const i64* call;
   const i64* stream;
   const i64* latency;
@@ -96,11 +98,15 @@ bool prepare(Member& m, const StepscopeRank& r, i64 passes) {
   m.end = r.end ? r.end : zeros<i64>(r.items * passes);
   m.meeting = m.next = -1;
   if (!m.work || !m.what || !m.free_at || !m.start || !m.end) return false;
-  const i64* cost = r.work;
+  if (r.work_of_cause == 1) {
+    for (i64 i = 0; i < r.items; ++i)
+      for (i64 c = 0; c < r.causes; ++c) m.work[i] += r.work[i * r.work_of_item + c];
+  } else {
+    for (i64 c = 0; c < r.causes; ++c)
+      for (i64 i = 0; i < r.items; ++i)
+        m.work[i] += r.work[i * r.work_of_item + c * r.work_of_cause];
+  }
   for (i64 i = 0; i < r.items; ++i) {
-    i64 sum = 0;
-    for (i64 c = 0; c < r.causes; ++c) sum += *cost++;
-    m.work[i] = sum;
     uint8_t what = static_cast<uint8_t>(r.kind[i]);
     if (r.hosted[i]) what |= kHosted;
     if (r.blocks[i]) what |= kBlocks;
