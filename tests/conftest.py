@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from tests.cli.command import Stepscope
 from tests.support.captures import SHARED, unpack
+from tests.support.costs import Costs
 
 # A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test. Continuous
 # integration tries the same examples every time; a person's runs look for new ones.
@@ -20,6 +21,11 @@ settings.register_profile(
     "stepscope", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("stepscope")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--cpu FILE`` writes what every test and fixture costs (``tests/support/costs.py``)."""
+    parser.addoption("--cpu", metavar="FILE", help="append CPU seconds by test and fixture to FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    if measured := config.getoption("--cpu"):
+        config.pluginmanager.register(Costs(Path(measured).absolute()))
     gc.disable()  # all that is made until the tests begin stays
 
 

@@ -63,6 +63,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "native", "trace.errors"},
+        "tries": {"capture", "compare", "trace", ".job", ".recording"},
         "__init__": {".job"},
     },
 }
@@ -103,7 +104,11 @@ ARROWS: dict[str, set[str]] = {
     },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
-    "simulation": {"breakdown", "gaps", "activity", "native", "trace", "intervals"},
+    # Settings look at kernels, at operators with their shapes, and at what collectives carry.
+    "simulation": {
+        *("operators", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("native", "trace", "intervals"),
+    },
     "derived": {
         *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),

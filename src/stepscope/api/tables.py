@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from stepscope.trace.errors import UsageError
 from stepscope.trace.trace import RankTrace
@@ -93,12 +93,25 @@ class Tables:
 
     def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; see :meth:`stepscope.api.job.Job.figure`."""
-        answer = self.engine.query(sql, timeout_s)
-        if answer.num_rows != 1 or answer.num_columns != 1:
-            raise UsageError(f"{sql!r} gives {answer.num_rows} rows, not one figure")
-        value = answer.column(0)[0].as_py()
-        if value is None:
-            return 0
-        if not is_number(value):
-            raise UsageError(f"{sql!r} does not give a number")
-        return value
+        return _only_number(sql, self.engine.cells(sql, timeout_s))
+
+    def own_figure(self, sql: str) -> float | int:
+        """The same of a statement that Stepscope itself made."""
+        return _only_number(sql, self.engine.own_cells(sql))
+
+
+def _only_number(sql: str, rows: list[tuple[Any, ...]]) -> float | int:
+    """The only cell; 0 for null.
+
+    Raises:
+        UsageError: there are others, or it is no number.
+    """
+    if len(rows) != 1 or len(rows[0]) != 1:
+        count = "several rows" if len(rows) > 1 else "no row" if not rows else "several columns"
+        raise UsageError(f"{sql!r} gives {count}, not one figure")
+    (value,) = rows[0]
+    if value is None:
+        return 0
+    if not is_number(value):
+        raise UsageError(f"{sql!r} does not give a number")
+    return value

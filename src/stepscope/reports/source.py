@@ -69,6 +69,7 @@ class Source:
         self.scope = scope or Scope()
         self._declared: set[str] = set()
         self._rows: dict[tuple[str, ...], Rows] = {}
+        self._known: dict[str, bool] = {}
 
     @cached_property
     def _files(self) -> Files:
@@ -95,7 +96,10 @@ class Source:
 
     def holds(self, rows: str) -> bool:
         """Whether the trace, whatever the scope, holds a row: what follows FROM in a statement."""
-        return bool(self._whole.value(f"SELECT EXISTS (SELECT 1 FROM {rows})"))
+        known = self._whole._known
+        if rows not in known:
+            known[rows] = bool(self._whole.value(f"SELECT EXISTS (SELECT 1 FROM {rows})"))
+        return known[rows]
 
     def _declare(self, statement: str) -> None:
         """Make known what a statement reads."""

@@ -23,6 +23,7 @@ from stepscope.simulation.program import (
     own_work,
     pinned_bandwidth,
 )
+from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.regex import regex
 
@@ -163,6 +164,7 @@ Change = (
     | RankLike
     | DeviceLike
     | EvenWork
+    | SettingChange
 )
 
 

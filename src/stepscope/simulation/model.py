@@ -39,6 +39,7 @@ from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
+from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
@@ -206,6 +207,11 @@ class Simulation:
         return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
 
     @cached_property
+    def facts(self) -> list[Facts]:
+        """What settings need to know of each device."""
+        return [Facts(rank, e, self._read_of(rank)) for rank, e in self.devices]
+
+    @cached_property
     def unchanged(self) -> list[Replay]:
         """The replay without any change."""
         return replay([s.program for s in self.subjects])
@@ -273,10 +279,11 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(
-            changes, key=lambda c: not isinstance(c, RankLike | DeviceLike | EvenWork)
-        ):
-            subjects, count = _changed(subjects, change, bound)
+        for change in sorted(changes, key=_turn):
+            if isinstance(change, Edit):
+                subjects, count = change.apply(self.facts, subjects, bound), 1
+            else:
+                subjects, count = _changed(subjects, change, bound)
             counts.append(count)
         return subjects, counts
 
@@ -336,19 +343,23 @@ class Simulation:
         tool: Bound | None = "expected" if recorded else None
         before = self._before_ns(tool)
         after = self.edited(changes, tool=tool)
-        (expected,) = _over([after], [before]) if changes else (1.0,)
-        gains = expected < 1 - LEAST_GAIN
+        sets = [c for c in changes if isinstance(c, Edit)]
+        most = math.inf if sets else 1.0  # a setting may make the step longer
+        (expected,) = _over([after], [before], most) if changes else (1.0,)
+        gains = expected < 1 - LEAST_GAIN or bool(sets)
         deviating: list[float] = []
         if gains or _uncertain(changes, self.subjects):
-            deviating += _over([self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2)
+            deviating += _over(
+                [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
+            )
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
-            deviating += _over(paces, [before] * 2)
+            deviating += _over(paces, [before] * 2, most)
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
-            deviating += _over(costs, [self._before_ns(b) for b in ENDS])
-        if self._paced_by_input(after):
-            deviating.append(1.0)
+            deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
+        if not any(c.paces_input for c in sets) and self._paced_by_input(after):
+            deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
         error = math.hypot(off, RUN_TO_RUN if changes else 0.0)
         low, high = _range(expected, deviating, expected * error)
@@ -356,7 +367,7 @@ class Simulation:
             step_ns=round(measured * expected),
             low_ns=round(measured * low),
             # what gains something at the measured pace does not lose at another
-            high_ns=round(measured * min(high, 1.0 + abs(self.replay_error))),
+            high_ns=round(measured * min(high, most + abs(self.replay_error))),
             replay_error=self.replay_error,
             message=self.message(),
             unrecorded=(round(before), round(before * expected)) if recorded else None,
@@ -455,11 +466,18 @@ class Simulation:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
-def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float]) -> list[float]:
-    """The steps of some jobs, replayed side by side, over those before; never more than these."""
+def _turn(change: Change) -> int:
+    """When a change is made: ranks become alike before, settings change after all others."""
+    if isinstance(change, Edit):
+        return change.order
+    return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
+
+
+def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float) -> list[float]:
+    """The steps of some jobs, replayed side by side, over those before; no more than a bound."""
     replayed = steps_of([[s.program for s in subjects] for subjects in jobs])
     pairs = zip(replayed, before_ns, strict=True)
-    return [min(max(r.step_ns for r in ranks) / before, 1.0) for ranks, before in pairs]
+    return [min(max(r.step_ns for r in ranks) / before, most) for ranks, before in pairs]
 
 
 def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
@@ -531,7 +549,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork | Edit)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

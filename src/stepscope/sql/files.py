@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from stepscope.sql.engine import literally, quoted
+from stepscope.sql.engine import MANY_ROWS, literally, quoted
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import NULL, AnyArray
 from stepscope.trace.schema import TABLES
@@ -33,8 +33,6 @@ _TYPES: Final = {
     "bool": "BOOLEAN",
     "text": "VARCHAR",
 }
-_MANY_ROWS: Final = 1 << 17
-"""Up to so many rows one thread is as quick as several, and adds in the order of the rows."""
 _MOST_THREADS: Final = 8
 
 
@@ -60,7 +58,7 @@ class Files:
         self._trace = trace
         self._tables: list[str] = []
         self._duckdb = compiled()
-        self.many = max((trace.rows(name) for name in TABLES), default=0) > _MANY_ROWS
+        self.many = max((trace.rows(name) for name in TABLES), default=0) > MANY_ROWS
         threads = min(os.cpu_count() or 1, _MOST_THREADS) if self.many else 1
         connection = self._duckdb.connect(
             ":memory:",
