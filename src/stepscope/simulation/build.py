@@ -305,7 +305,8 @@ def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray
         ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
         stream = order.stream[first]
         until[stream] = max(until[stream], ended)
-    return until - lay.at_ns[0]
+    left: IntArray = until - lay.at_ns[0]
+    return left
 
 
 def _before(lay: Layout, times: IntArray) -> IntArray:
