@@ -40,8 +40,11 @@ FAULTS = {
 IDLE = {
     "fp32_gemms": "foreach-optimizer",
     "pointwise_chain": "fused-optimizer",
+    "loader_in_main": "no-sync-debug",
+    "channels_first": "cudnn-benchmark",
+    "fp32_mlp": "allocator=expandable",
 }
-"""Fault -> what changes nothing there, or is refused."""
+"""Fault -> what changes nothing there, is refused, only looks, or is of no use."""
 WARMUP, TIMED = 10, 40
 
 
@@ -364,6 +367,8 @@ def measure(folder: Path, seconds: float, only: str) -> int:
             print("not run to its end, for want of time")
         for one in found.get("tried", []):
             print(f"{one['names']}: {one['verdict']}: {one['message']} (exit code {code})")
+            for wait in one["waits"]:
+                print(f"  {wait['place']}: {wait['count']}")
     for one in predicted.result()[0].get("tried", []):
         print(f"{one['names']}, recorded first: {one['message']}; {one['prediction']}")
     print(f"a program that ends with 3: exit code {failing.result()[1]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import textwrap
@@ -10,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.capture.conftest import Program
 from tests.support.paper_torch import TRAIN, write
 
-from stepscope.api.tries import TryOptions, known_tries, plan_of_tries, predicted_by, try_fixes
-from stepscope.capture import tries
+from stepscope.api.tries import (
+    TryOptions,
+    _applied,
+    _as_run,
+    known_tries,
+    plan_of_tries,
+    predicted_by,
+    try_fixes,
+)
+from stepscope.capture import tries, trying
 from stepscope.capture.trying import CONFIGURATION, Runs, TrialRun, run_once
 from stepscope.compare.tried import TrySession
 from stepscope.diagnosis.cause import causes
@@ -267,6 +277,41 @@ one.join()
     assert changes(run)["workers"]["applied"] == 1
 
 
+def test_of_several_ranks_the_slowest_counts(runner: Runner) -> None:
+    text = f"""
+import os, subprocess, sys, time
+if "RANK" not in os.environ:
+    ranks = [subprocess.Popen([sys.executable, __file__], env={{**os.environ, "RANK": rank}})
+             for rank in "10"]
+    sys.exit(max(rank.wait() for rank in ranks))
+{TRAIN.replace("    loss.b", "    time.sleep(0.05 * int(os.environ['RANK'])); loss.b")}
+"""
+    run = runner.once(text, "workers=2")
+    assert run.exit_code == 0
+    assert [process["rank"] for process in run.processes] == ["0", "1"]
+    judged = _as_run(run)
+    assert judged.lengths_ns == run.processes[1]["lengths_ns"]
+    assert min(judged.lengths_ns) >= 50e6
+    (applied,) = _applied("workers=2", [run])
+    assert applied.count == 2
+
+
+def test_a_program_that_does_not_end_with_its_steps_is_ended(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trying, "_ENDING_S", 0.2)
+    text = f"""
+import time
+try:
+{textwrap.indent(TRAIN, "    ")}
+except SystemExit: pass
+time.sleep(1000)
+"""
+    run = runner.once(text, "", steps=5)
+    assert run.exit_code == 0
+    assert len(run.processes[0]["lengths_ns"]) == 5
+
+
 # --- sessions ------------------------------------------------------------------------------------
 
 
@@ -392,6 +437,25 @@ def test_auto_takes_what_the_diagnosis_names(runner: Runner) -> None:
     assert "names straggler, which no fix" in result.warnings[0]
 
 
+def test_a_run_is_recorded_for_the_diagnosis_first(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = TRAIN.replace("    loss.backward()", "    launch(20); loss.backward()")
+    script = program.script(f"print('runs as', os.environ['STEPSCOPE_TRY'])\n{training}")
+    output = str(program.folder / "tried")
+    wanted = TryOptions((sys.executable, str(script)), ("workers=2",), output, rounds=1)
+    result, code = try_fixes(wanted, program.output.append)
+    assert code == 0, program.output
+    assert capfd.readouterr().out == "runs as recorded\n"  # the output of the first run is its own
+    assert [path.name for path in Path(output, "recorded").iterdir()] == ["rank0.stepscope"]
+    kept = Path(output, "round1-before", "output.txt").read_text()
+    assert kept == "runs as before\n"
+    (one,) = result.tried
+    # what the diagnosis says of a program that does nothing is not at stake
+    assert one.prediction is not None or "predicts nothing for workers=2" in result.warnings[0]
+    assert one.applied[0].count == 1
+
+
 def test_a_prediction_is_judged(runner: Runner) -> None:
     path = runner.folder / "d.json"
     path.write_text(diagnosis(("input_starvation", 99)))
@@ -453,3 +517,34 @@ def stepscope_modules(runner: Runner) -> Callable[[str], set[str]]:
         return set(run.output.read_text().split())
 
     return modules
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_with_pytorch_itself(tmp_path: Path) -> None:
+    text = """
+        import gc, torch
+        from torch.utils.data import DataLoader
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(),
+                                  torch.nn.Linear(144, 10))
+        optimizer = torch.optim.AdamW((p for p in net.parameters()), lr=1e-3)
+        for epoch in range(2):
+            for x in DataLoader(torch.arange(24 * 192.0).reshape(24, 3, 8, 8), batch_size=4):
+                loss = net(x / 1e3).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        print(loss.dtype, gc.isenabled(), optimizer.param_groups[0]["foreach"],
+              net[0].weight.is_contiguous(memory_format=torch.channels_last))
+    """
+    names = (
+        "workers=1,persistent-workers,bf16-autocast,foreach-optimizer,no-gc-in-steps,channels-last"
+    )
+    run = Runner(tmp_path).once(text, names)
+    assert run.output is not None
+    assert run.output.read_text() == "torch.bfloat16 False True True\n"
+    found = changes(run)
+    assert {one["refused"] for one in found.values()} == {""}
+    assert all(one["applied"] for one in found.values()), found
+    assert len(run.processes[0]["losses"]) == 12

@@ -13,6 +13,7 @@ from tests.support.pipeline import MOVES, SEND_RECV, STEPS, gpipe, played, step_
 from stepscope.api import Job
 from stepscope.simulation import RankLike
 
+
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     micro_batches = 4

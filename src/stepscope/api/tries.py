@@ -147,8 +147,11 @@ class _Session:
         folder = capture_options(command=options.command, output=options.output).output
         with capture_errors():
             refuse_used(folder)
+        # what cannot be read is refused before anything else is said
+        predicted = predicted_by(options.against) if options.against else None
         self._announce(folder)
-        predicted = self._predicted(folder)
+        if predicted is None:
+            predicted = self._recorded(folder)
         if any(self._codes):
             return self._result(folder, 0, []), self._codes[0]
         sets, warmup = _sets(options, predicted)
@@ -180,11 +183,9 @@ class _Session:
             f"first run is its own, that of the others is kept in {folder}"
         )
 
-    def _predicted(self, folder: Path) -> _Predicted:
-        """What is predicted, by the diagnosis that was given or one that is recorded now."""
+    def _recorded(self, folder: Path) -> _Predicted:
+        """What is predicted by the diagnosis of a run that is recorded now."""
         options = self._options
-        if options.against:
-            return predicted_by(options.against)
         if not _records(options):
             return _Predicted({}, ())
         wanted = capture_options(

@@ -133,6 +133,8 @@ class Detection:
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:
             expected, least, most; None where nothing is known to hold it back.
+        at_least: whether the capture bounds the gain from below only: the step today is longer, or
+            the step after the repair shorter, than it can show.
         chance: share by which ``time_ns`` may be more or less by chance, where few steps hold it:
             one more or one less of them in the captured window, divided by how many there are.
         max_gain_ns: the most that the repair is credited with, ns a step: what it gains beyond is
@@ -159,6 +161,7 @@ class Detection:
     floor_ns: float | None = None
     least_floor_ns: float | None = None
     supply_ns: tuple[float, float, float] | None = None
+    at_least: bool = False
     chance: float = 0.0
     max_gain_ns: float | None = None
     root_cause: str | None = None

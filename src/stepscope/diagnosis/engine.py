@@ -246,7 +246,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
-        if item.recording_hides_gain and not item.costs_its_gain:
+        if item.recording_hides_gain:
             summary += "; " + filled(_UNRECORDED, evidence, {})
     else:
         summary = summary[0].upper() + summary[1:]
@@ -268,6 +268,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ),
         root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
+        at_least=detection.at_least,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
     )

@@ -90,12 +90,13 @@ class Ranked:
     def recording_hides_gain(self) -> bool:
         """Whether the step falls by far more than the cause takes, for recording is part of it."""
         recorded = self.predicted.unrecorded is not None
-        return recorded and self.gain_ns > _MORE * self.detection.time_ns
+        most = _MORE * self.detection.time_ns
+        return recorded and self.own_gain_ns <= most < self.gain_ns
 
     @property
     def costs_its_gain(self) -> bool:
         """Whether its cost is the gain of its repair, not the time that was seen to pass in it."""
-        more = self.own_gain_ns > _MORE * self.detection.time_ns
+        more = self.gain_ns > _MORE * self.detection.time_ns
         return self.is_partial or (more and self.cause.id != INSUFFICIENT)
 
     @property

@@ -77,6 +77,11 @@ def unrecorded_text(finding: Finding) -> str:
     return f"; not recorded, some {milliseconds(before)} become {milliseconds(after)}"
 
 
+def or_less(finding: Finding) -> str:
+    """What a predicted step is followed by: whether the capture bounds the gain from below only."""
+    return " or less" if finding.at_least else ""
+
+
 def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     """What the first finding costs, and the step without it."""
     from stepscope.diagnosis.cause import causes
@@ -95,7 +100,7 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
         )
     return (
         f"{cause} costs {cost} {step}; fixed, the {noun} takes about "
-        f"{milliseconds(first.predicted_step_ns)}."
+        f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
     )
 
 

@@ -15,7 +15,7 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
+from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
 from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
@@ -305,8 +305,7 @@ def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray
         ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
         stream = order.stream[first]
         until[stream] = max(until[stream], ended)
-    left: IntArray = until - lay.at_ns[0]
-    return left
+    return np.asarray(until - lay.at_ns[0], np.int64)
 
 
 def _before(lay: Layout, times: IntArray) -> IntArray:
@@ -505,17 +504,12 @@ def _host_work(
 
 
 def _of_calls(e: Explanation) -> RecordingOverhead:
-    """What a tool that does not charge itself adds to the calls of the launching threads.
-
-    By the middle of what was measured; the calls of all threads together make no more than the
-    largest part of a step that a tool was seen to make.
-    """
+    """What a tool that does not charge itself adds to the calls of the launching threads."""
     api, tool = e.gpu.host.api, e.tool
     if tool is None or not tool.calls:
         return NO_COST
-    mine = among(api["thread_id"], e.gpu.host.launch_threads)
-    at = np.sort(api["start_ns"][mine])
-    each = tool.typical_ns / tool.calls
+    at = np.sort(api["start_ns"][among(api["thread_id"], e.gpu.host.launch_threads)])
+    each = call_cost_ns(e.gpu, tool)
     return RecordingOverhead(at, np.floor(each * np.arange(1, len(at) + 1)).astype(np.int64))
 
 

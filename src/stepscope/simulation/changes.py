@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity.device import GpuTimeline
+from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.links import columns_of, without
@@ -274,8 +275,12 @@ def without_inferred(subject: Subject) -> Subject:
 
 
 def _without_waits(subject: Subject, cause: str) -> Subject:
+    return without_waits(subject, subject.program.wait_cause == C[cause])
+
+
+def without_waits(subject: Subject, gone: BoolArray) -> Subject:
+    """The host does not wait at some items."""
     program = subject.program
-    gone = program.wait_cause == C[cause]
     waits = without(program.waits, gone)
     return subject.becomes(
         waits=waits,
@@ -286,14 +291,21 @@ def _without_waits(subject: Subject, cause: str) -> Subject:
 
 
 def launches_free(subject: Subject, bound: Bound) -> Subject:
-    """Enqueueing takes the host no time, and kernels follow one another as inside a graph."""
+    """Enqueueing takes the host no time, and kernels follow one another as inside a graph.
+
+    That is the whole step as one graph. At most, the update stays outside of it, as it does where
+    the model alone is captured: its launches, and what the host does for them, are left.
+    """
     program = subject.program
+    graphed = np.ones(len(program), bool)
+    if bound == "high":
+        graphed = ~subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
     work = own_work(program)
-    work[:, C["launch_bound"]] = 0
+    work[graphed, C["launch_bound"]] = 0
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
-        call_ns=np.where(subject.is_op, 0, program.call_ns),
+        call_ns=np.where(subject.is_op & graphed, 0, program.call_ns),
         kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
     )
 

@@ -145,7 +145,7 @@ class Simulation:
         ]
 
     @cached_property
-    def _unrecorded_ns(self) -> dict[Bound, float]:
+    def _before(self) -> dict[tuple[Bound | None, Bound], float]:
         return {}
 
     def _bounded(self, first: int, last: int, shifts: list[int]) -> tuple[int, int]:
@@ -355,6 +355,9 @@ class Simulation:
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
+            # the run that the gain is measured in has a pace of its own before the repair, too
+            paced = [self._before_ns(tool, b) for b in ENDS]
+            deviating += [min(before * expected / ns, most) for ns in paced]
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
@@ -392,14 +395,18 @@ class Simulation:
             return 0.0
         return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
 
-    def _before_ns(self, tool: Bound | None) -> float:
+    def _before_ns(self, tool: Bound | None, pace_of: Bound = "expected") -> float:
         """The unchanged step, recorded or at so much less than recording costs, ns."""
-        if tool is None:
+        if tool is None and pace_of == "expected":
             return max(slowest_ns(self.unchanged), 1.0)
-        if tool not in self._unrecorded_ns:
-            subjects = pace.unrecorded(self.subjects, RECORDING_FACTOR[tool])
-            self._unrecorded_ns[tool] = slowest_ns(replay([s.program for s in subjects]))
-        return max(self._unrecorded_ns[tool], 1.0)
+        if (tool, pace_of) not in self._before:
+            subjects = self.subjects
+            if tool is not None:
+                subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+            subjects = pace.at_pace(subjects, pace_of)
+            replayed = steps_of([[s.program for s in subjects]])[0]
+            self._before[tool, pace_of] = max(r.step_ns for r in replayed)
+        return max(self._before[tool, pace_of], 1.0)
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""

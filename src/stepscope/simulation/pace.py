@@ -8,6 +8,7 @@ woken works faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,8 +24,15 @@ _QUICKEST: Final = 5.0
 """Percentile of the steps by what launching takes that counts as the quickest one."""
 
 _ONE_DEVIATION: Final = (16.0, 84.0)
-"""Percentiles one standard deviation from the middle, which outliers hardly move. The mean pace of
-five runs of one program differed by as much as steps of one run did (8 and 10 %)."""
+"""Percentiles one standard deviation from the middle, which outliers hardly move."""
+
+BETWEEN_RUNS: Final = 0.1
+"""Share by which the pace of a host differs from run to run at least. The mean pace of five runs of
+one program on one machine deviated by 8 % from one another, the untraced steps of programs whose
+host sets the pace by 13 % from one turn to the next (median of fourteen, on a shared machine)."""
+
+ON_HOST: Final = ("launch_bound", "host_compute", "input_starvation", "allocator_churn")
+"""What the host does itself, and not more slowly because it was woken."""
 
 
 def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> list[Subject]:
@@ -54,8 +62,11 @@ def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> li
     else:
         low, high = np.percentile(of_step, _ONE_DEVIATION)
         # about the mean, which is the captured pace: a few slow steps are part of it
-        pace = 1 + (-1 if bound == "low" else 1) * float(high - low) / 2 / mean
-    return [_at(subject, max(pace, 0.0)) for subject in subjects]
+        apart = max(float(high - low) / 2 / mean, BETWEEN_RUNS)
+        pace = 1 + (-apart if bound == "low" else apart)
+    # a host that is slower in another run is so in all that it does
+    causes = ("launch_bound",) if woken else ON_HOST
+    return [_slowed(subject, max(pace, 0.0), causes) for subject in subjects]
 
 
 def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
@@ -100,8 +111,14 @@ def _waits(subject: Subject) -> int:
 
 def _at(subject: Subject, pace: float) -> Subject:
     """The same with launching at so many times the cost."""
+    return _slowed(subject, pace, ("launch_bound",))
+
+
+def _slowed(subject: Subject, pace: float, causes: Sequence[str]) -> Subject:
+    """The same with launching, and the host's work of some causes, at so many times the cost."""
     work = own_work(subject.program)
-    work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
+    columns = [C[cause] for cause in causes]
+    work[:, columns] = np.floor(work[:, columns] * pace)
     call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
     call += np.where(subject.is_op, 0, subject.program.call_ns)
     return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))

@@ -99,6 +99,8 @@ def after_step(change: Change, number: int) -> None:
 
 
 def _is_on(torch: Any, device: str) -> bool:
-    if device == "cpu":
-        return bool(torch.is_autocast_cpu_enabled())
-    return bool(torch.is_autocast_enabled())
+    try:
+        return bool(torch.is_autocast_enabled(device))
+    except TypeError:  # before PyTorch 2.4 each kind of device had a function of its own
+        name = "is_autocast_cpu_enabled" if device == "cpu" else "is_autocast_enabled"
+        return bool(getattr(torch, name)())

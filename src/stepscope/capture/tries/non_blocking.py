@@ -32,7 +32,7 @@ def _wrap_to(change: Change, torch: Any) -> None:
     call = torch.Tensor.to
 
     def to(self: Any, *arguments: Any, **named: Any) -> Any:
-        if self.is_cuda or change.refused or self.device.type != "cpu":
+        if change.refused or not _is_batch(torch, self):
             return call(self, *arguments, **named)
         target = arguments[0] if arguments else named.get("device", named.get("other"))
         if not _is_gpu(torch, target):
@@ -60,7 +60,7 @@ def _wrap_cuda(change: Change, torch: Any) -> None:
     call = torch.Tensor.cuda
 
     def cuda(self: Any, *arguments: Any, **named: Any) -> Any:
-        if self.is_cuda or change.refused or self.device.type != "cpu":
+        if change.refused or not _is_batch(torch, self):
             return call(self, *arguments, **named)
         if arguments[1:2] == (True,) or named.get("non_blocking"):
             change.left("the copy does not block already")
@@ -74,6 +74,15 @@ def _wrap_cuda(change: Change, torch: Any) -> None:
 
     cuda.__doc__ = call.__doc__
     torch.Tensor.cuda = cuda
+
+
+def _is_batch(torch: Any, tensor: Any) -> bool:
+    """Whether a tensor lies on the host and is none of a module's parameters."""
+    return (
+        not tensor.is_cuda
+        and tensor.device.type == "cpu"
+        and not isinstance(tensor, getattr(torch.nn, "Parameter", ()))
+    )
 
 
 def _is_gpu(torch: Any, target: Any) -> bool:

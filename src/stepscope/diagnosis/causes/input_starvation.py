@@ -101,6 +101,12 @@ def detect(case: Case) -> Detection | None:
             "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
             "the mean step of today better, on which the gain depends"
         )
+    used_up = loader.who == "workers" and _uses_up(waits)
+    if used_up:
+        message += (
+            "; the first steps had batches that were ready before the capture began, so that the "
+            "run as a whole waits longer and gains more"
+        )
     if weak:
         message += "; without annotations, other host work between steps looks the same"
     recommendations = [
@@ -124,7 +130,10 @@ def detect(case: Case) -> Detection | None:
         where=where,
         supply_ns=loader.pinning_ns,
         chance=chance_of(late) if seldom else 0.0,
-        next_capture=captures.WAITS if weak or not codes - {-1} else None,
+        at_least=used_up,
+        next_capture=(
+            captures.LONGER if used_up else captures.WAITS if weak or not codes - {-1} else None
+        ),
     )
 
 
@@ -138,6 +147,17 @@ def _waits_by_step(case: Case) -> IntArray:
     waits = np.zeros(e.n_steady, np.int64)
     np.add.at(waits, np.clip(step, 0, e.n_steady - 1), segments["end_ns"][rows] - begin)
     return waits
+
+
+def _uses_up(waits: IntArray) -> bool:
+    """Whether steps use up batches that were prepared ahead: late steps wait, early ones do not.
+
+    A recording begins after a pause in which workers go on; what they prepared meanwhile covers the
+    first steps. Half of the steps that hardly wait, then nearly all of the waiting, is that.
+    """
+    half = len(waits) // 2
+    total = int(waits.sum())
+    return half >= 2 and total > 0 and int(waits[:half].sum()) <= _LATE * total
 
 
 def _pace(loader: Loader) -> tuple[list[Figure], str]:

@@ -136,8 +136,12 @@ def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
             Figure("stages", "count", "SELECT max(stage) + 1 FROM rank_pace"),
             Figure("stage_compute_ns", "ns_per_step", _SLOWEST_SQL),
             Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL),
-            Figure("others_wait_ns", "ns_per_step", "SELECT median(waiting_ns)::BIGINT FROM "
-                   f"rank_pace WHERE compute_ns < 0.99 * ({_SLOWEST_SQL})"),
+            Figure(
+                "others_wait_ns",
+                "ns_per_step",
+                "SELECT median(waiting_ns)::BIGINT FROM "
+                f"rank_pace WHERE compute_ns < 0.99 * ({_SLOWEST_SQL})",
+            ),
         ],
         floor_ns=0.0,
         next_capture=(
