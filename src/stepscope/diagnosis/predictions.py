@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import RUN_TO_RUN, Free, Simulation
+from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ def simulated(
         most = (before - detection.max_gain_ns) * scale
         step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
     low = min(low, step)
-    high = max(found.high_ns + added, step)
+    high = max(found.high_ns + added, step, min(detection.left_ns * scale, case.step_ns))
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
 
@@ -167,7 +167,8 @@ def _typical(simulation: Simulation) -> bool:
     A replay leaves a last step out whose end nothing marks. Where that one waited far longer than
     the others (a loader that falls behind now and then), the rest says nothing about the wait.
     """
-    return abs(_replayed_ns(simulation) / max(simulation.measured_step_ns, 1) - 1) <= LARGEST_REPLAY_ERROR
+    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    return abs(share - 1) <= LARGEST_REPLAY_ERROR
 
 
 def arithmetic(

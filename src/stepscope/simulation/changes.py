@@ -218,6 +218,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
+        "allocator_churn": _no_allocation,
     }
     if cause in special:
         return special[cause](subject, bound)
@@ -238,6 +239,26 @@ def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
     if cause == "host_compute" and bound != "high":
         subject = _without_trailing_waits(subject)
     return _without_waits(subject.becomes(work_ns=work), cause)
+
+
+def _no_allocation(subject: Subject, bound: Bound) -> Subject:
+    """Blocks come from the allocator's cache: without the calls, and without the way to them.
+
+    A block that is not in the cache costs the host more than the calls: the search, the release of
+    other blocks, the retry. Launches with such calls before them then take what the others take: on
+    average (expected), or as the median one (low).
+    """
+    program = subject.program
+    with_calls = program.work_ns[:, C["allocator_churn"]] > 0
+    freed = _no_work(subject, "allocator_churn", bound)
+    others = program.work_ns[subject.is_op & ~with_calls, C["launch_bound"]]
+    if bound == "high" or not len(others) or not with_calls.any():
+        return freed
+    usual = int(np.median(others) if bound == "low" else others.mean())
+    work = freed.program.work_ns.copy()
+    launching = work[with_calls, C["launch_bound"]]
+    work[with_calls, C["launch_bound"]] = np.minimum(launching, usual)
+    return freed.becomes(work_ns=work)
 
 
 def _without_trailing_waits(subject: Subject) -> Subject:

@@ -226,9 +226,7 @@ def _own_waits(
     for cause in distinct_values(subjects[number].program.wait_cause[waiting[number]]).tolist():
         theirs = [
             np.bincount(
-                np.minimum(parts[o], count)[
-                    waiting[o] & (subjects[o].program.wait_cause == cause)
-                ],
+                np.minimum(parts[o], count)[waiting[o] & (subjects[o].program.wait_cause == cause)],
                 minlength=count + 1,
             )
             for o in others
