@@ -1,4 +1,4 @@
-"""Build hook: compile the collector into the wheel where there is a compiler."""
+"""Build hook: compile the collector and the analyses' compiled code into the wheel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COLLECTOR = Path("src/stepscope/capture/collector")
+NATIVE = Path("src/stepscope/native")
 
 
 class CollectorHook(BuildHookInterface[Any]):
-    """Adds the compiled collector to a wheel; without a compiler the wheel is pure Python.
+    """Adds the compiled libraries to a wheel; without a compiler the wheel is pure Python.
 
-    Such a wheel works: the collector is compiled when it is first needed, or ``stepscope doctor``
-    says what is missing.
+    Such a wheel works: a library is compiled when it is first needed, or ``stepscope doctor`` says
+    what is missing.
     """
 
     PLUGIN_NAME = "custom"
@@ -31,18 +32,25 @@ class CollectorHook(BuildHookInterface[Any]):
             return
         # a folder of its own: several builds may run at once, and the sources stay as they were
         self._scratch = Path(tempfile.mkdtemp(prefix="stepscope-build-"))
-        build = _build_module(Path(self.root) / COLLECTOR)
+        build = _module("collector_build", Path(self.root) / COLLECTOR / "build.py")
+        native = _module("native_library", Path(self.root) / NATIVE / "library.py")
         libraries = []
         for part in build.PARTS:
             library = build.compile_into(self._scratch, part)
             if library.path is None:
                 self.app.display_warning(f"the wheel brings no compiled {part}: {library.remedy}")
                 return
-            libraries.append(library.path)
-            inside = Path("stepscope/capture/collector") / library.path.name
-            build_data["force_include"][str(library.path)] = str(inside)
+            libraries.append((COLLECTOR, library.path))
+        for name in native.names():
+            found = native.compile_into(self._scratch, name)
+            if found.path is None:
+                self.app.display_warning(f"the wheel brings no compiled {name}: {found.why}")
+                return
+            libraries.append((NATIVE, found.path))
+        for folder, path in libraries:
+            build_data["force_include"][str(path)] = str(folder.relative_to("src") / path.name)
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{build.platform_tag(libraries)}"
+        build_data["tag"] = f"py3-none-{build.platform_tag([path for _, path in libraries])}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled: it is in the wheel."""
@@ -50,9 +58,9 @@ class CollectorHook(BuildHookInterface[Any]):
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _build_module(folder: Path) -> ModuleType:
-    """The package's own build code, without importing the package."""
-    spec = importlib.util.spec_from_file_location("collector_build", folder / "build.py")
+def _module(name: str, path: Path) -> ModuleType:
+    """A module of the package that builds, without importing the package."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -58,8 +58,12 @@ PARTS: dict[str, dict[str, set[str]]] = {
         },
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
+        "terms": {
+            *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
+        },
         # It records programs, and needs nothing of what opens traces.
-        "recording": {"capture", "importers", "trace.errors"},
+        "recording": {"capture", "importers", "native", "trace.errors"},
+        "tries": {"capture", "compare", "trace", ".job", ".recording"},
         "__init__": {".job"},
     },
 }
@@ -79,6 +83,8 @@ ARROWS: dict[str, set[str]] = {
     "trace": {"intervals"},
     "intervals": set(),
     "capture": set(),
+    # Finds, compiles and loads compiled code.
+    "native": set(),
     "annotate": set(),
     "data": set(),
     "cache": {"trace"},
@@ -98,7 +104,11 @@ ARROWS: dict[str, set[str]] = {
     },
     # Who allocated memory, when and what for.
     "memory": {"kernels", "activity", "trace", "intervals"},
-    "simulation": {"breakdown", "gaps", "activity", "trace", "intervals"},
+    # Settings look at kernels, at operators with their shapes, and at what collectives carry.
+    "simulation": {
+        *("operators", "collectives", "breakdown", "kernels", "gaps", "activity"),
+        *("native", "trace", "intervals"),
+    },
     "derived": {
         *("operators", "jobs", "collectives", "breakdown", "kernels", "gaps", "activity"),
         *("trace", "intervals"),
@@ -109,6 +119,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "reports": {"breakdown", "gaps", "activity", "sql", "trace", "intervals"},
     "ncu": {"trace"},
+    "knowledge": {"trace.errors"},
     "diagnosis": {
         *("simulation", "operators", "jobs", "collectives", "breakdown", "kernels", "gaps"),
         *("activity", "trace", "intervals"),
@@ -120,7 +131,7 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {
         *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
-        *("reports.report", "trace", "timeline.colours"),
+        *("knowledge", "reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
     "api": needed_by_parts("api"),
@@ -176,7 +187,7 @@ PURE = {
 }
 """Rooms from tables to results: they touch no file, folder, process or environment."""
 
-STANDARD_LIBRARY_ONLY = {"capture", "annotate"}
+STANDARD_LIBRARY_ONLY = {"capture", "annotate", "native"}
 NUMPY_ONLY = {"intervals"}
 
 HEAVY = {

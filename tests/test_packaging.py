@@ -25,6 +25,7 @@ from tests.support.captures import BUNDLED
 
 import stepscope
 from stepscope.capture.collector.build import PARTS, compiler, file_name
+from stepscope.native import library
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -185,7 +186,10 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         assert not built
         assert wheel.name.endswith("py3-none-any.whl")
     else:
-        assert built == {f"stepscope/capture/collector/{file_name(part)}" for part in PARTS}
+        assert built == {
+            *(f"stepscope/capture/collector/{file_name(part)}" for part in PARTS),
+            *(f"stepscope/native/{library.file_name(name)}" for name in library.names()),
+        }
         # for any Python, and for every system with a C library of the last ten years
         assert f"-py3-none-manylinux_2_17_{platform.machine()}." in wheel.name
     assert any(name.endswith("/licenses/LICENSE") for name in names)

@@ -22,6 +22,7 @@ from stepscope.diagnosis.lever import levers, noise_ns
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.kernels.ceilings import peaks_of
+from stepscope.kernels.precision import ACHIEVED
 from stepscope.render.levers import lever_lines
 from stepscope.render.markdown import diagnosis_markdown
 
@@ -126,10 +127,6 @@ def test_two_pointwise_kernels_side_by_side_keep_one_tensor_on_the_chip(tmp_path
     lever = named(found, "compile")
     # each moves two tensors: one of them, between the two, is neither written nor read
     assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
-    # at best both take what one takes; at worst the first result is still written
-    step = {e.figure: e.value for e in lever.evidence}["step_ns"]
-    assert step - lever.prediction_low_ns >= 6 * 40e3 * 0.99
-    assert step - lever.prediction_high_ns <= 6 * 20e3 * 1.1
 
 
 def test_pointwise_kernels_apart_are_nothing_to_compile(tmp_path: Path) -> None:
@@ -159,7 +156,7 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     lever = named(found, "lower_precision")
     peaks = peaks_of("NVIDIA H200")
     assert peaks is not None
-    gain = peaks.half / peaks.tf32
+    gain = peaks.half * ACHIEVED["16bit"] / (peaks.tf32 * ACHIEVED["tf32"])
     assert lever.time_ns_per_step == pytest.approx(6 * 200e3 * (1 - 1 / gain), rel=0.01)
     assert "TF32" in lever.message
 

@@ -8,93 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.build import Build
+from tests.support.pipeline import MOVES, SEND_RECV, STEPS, gpipe, played, step_us
 
 from stepscope.api import Job
-
-SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
-STEPS = 6
-MOVES = 60.0
-"""What one message takes once both are there, us."""
-
-Op = tuple[str, int, float]
-"""What (forward, backward, send, recv), of or with whom, and how long, us."""
-
-
-def gpipe(stages: int, micro_batches: int, forward: Callable[[int], float]) -> list[list[Op]]:
-    """All forward passes, then all backward passes, which take twice as long."""
-    programs = []
-    for stage in range(stages):
-        ops: list[Op] = []
-        for _ in range(micro_batches):
-            if stage > 0:
-                ops.append(("recv", stage - 1, 0.0))
-            ops.append(("forward", stage, forward(stage)))
-            if stage < stages - 1:
-                ops.append(("send", stage + 1, 0.0))
-        for _ in range(micro_batches):
-            if stage < stages - 1:
-                ops.append(("recv", stage + 1, 0.0))
-            ops.append(("backward", stage, 2 * forward(stage)))
-            if stage > 0:
-                ops.append(("send", stage - 1, 0.0))
-        programs.append(ops)
-    return programs
-
-
-def played(
-    folder: Path,
-    programs: list[list[Op]],
-    pieces: Callable[[int], int] = lambda stage: 3 + stage,
-) -> Job:
-    """The captures of all stages over some steps, launched ahead of the device."""
-    builds = [Build() for _ in programs]
-    now = [100.0] * len(programs)
-    called = [0.0] * len(programs)
-
-    def launch(stage: int) -> tuple[float, float]:
-        """A call that ends before the work begins, as of a host that is ahead."""
-        called[stage] = max(called[stage] + 3, now[stage] - 90)
-        return called[stage], called[stage] + 2
-
-    for step in range(STEPS):
-        began = list(now)
-        at = [0] * len(programs)
-        while any(a < len(p) for a, p in zip(at, programs, strict=True)):
-            before = list(at)
-            for stage, ops in enumerate(programs):
-                if at[stage] == len(ops):
-                    continue
-                what, other, length = ops[at[stage]]
-                build = builds[stage]
-                if what in ("forward", "backward"):
-                    count = pieces(stage)
-                    for k in range(count):
-                        start = now[stage] + k * length / count
-                        build.kernel(start, start + length / count, call=launch(stage),
-                                     name=f"{what}_{k}", grid_x=64)  # fmt: skip
-                    now[stage] += length
-                    at[stage] += 1
-                    continue
-                back = "recv" if what == "send" else "send"
-                theirs = programs[other]
-                if at[other] < len(theirs) and theirs[at[other]][:2] == (back, stage):
-                    end = max(now[stage], now[other]) + MOVES
-                    for one in (stage, other):
-                        builds[one].kernel(now[one], end, call=launch(one), name=SEND_RECV,
-                                           stream=20, grid_x=2)  # fmt: skip
-                        now[one] = end
-                        at[one] += 1
-            assert at != before, "the programs wait for each other"
-        for stage, build in enumerate(builds):
-            build.kernel(now[stage], now[stage] + 280, call=launch(stage), name="adam", grid_x=64)
-            now[stage] += 280
-            build.range(began[stage], now[stage], f"step {step}")
-    for stage, build in enumerate(builds):
-        place = folder / f"rank{stage}"
-        place.mkdir()
-        build.trace(place, rank=stage, rank_source="test", origin_epoch_ns=10**18,
-                    world_size=len(programs))  # fmt: skip
-    return Job([folder / f"rank{s}" / "built.stepscope" for s in range(len(programs))])
+from stepscope.simulation import RankLike
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -113,15 +30,35 @@ def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
-def test_a_slow_stage_is_named(tmp_path: Path) -> None:
-    job = played(tmp_path, gpipe(4, 8, lambda stage: 1_600.0 if stage == 2 else 1_000.0))
+SLOW = {0: 387.0, 1: 400.0, 2: 417.0, 3: 625.0}
+"""Forward pass of a micro-batch on each stage, us: the last one computes 15.0 ms a step, the others
+9.3 to 10.0."""
+
+
+@pytest.mark.parametrize("pieces", [lambda stage: 3, lambda stage: 3 + stage])
+def test_a_slow_stage_is_named_and_its_repair_predicted(
+    tmp_path: Path, pieces: Callable[[int], int]
+) -> None:
+    job = played(tmp_path, gpipe(4, 8, SLOW.__getitem__), pieces, ahead=True)
+    assert abs(job.simulation.replay_error) < 0.02
     diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
-    assert finding.cause == "pipeline_bubble"
-    assert "rank 2" in finding.message
-    evidence = {e.figure: e.value for e in finding.evidence}
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [3])
+    assert "stage 3 (rank 3)" in finding.message
+    mean = sum(SLOW.values()) / 4
+    even = step_us(gpipe(4, 8, lambda stage: mean)) * 1e3
+    assert finding.predicted_step_ns == pytest.approx(even, rel=0.05)
+    assert finding.prediction_low_ns <= even * 1.01
+    assert finding.prediction_high_ns >= even * 0.99
+    # the bubble that is left is told without what the slow stage does
+    (bubble,) = [f for f in diagnosis.findings if f.cause == "pipeline_bubble"]
+    evidence = {e.figure: e.value for e in bubble.evidence}
     assert evidence["micro_batches"] == pytest.approx(8, abs=1)
-    assert not {"straggler", "load_imbalance"} & {f.cause for f in diagnosis.findings}
+    assert "straggler" not in {f.cause for f in diagnosis.findings}
+    # a rank that nobody waits for gains nothing when it becomes like the others
+    innocent = job.simulation.predict([RankLike(1)]).step_ns
+    assert innocent == pytest.approx(job.simulation.measured_step_ns, rel=0.02)
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,6 @@ def test_a_gpu_that_another_process_uses(
     assert "the same kernels take longer on it" in finding.message
     # 43.4 ms a step, 19.7 ms untraced without the other process
     assert 18 * MS < finding.predicted_step_ns < 26 * MS
-    assert finding.prediction_high_ns > 30 * MS, "hosts are slower while they are recorded"
     assert not any("recording explains" in warning for warning in diagnosis.warnings)
 
 

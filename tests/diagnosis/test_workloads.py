@@ -144,7 +144,9 @@ def test_a_loader_that_falls_behind_in_one_step() -> None:
     found = Job([shared("h200-2/v_starved.own.tar.xz")]).diagnose()
     assert found.verdict == "input_starvation"
     first = found.findings[0]
-    gained = first.time_ns_per_step + first.predicted_step_ns
-    assert gained == pytest.approx(figures(first)["step_ns"], rel=0.05)
+    known = figures(first)
+    # one thread copies 77 MB a step into pinned memory, which takes longer than the rest
+    assert first.predicted_step_ns == pytest.approx(known["pinning_ns_per_step"], rel=0.01)
+    assert known["pinned_bytes_per_step"] == 77_070_336
     assert first.prediction_low_ns <= 17.5e6 <= first.prediction_high_ns  # measured once repaired
     assert figures(first)["late_steps"] == 1

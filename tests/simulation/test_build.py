@@ -328,10 +328,13 @@ def test_input_may_come_at_its_own_pace(tmp_path: Path):
 
     s = simulation(steps(Build(), 320, step).trace(tmp_path))
     halved = s.predict([ScaleKernels("gemm", 0.5)])
-    assert halved.step_ns == 220 * US
+    # Nsight Systems adds some 1.5 us to the launch, on which the kernel waits, before and after
+    assert halved.unrecorded == (318_500, 218_500)
+    assert halved.step_ns == round(320 * US * 218.5 / 318.5)
     assert halved.high_ns == s.measured_step_ns
     ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
-    assert ready.step_ns == ready.high_ns == 120 * US
+    assert ready.unrecorded == (318_500, 118_500)
+    assert ready.step_ns < ready.high_ns < 1.06 * ready.step_ns  # two runs of it differ, no more
 
 
 def test_several_devices_of_one_process(tmp_path: Path):

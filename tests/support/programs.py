@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -82,6 +82,43 @@ def program(items: Sequence[Item], wait_cause: str = "host_sync") -> Program:
         inferred=frozenset(),
         behind=np.where(behind > 0, np.maximum(np.arange(m) - behind, -2 * m), -2 * m),
         communication=column("instance") >= 0,
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn, largest: int = 12) -> list[Program]:
+    """Random programs of several ranks, some of whose operations are collectives.
+
+    Their order differs between ranks, some are missing on some, and some come twice.
+    """
+    ranks = [draw(programs(largest)) for _ in range(draw(st.integers(1, 4)))]
+    found = []
+    for rank in ranks:
+        one = _reaching_back(rank)
+        drawn = np.frombuffer(draw(st.binary(min_size=len(one), max_size=len(one))), np.uint8)
+        instance = np.where((one.kind == LAUNCH) & (drawn % 3 == 0), drawn.astype(int) // 3 % 7, -1)
+        found.append(
+            replace(
+                one,
+                instance=instance * 1_000_003,
+                posts=drawn // 3 % 5 == 0 if len(one) % 3 else np.empty(0, bool),
+                begin_ns=draw(st.integers(0, 99)),
+                busy_ns=np.array(draw(st.lists(st.integers(0, 99), max_size=4)), np.int64),
+                before_start_ns=drawn.astype(np.int64)[: len(one) * (drawn[0] % 2)] - 99,
+                before_end_ns=drawn.astype(np.int64)[: len(one) * (drawn[0] % 2)],
+            )
+        )
+    return found
+
+
+def _reaching_back(p: Program) -> Program:
+    """The same with some references to the run before."""
+    m = len(p)
+    return replace(
+        p,
+        depends={i: tuple((k - m * (k % 3 == 0), n) for k, n in on) for i, on in p.depends.items()},
+        waits={i: tuple(k - m * (k % 3 == 1) for k in on) for i, on in p.waits.items()},
+        behind=np.where(p.behind % 4 == 0, np.maximum(p.behind - m, -2 * m), p.behind),
     )
 
 

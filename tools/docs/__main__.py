@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from tools.docs.knowledge_pages import GLOSSARY, glossary_page
 from tools.docs.page_types import PATH, page_types
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_image, filled, words
@@ -53,8 +54,9 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     for path in sorted(reference.glob("*")):
         if path.name not in PAGES:
             yield path, None
-    if _read(root / PATH) != page_types():
-        yield root / PATH, page_types()
+    for path, text in ((root / PATH, page_types()), (root / GLOSSARY, glossary_page())):
+        if _read(path) != text:
+            yield path, text
     for path in pages_by_hand(root):
         before = path.read_text(encoding="utf-8")
         after = filled(before)
@@ -75,7 +77,8 @@ def _pages() -> dict[str, str]:
 def pages_by_hand(root: Path) -> list[Path]:
     """The README and the pages of ``docs`` that are not generated."""
     pages = sorted((root / "docs").rglob("*.md"))
-    return [root / "README.md", *(p for p in pages if p.parent.name != "reference")]
+    by_hand = (p for p in pages if p.parent.name != "reference" and p != root / GLOSSARY)
+    return [root / "README.md", *by_hand]
 
 
 def _read(path: Path) -> str:

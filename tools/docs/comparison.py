@@ -18,6 +18,7 @@ from stepscope.compare import (
     statistics,
     stored,
     trend,
+    tried,
 )
 from stepscope.compare.history import folder, model, postgres, sqlite
 from tools.docs.markdown import code, constants, prose, table
@@ -55,6 +56,20 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
         "`compare` with more than two runs",
         trend.SCHEMA,
         [trend.Trend, trend.TrendRow],
+    ),
+    "try": (
+        "what fixes that were tried came to",
+        "`run --try`",
+        tried.SCHEMA,
+        [
+            tried.TrySession,
+            tried.Tried,
+            tried.Applied,
+            tried.TriedStep,
+            tried.TriedPrediction,
+            tried.LossComparison,
+            tried.Wait,
+        ],
     ),
     "gate": (
         "a gate's verdict",

@@ -35,7 +35,12 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
         "a prediction",
         "`whatif`",
         simulation.WHATIF_SCHEMA,
-        [simulation.WhatIf, simulation.StepBudget],
+        [
+            simulation.WhatIf,
+            simulation.StepBudget,
+            simulation.OneChange,
+            simulation.MemoryNeed,
+        ],
     ),
     "critical-path": (
         "a critical path",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import click
 
@@ -23,7 +25,9 @@ from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
-from stepscope.simulation import changes, program, waits
+from stepscope.simulation import changes, program, setting, waits
+from stepscope.simulation import settings as setting_package
+from stepscope.simulation.settings import base as setting_base
 from stepscope.trace.meta import MissingTable
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
@@ -32,6 +36,7 @@ from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
+from tools.docs.knowledge_pages import knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -44,8 +49,10 @@ from tools.docs.markdown import (
     text_constants,
 )
 from tools.docs.ncu_pages import limiters_page
+from tools.docs.predictions_page import predictions_page
 from tools.docs.rawformat import raw_format_page
 from tools.docs.snippets import demo_job
+from tools.docs.tries import tries_page
 
 PACKAGE = Path(stepscope.__file__).parent
 
@@ -81,6 +88,14 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_CAPTURE": (
         "set by `stepscope run` for the program: the collector's configuration. Not for users"
+    ),
+    "STEPSCOPE_TRY": (
+        "set by `stepscope run --try` for the program: the fixes that it runs with, `before` "
+        "without any, `recorded` in the recorded run"
+    ),
+    "STEPSCOPE_TRY_PARENT": (
+        "set by `stepscope run --try` in the program, for the processes that it starts. Not for "
+        "users"
     ),
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
@@ -292,20 +307,44 @@ def idle_page() -> str:
 
 
 def simulation_page() -> str:
-    """The constants of the simulator."""
+    """The constants of the simulator, and the settings that it can try."""
     parts = [
         "# Simulator",
         "What the simulator assumes where a capture does not show it. "
         "[How it works](../how-it-works.md#simulation) explains the rest.",
+        _constants_of((program, waits, changes)),
+        "## Settings",
+        "What `stepscope whatif --set NAME=VALUE` and `Job.whatif` can set. Every prediction says "
+        "how it is known:",
+        table(("validity", "meaning"), [(code(n), t) for n, t in setting.VALIDITIES.items()]),
     ]
+    for one in setting_base.settings().values():
+        parts += [
+            f"### {one.name}",
+            f"**{one.title}**: {prose(one.help)}. Written `{one.name}={one.values}`, as in "
+            f"`--set {one.name}={one.example}`.",
+            f"- Model: {prose(one.model)}\n"
+            f"- Assumes: {prose(one.assumes)}\n"
+            f"- Checked: {prose(one.checked)}\n"
+            f"- Refused: {prose(one.refuses)}\n",
+        ]
+    modules = [
+        importlib.import_module(f"{setting_package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(setting_package.__path__)
+    ]
+    parts += ["## Constants of settings", _constants_of(modules)]
+    return page(parts)
+
+
+def _constants_of(modules: Iterable[ModuleType]) -> str:
+    """The documented constants of some modules."""
     rows = [
         (code(name), f"{value:,}", prose(doc))
-        for module in (program, waits, changes)
+        for module in modules
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]
-    parts.append(table(("constant", "value", "meaning"), rows))
-    return page(parts)
+    return table(("constant", "value", "meaning"), rows)
 
 
 def importers_page() -> str:
@@ -356,10 +395,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "comparison.md": lambda: page(comparison_parts()),
     "reports.md": lambda: page(reports_page()),
     "rules.md": lambda: page(rules_page()),
+    "tries.md": lambda: page(tries_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,
+    "knowledge.md": knowledge_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
+    "predictions.md": lambda: page(predictions_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.ceilings import Ceilings
     from stepscope.memory.fit import Change as MemoryChange
     from stepscope.simulation import Change, Simulation
+    from stepscope.simulation.settings.base import Setting
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
 
@@ -212,6 +213,7 @@ def changes_of(
     launches_free: bool = False,
     overlap_communication: bool = False,
     ranks_like_median: Sequence[int] = (),
+    settings: Sequence[str] = (),
 ) -> list[Change]:
     """Changes as they are written on a command line.
 
@@ -221,6 +223,7 @@ def changes_of(
         launches_free: launches cost nothing.
         overlap_communication: communication is hidden as far as dependencies allow.
         ranks_like_median: ranks that are as fast as the median rank.
+        settings: ``NAME=VALUE``: settings of the program, see :func:`settings_known`.
 
     Raises:
         UsageError: one is written wrong.
@@ -247,11 +250,41 @@ def changes_of(
         found.append(LaunchesFree())
     if overlap_communication:
         found.append(OverlapCommunication())
+    found += _settings(settings)
     if not found:
         raise UsageError(
-            "nothing to change; name it, as in --free host_sync or --scale-kernel 'gemm=0.5'"
+            "nothing to change; name it, as in --set batch=2x, --free host_sync or --scale-kernel "
+            "'gemm=0.5'"
         )
     return found
+
+
+def _settings(texts: Sequence[str]) -> list[Change]:
+    """Settings as they are written; a bucket size goes to the ranks that are put in."""
+    from dataclasses import replace
+
+    from stepscope.simulation.settings.base import setting_of
+    from stepscope.simulation.settings.bucket import BucketSize
+    from stepscope.simulation.settings.ranks import Ranks
+
+    names = [text.partition("=")[0].strip() for text in texts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is set twice; a setting has one value")
+    found: list[Change] = [setting_of(text) for text in texts]
+    size = next((one for one in found if isinstance(one, BucketSize)), None)
+    more = next((one for one in found if isinstance(one, Ranks)), None)
+    if size is not None and more is not None:
+        found = [one for one in found if one is not size and one is not more]
+        found.append(replace(more, mib=size.mib))
+    return found
+
+
+def settings_known() -> list[Setting]:
+    """What can be set, by name: each with its values, its model and its validity."""
+    from stepscope.simulation.settings.base import settings
+
+    return list(settings().values())
 
 
 def memory_change(batch: float, checkpoint: bool, zero: int, ranks: int) -> MemoryChange:

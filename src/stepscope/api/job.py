@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepscope.operators.roofline import Launches, OperatorRooflines
     from stepscope.operators.sheets import Sheet
     from stepscope.simulation import Change, Simulation
-    from stepscope.simulation.result import CriticalPath, WhatIf
+    from stepscope.simulation.result import CriticalPath, MemoryNeed, WhatIf
     from stepscope.timeline.added import Drawn
     from stepscope.timeline.timeline import Timeline
 
@@ -538,24 +538,75 @@ class Job:
             lambda: operator_rooflines(self.explained.view, self.paths),
         )
 
-    def whatif(self, changes: Sequence[Change]) -> WhatIf:
+    def whatif(self, changes: Sequence[Change | str]) -> WhatIf:
         """Predict the step with some changes, all together.
 
         Args:
-            changes: of :mod:`stepscope.simulation`, or from
-                :func:`~stepscope.api.explained.changes_of`.
+            changes: of :mod:`stepscope.simulation`, from
+                :func:`~stepscope.api.explained.changes_of`, or settings as texts:
+                ``job.whatif(["batch=2x", "precision=bf16"])``.
 
         Raises:
             UsageError: a change is impossible, or is about nothing in the capture.
         """
+        from stepscope.api.explained import changes_of
         from stepscope.simulation.result import WhatIf
 
+        texts = [one for one in changes if isinstance(one, str)]
+        known: list[Change] = [one for one in changes if not isinstance(one, str)]
+        known += changes_of(settings=texts) if texts else []
+
         def made() -> WhatIf:
+            from msgspec.structs import replace
+
             from stepscope.simulation.summary import what_if
 
-            return what_if(self.simulation, changes, self.paths)
+            found = what_if(self.simulation, known, self.paths)
+            return replace(found, memory=self._memory_with(known))
 
-        return self._answers.find(f"what if {list(changes)!r}", WhatIf, made)
+        return self._answers.find(f"what if {known!r}", WhatIf, made)
+
+    def _memory_with(self, changes: Sequence[Change]) -> list[MemoryNeed]:
+        """What the devices need of their memory, where a setting changes it and that is known."""
+        from stepscope.memory.fit import Change as MemoryChange
+        from stepscope.memory.fit import predict
+        from stepscope.simulation.result import MemoryNeed
+        from stepscope.simulation.settings.batch import Batch
+
+        batch = next((one for one in changes if isinstance(one, Batch)), None)
+        if batch is None or not any(trace.rows("memory_event") for trace in self.traces):
+            return []
+        found = []
+        for known in self.allocations:
+            size = self._device_bytes(known.rank, known.history.device)
+            try:
+                need = predict(known, MemoryChange(batch=batch.factor), size)
+                now = predict(known, MemoryChange(), None).peak_bytes
+            except UsageError:
+                continue  # what grows with the batch cannot be told from these records
+            found.append(
+                MemoryNeed(
+                    rank=known.rank,
+                    device=known.history.device,
+                    now_bytes=now,
+                    peak_bytes=need.peak_bytes,
+                    low_bytes=need.low_bytes,
+                    high_bytes=need.high_bytes,
+                    device_bytes=size,
+                    fits=need.fits,
+                    assumptions=need.assumptions,
+                )
+            )
+        return found
+
+    def _device_bytes(self, rank: int, device: int) -> int | None:
+        """Memory of a device; None where the capture does not tell."""
+        for rank_trace in self.ranks:
+            table = rank_trace.trace.frame("device", "device", "memory_bytes")
+            for row in range(len(table)) if rank_trace.rank == rank else ():
+                if table["device"][row] == device and table["memory_bytes"][row] > 0:
+                    return int(table["memory_bytes"][row])
+        return None
 
     def critical_path(self, step: int | None = None) -> CriticalPath:
         """What decided how long the steps took.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _capture_errors() -> Iterator[None]:
+def capture_errors() -> Iterator[None]:
     """Captures know nothing of this package's errors; here theirs become ours."""
     from stepscope.capture.errors import CaptureError, LaunchError
 
@@ -127,7 +127,7 @@ def capture_options(**options: Any) -> Options:
     """
     from stepscope.capture.facade import make_options
 
-    with _capture_errors():
+    with capture_errors():
         return make_options(**options)
 
 
@@ -143,7 +143,7 @@ def refuse_used_folder(name: str) -> None:
     from stepscope.capture.facade import expanded
     from stepscope.capture.launcher import refuse_used
 
-    with _capture_errors():
+    with capture_errors():
         refuse_used(Path(expanded(name)))
 
 
@@ -155,7 +155,7 @@ def planned_command(options: Options) -> PlannedCommand:
     """
     from stepscope.capture.launcher import prepare
 
-    with _capture_errors():
+    with capture_errors():
         _, why, plan = prepare(options, shown=True)
     files = {str(path): text for path, text in plan.files.items()}
     return PlannedCommand(why, plan.text(), plan.command, plan.environment, files, plan.notes)
@@ -173,7 +173,7 @@ def capture_program(options: Options, say: Callable[[str], None]) -> Captured:
     from stepscope import __version__
     from stepscope.capture.launcher import record
 
-    with _capture_errors():
+    with capture_errors():
         outcome = record(options, __version__, say)
     traces: list[Path] = []
     failures: list[str] = []
@@ -222,7 +222,7 @@ def dump_capture(target: str, say: Callable[[str], None]) -> tuple[list[Path], b
     """
     from stepscope.capture.facade import dump
 
-    with _capture_errors():
+    with capture_errors():
         folder = dump(target)
     return finalise_capture(folder, say)
 
@@ -245,7 +245,7 @@ def finalise_capture(folder: str | Path, say: Callable[[str], None]) -> tuple[li
     """
     from stepscope.capture.launcher import order
 
-    with _capture_errors():
+    with capture_errors():
         outcome = order(Path(folder))
     traces, failures = _finalised(outcome.raw, keep=outcome.keep_raw)
     if not traces:
@@ -294,15 +294,34 @@ def order_capture(order: str, target: str) -> None:
     """
     from stepscope.capture.facade import steer
 
-    with _capture_errors():
+    with capture_errors():
         steer(order, target)
 
 
-def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What can be captured here: checks with name, status, what was found and the remedy."""
-    from stepscope.capture.doctor import examine
+_UNCOMPILED = (
+    "large captures take longer and are replayed in part; install a C++ compiler (Debian, Ubuntu: "
+    "apt-get install g++; conda: gxx), or a Stepscope wheel built with one"
+)
 
-    return [check.document() for check in examine(tuple(command))]
+
+def examine_machine(command: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What can be captured and compiled here: checks with name, status, what was found, remedy."""
+    from stepscope.capture.doctor import examine
+    from stepscope.native.library import load, names
+
+    checks = [check.document() for check in examine(tuple(command))]
+    for name in names():
+        loaded = load(name)
+        there = loaded.library is not None
+        checks.append(
+            {
+                "name": f"compiled {name}",
+                "status": "ok" if there else "warning",
+                "message": loaded.where if there else f"Python does it: {loaded.why}",
+                "remedy": "" if there else _UNCOMPILED,
+            }
+        )
+    return checks
 
 
 def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -317,5 +336,5 @@ def measure_ceilings(device: int, say: Callable[[str], None]) -> dict[str, Any]:
     """
     from stepscope.capture.ceilings.measure import measure
 
-    with _capture_errors():
+    with capture_errors():
         return measure(device, say)

@@ -18,8 +18,8 @@ from stepscope.trace.trace import Trace
 
 ROOMS: Final = (
     *("activity", "api", "breakdown", "cache", "collectives", "compare", "derived", "diagnosis"),
-    *("export", "gaps", "importers", "intervals", "jobs", "kernels", "memory", "ncu"),
-    *("operators", "reports", "simulation", "sql", "steps", "timeline"),
+    *("export", "gaps", "importers", "intervals", "jobs", "kernels", "memory", "native"),
+    *("ncu", "operators", "reports", "simulation", "sql", "steps", "timeline"),
     "trace",
 )
 """Whose code an answer may depend on: the facade's, and that of every room it reaches."""

@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from stepscope.capture import control, hooknotes, nvml, rawfiles, stretches
 from stepscope.capture.backends.base import Backend, Plan
@@ -320,7 +321,7 @@ def _run(
     instead = {}
     if dumps and dumps.of_ring:
         instead[_DUMP] = lambda: dumps.ask(f"{_DUMP.name} to stepscope run")
-    with _signals(instead) as receivers:
+    with passing_signals(instead) as receivers:
         try:
             # what this process was given (a shell's <(...), a job server's pipe) is the program's
             child = subprocess.Popen(
@@ -367,8 +368,8 @@ def _await_others(configuration: Path, say: Say) -> None:
 
 
 @contextlib.contextmanager
-def _signals(
-    instead: dict[signal.Signals, Callable[[], None]],
+def passing_signals(
+    instead: Mapping[signal.Signals, Callable[[], None]] = MappingProxyType({}),
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals on to the programs in the list that this gives, but for some.
 

@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
+    "explain": "Explain a term: a cause, column, thread, CUDA call, error message, tool.",
     "ui": "Show the timeline in the browser, with the diagnosis beside it.",
     "export": "Write the timeline for Perfetto, Chrome or speedscope.",
     "query": "Run SQL over the tables of a capture.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.cli import options
+from stepscope.cli.tried import refuse_alone, try_fixes_of
 
 if TYPE_CHECKING:
     from stepscope.api.recording import Captured, PlannedCommand
@@ -54,7 +55,33 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     metavar="REGEX",
     help="Record kernels whose function name this matches (with --backend ncu).",
 )
-@click.option("--steps", default=0, help="Record so many optimizer steps of PyTorch.")
+@click.option(
+    "--try",
+    "try_",
+    multiple=True,
+    metavar="NAME[,NAME...]",
+    help="Try fixes without touching the script: runs with them and without take turns, and their "
+    "steps and losses are compared. 'auto' takes those that the diagnosis names; an unknown name "
+    "lists all.",
+)
+@click.option("--each", is_flag=True, help="Try each fix of --try by itself, not all together.")
+@click.option(
+    "--rounds", default=2, show_default=True, help="How often the runs of --try take turns."
+)
+@click.option(
+    "--against",
+    default="",
+    metavar="CAPTURE|DIAGNOSIS",
+    type=click.Path(readable=False),
+    help="A capture of the same program, or its stored diagnosis, whose prediction --try judges; "
+    "without it, a run is recorded first.",
+)
+@click.option(
+    "--steps",
+    default=0,
+    help="Record so many optimizer steps of PyTorch; with --try, time so many in each run and end "
+    "it then.",
+)
 @click.option(
     "--warmup", type=int, default=None, help="Steps to let pass before --steps; 5 by default."
 )
@@ -188,6 +215,10 @@ def command(
     steps: int,
     examine: str,
     kernel: str,
+    try_: tuple[str, ...],
+    each: bool,
+    rounds: int,
+    against: str,
     **rest: object,
 ) -> int:
     """Run a program, record it, and diagnose what was recorded.
@@ -199,6 +230,8 @@ def command(
     found, 126 where it cannot be executed. What goes wrong with recording or diagnosing is said on
     standard error; --strict makes it exit code 2, which is also that of options that make no
     sense.
+
+    With --try the program is run several times, with fixes and without: see the guide on trying.
     """
     from stepscope.api.recording import (
         capture_options,
@@ -207,6 +240,13 @@ def command(
         refuse_used_folder,
     )
 
+    if try_:
+        return try_fixes_of(
+            click.get_current_context(), _say, command=program, names=try_, output=output,
+            each=each, rounds=rounds, steps=steps, warmup=warmup, against=against,
+            diagnosed=not no_diagnose,
+        )  # fmt: skip
+    refuse_alone(each=each, against=against)
     if output:
         refuse_used_folder(output)  # before --examine, which takes its time
     named = _kernels(examine, kernel, in_a_range=bool(steps or range_))

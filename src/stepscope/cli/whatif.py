@@ -12,8 +12,35 @@ if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
+def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Print what can be set, and nothing else."""
+    if not wanted or context.resilient_parsing:
+        return
+    from stepscope.api.explained import settings_known
+    from stepscope.render.simulation import settings_text
+
+    options.write(settings_text(settings_known()))
+    context.exit()
+
+
 @click.command()
 @options.paths
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the program: batch=2x, workers=8, precision=bf16, graphs=on, "
+    "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list explains each.",
+)
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Explain what --set can set, what each needs and how far it was checked.",
+)
 @click.option(
     "--free",
     multiple=True,
@@ -50,6 +77,7 @@ if TYPE_CHECKING:
 @options.opening
 def command(
     paths: tuple[str, ...],
+    settings: tuple[str, ...],
     free: tuple[str, ...],
     scale_kernels: tuple[str, ...],
     launches_free: bool,
@@ -60,8 +88,11 @@ def command(
 ) -> None:
     """Predict the step after a change, by replaying the run with it.
 
-    All changes are made together: what one of them gains depends on the others. The unchanged
-    replay is printed too, with how far it is from the measured step.
+    All changes are made together: what one of them gains depends on the others. Of several it is
+    printed, too, what each gives alone. The unchanged replay is printed with how far it is from
+    the measured step.
+
+    For example: stepscope whatif run.json --set batch=2x --set precision=bf16
     """
     from stepscope.api import Job
     from stepscope.api.explained import changes_of
@@ -72,6 +103,7 @@ def command(
         launches_free=launches_free,
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
+        settings=[one.strip() for item in settings for one in item.split(",")],
     )
     job = Job(paths, **opening)
     result = job.whatif(changes)

@@ -22,6 +22,7 @@ import numpy as np
 from stepscope.collectives import kinds
 from stepscope.collectives.calls import Calls, GroupName, JobCalls, Participant
 from stepscope.collectives.clocks import HOP_NS, SHARED_NS, Line, fit, pair_by_time
+from stepscope.collectives.neighbours import message_pairs
 from stepscope.collectives.pairs import by_wall_clock, pairs
 from stepscope.intervals import stab_innermost
 from stepscope.intervals.distinct import among, distinct_values, values_without, with_inverse
@@ -212,7 +213,7 @@ def channels(job: JobCalls) -> list[Channel]:
     streams = [_by_stream(job, device, False) for device in range(len(job.calls))]
     found += _completed(job, _linked(job, streams), streams)
     pairs_of = [_by_stream(job, device, True) for device in range(len(job.calls))]
-    found += _paired(job, pairs_of)
+    found += _by_message(job, pairs_of) or _paired(job, pairs_of)
     return [channel for channel in found if len(channel.members) > 1]
 
 
@@ -273,6 +274,22 @@ def _linked(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
         ranks = tuple(sorted({job.participants[d].rank for d, _ in members}))
         found.append(Channel(members, ranks, len(members), False))
     return found
+
+
+def _by_message(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:
+    """Sends and receives of two devices each, told message by message; empty where that fails.
+
+    Streams that have one neighbour each need no such look.
+    """
+    if max((len(own) for own in streams), default=0) > 1 or not any(len(own) for own in streams):
+        return []
+    found = message_pairs(job, streams)
+    channels = []
+    for pair in found or ():
+        members = [(d, np.sort(r)) for d, r in zip(pair.devices, pair.rows, strict=True)]
+        ranks = tuple(sorted({job.participants[d].rank for d in pair.devices}))
+        channels.append(Channel(members, ranks, 2, False, True))
+    return channels
 
 
 def _paired(job: JobCalls, streams: list[list[IntArray]]) -> list[Channel]:

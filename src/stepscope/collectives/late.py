@@ -17,12 +17,12 @@ Mechanism = Literal["work", "rate", "idle", "copy", "mixed"]
 _MAIN: Final = 0.5
 """The part that explains at least half of the lateness is its cause."""
 
-_WORK_SHARE: Final = 0.25
+WORK_SHARE: Final = 0.25
 """More work is the reason where at least this share of the surplus of time shows in what was
 launched. Kernels with a fixed grid do their share inside, so launches show a part only; a slow
 device launches exactly what the others do."""
 
-_LEAST_MORE: Final = 0.02
+LEAST_MORE: Final = 0.02
 """Launches that differ by less are the same work: counters, padding, kernels at a step's edge."""
 
 _IN_TURN: Final = 2.0
@@ -55,6 +55,7 @@ class Lateness:
         surplus_ns: what the late devices spend beyond the others, by part, ns a window.
         more_work: largest ratio of what was launched on the late device and on the others.
         more_time: ratio of their compute time.
+        more_kernels: ratio of the kernels launched on the late device and on the others.
     """
 
     devices: list[int]
@@ -69,6 +70,7 @@ class Lateness:
     surplus_ns: dict[str, float] = field(default_factory=dict)
     more_work: float = 1.0
     more_time: float = 1.0
+    more_kernels: float = 1.0
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
@@ -147,6 +149,7 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         surplus_ns=surplus,
         more_work=more_work,
         more_time=more_time,
+        more_kernels=_more(work.kernels, late),
     )
 
 
@@ -162,6 +165,11 @@ def _late_and_others(values: IntArray, late: BoolArray) -> tuple[float, float]:
     mine = np.where(late, values, 0).sum(axis=1)[rows] / late.sum(axis=1)[rows]
     others = np.nan_to_num(np.nanmedian(np.where(late, np.nan, values)[rows], axis=1))
     return float(mine.sum()), float(others.sum())
+
+
+def _more(launched: IntArray, late: BoolArray) -> float:
+    mine, others = _late_and_others(launched, late)
+    return mine / max(others, 1.0)
 
 
 def _surplus(values: IntArray, late: BoolArray) -> float:
@@ -208,10 +216,7 @@ def _mechanism(
     """(mechanism, idle cause, ratio of work, ratio of compute time)."""
     mine, compute = _late_and_others(parts.compute, late)
     more_time = mine / max(compute, 1.0)
-    ratios = []
-    for launched in (work.kernels, work.threads):
-        mine, others = _late_and_others(launched, late)
-        ratios.append(mine / max(others, 1.0))
+    ratios = [_more(launched, late) for launched in (work.kernels, work.threads)]
     more_work = max(ratios)
     # kernels that take longer come first: what the host does meanwhile follows from them
     name = max(surplus, key=lambda part: surplus[part])
@@ -225,7 +230,7 @@ def _mechanism(
     found: Mechanism = "mixed"
     idle_cause = None
     if (name == "compute" or more is not more_work) and more - 1 >= max(
-        _LEAST_MORE, _WORK_SHARE * (took - 1)
+        LEAST_MORE, WORK_SHARE * (took - 1)
     ):
         found = "work"
     elif name == "compute":

@@ -20,7 +20,7 @@ from stepscope.collectives.pairs import (
     with_exchanges,
 )
 from stepscope.intervals.distinct import among
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class RankOps:
         end_ns: end on the job's clock.
         waiting_ns: from its own start until the last member has begun (its own end at most), ns.
         transfer_ns: the rest of its time, ns.
+        early: waits for no other member: it ended well before another did, which no member of an
+            operation can that all wait in. So does a send whose data fits into a buffer.
         offset_ns: what to add to this trace's times at its first operation, ns.
         clock: the conversion from the trace's clock to the job's.
         unmatched: number of communication kernels without a counterpart.
@@ -51,6 +53,7 @@ class RankOps:
     end_ns: IntArray
     waiting_ns: IntArray
     transfer_ns: IntArray
+    early: BoolArray
     offset_ns: int
     clock: Line
     unmatched: int
@@ -358,6 +361,8 @@ def _assembled(
     second = start[order][np.maximum(last_of - 1, 0)]
     first_start, first_end = np.full(n, high), np.full(n, high)
     largest = np.full(n, -1)
+    last_end = np.full(n, -high)
+    np.maximum.at(last_end, instance, end)
     np.minimum.at(first_start, instance, start)
     np.minimum.at(first_end, instance, end)
     np.maximum.at(largest, instance, size_bytes)
@@ -384,6 +389,8 @@ def _assembled(
     residual = max((line.residual_ns for line in lines), default=0.0)
     allowed = max(6 * residual, HOP_NS)
     impossible = kinds.all_wait(kind_of) & (first_end + allowed < last_start)
+    # from when on an end counts as that of the operation; never where all wait for all
+    together = np.where(kinds.all_wait(kind_of), -high, last_end - allowed * (members - 1))
     ranks = []
     for number, calls in enumerate(job.calls):
         own = instance_of[number]
@@ -403,6 +410,7 @@ def _assembled(
                 end_ns=ends[number][rows],
                 waiting_ns=waiting,
                 transfer_ns=length - waiting,
+                early=ends[number][rows] < together[own[rows]],
                 offset_ns=int((lines[number].to(at) - at)[0]) if len(at) else 0,
                 clock=lines[number],
                 unmatched=len(calls) - len(rows),

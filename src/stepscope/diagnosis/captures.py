@@ -16,6 +16,9 @@ WAITS_AND_NODES: Final = "stepscope run --waits --graph node -- python train.py"
 COLLECTIONS: Final = "stepscope run --waits --gc -- python train.py"
 """Also Python's garbage collections."""
 
+LONGER: Final = "stepscope run --warmup 20 --steps 60 -- python train.py"
+"""More steps than a loader prepares ahead, so that its own pace shows."""
+
 SAMPLES: Final = "stepscope run --sample-hz 50 -- python train.py"
 """Python stacks of all threads, 50 times a second."""
 

@@ -131,6 +131,12 @@ class Detection:
         added_ns: what the repaired program does instead, ns a step.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
+        supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:
+            expected, least, most; None where nothing is known to hold it back.
+        at_least: whether the capture bounds the gain from below only: the step today is longer, or
+            the step after the repair shorter, than it can show.
+        chance: share by which ``time_ns`` may be more or less by chance, where few steps hold it:
+            one more or one less of them in the captured window, divided by how many there are.
         max_gain_ns: the most that the repair is credited with, ns a step: what it gains beyond is
             the doing of other causes, which it hides.
         root_cause: id of the cause behind this one.
@@ -154,6 +160,9 @@ class Detection:
     added_ns: float = 0.0
     floor_ns: float | None = None
     least_floor_ns: float | None = None
+    supply_ns: tuple[float, float, float] | None = None
+    at_least: bool = False
+    chance: float = 0.0
     max_gain_ns: float | None = None
     root_cause: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
@@ -231,6 +240,15 @@ def register(known: dict[str, Cause], cause: Cause, file: str) -> None:
             "a time_sql, the statement for its time in ns a step"
         )
     known[cause.id] = cause
+
+
+def chance_of(few: int) -> float:
+    """The share by which what so many steps of a window hold may be more or less by chance.
+
+    A window begins anywhere: of what recurs every k steps it holds one more or one less, half of
+    that on average.
+    """
+    return 0.5 / few if few else 0.0
 
 
 def located(where: Where) -> Location:

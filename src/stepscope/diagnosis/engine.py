@@ -65,13 +65,11 @@ _OUTSIDE = (
 )
 
 _ELSEWHERE = "another bottleneck takes over once it is gone"
-_HOST_LIMITS = (
-    "the host would then limit the step, at the pace that it has here; a program that is not "
-    "recorded, or that launches faster, gains more"
-)
-_RECORDING_LIMITS = (
-    "the host would then limit the step, at the pace that recording leaves it; without the "
-    "estimated cost of recording the repaired step takes {unrecorded_step_ns}"
+_HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
+
+_UNRECORDED = (
+    "recording is part of the captured step: without it some {unrecorded_before_ns} become "
+    "{unrecorded_step_ns}, and the predicted step is as much less than the captured one"
 )
 
 
@@ -236,8 +234,10 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         figures.append(_with_time(observed, cause.id, _time_sql(item)))
     figures = [*detection.figures, *(figures if known else figures[:1])]
     if item.predicted.unrecorded is not None:
-        sql = predicted_sql("unrecorded_step_ns", cause.id)
-        figures.append(Figure("unrecorded_step_ns", "ns", sql))
+        figures += [
+            Figure(name, "ns", predicted_sql(name, cause.id))
+            for name in ("unrecorded_before_ns", "unrecorded_step_ns")
+        ]
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
     summary = filled(detection.message, evidence, detection.texts)
@@ -246,6 +246,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
+        if item.recording_hides_gain:
+            summary += "; " + filled(_UNRECORDED, evidence, {})
     else:
         summary = summary[0].upper() + summary[1:]
     step = round(case.step_ns)
@@ -266,6 +268,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ),
         root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
+        at_least=detection.at_least,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
     )
@@ -273,9 +276,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
 
 def _limit(item: Ranked) -> str:
     """What limits the step once the cause is gone, a template."""
-    if item.detection.repair is None:
-        return _ELSEWHERE
-    return _HOST_LIMITS if item.predicted.unrecorded is None else _RECORDING_LIMITS
+    return _ELSEWHERE if item.detection.repair is None else _HOST_LIMITS
 
 
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import Free, Simulation
+from stepscope.simulation import RUN_TO_RUN, Free, Simulation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +24,10 @@ COLUMNS: Final = {
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",
     "high_ns": "upper bound of the prediction, ns",
-    "unrecorded_step_ns": "mean step once neither the cause nor the estimated cost of recording is "
-    "there, ns; null where it was not replayed",
+    "unrecorded_before_ns": "mean step without the estimated cost of recording, ns; null where "
+    "recording has none, or it was not replayed",
+    "unrecorded_step_ns": "the same once the cause is gone, or with the lever, ns; "
+    "predicted_step_ns is to step_ns what this is to unrecorded_before_ns",
     "replay_error": "how far the replay of the unchanged step is from the measured one, as a "
     "share; null where the prediction is arithmetic",
 }
@@ -36,13 +38,17 @@ DOC: Final = "One finding or lever of the diagnosis: what it takes, and the step
 class Predicted:
     """The mean step once a cause is gone.
 
+    ``step_ns`` compares with the captured step: it is to that what the step of the program that
+    nobody records will be to its step today. Where recording slows the host, a capture of the
+    repaired program would show more.
+
     Attributes:
         step_ns: the prediction, ns.
         low_ns: its lower bound, ns.
         high_ns: its upper bound, ns.
         replay_error: error of the replay that it comes from, as a share; None for arithmetic.
         unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
-            where recording has no such cost, or it was not replayed.
+            where recording has no cost, or it was not replayed.
     """
 
     step_ns: float
@@ -66,34 +72,93 @@ def simulated(
             simulation.predict(repair_changes(case, cause_id, bound))
             for bound in ("expected", "low", "high")
         )
-        # The host's pace in the replay is that under the capturing tool, which slows it: where the
-        # repaired kernels leave the host behind, the program alone may be as fast as arithmetic.
-        apart = arithmetic(case, cause_id, detection)
-        low = min(*(p.low_ns for p in (middle, *ends)), apart.low_ns)
-        high = max(*(p.high_ns for p in (middle, *ends)), apart.high_ns)
-        unrecorded = None
-        if any(each.explanation.recording_ns for each in case.job.cases):
-            quick = Free("profiler_overhead")
-            unrecorded = (
-                float(simulation.predict([quick]).step_ns),
-                float(
-                    simulation.predict([*repair_changes(case, cause_id, "expected"), quick]).step_ns
-                ),
-            )
-        return Predicted(middle.step_ns, low, high, middle.replay_error, unrecorded)
+        return Predicted(
+            middle.step_ns,
+            min(p.low_ns for p in (middle, *ends)),
+            max(p.high_ns for p in (middle, *ends)),
+            middle.replay_error,
+            middle.unrecorded,
+        )
     change = detection.change
-    if change is None:
-        if cause_id not in CAUSES:
-            return None
+    if change is None and cause_id in CAUSES:
         change = Free(cause_id)
-    if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR or not _typical(simulation):
+    if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
+    if change is None or not _typical(simulation):
+        return arithmetic(case, cause_id, detection, simulation.recording_ns)
     found = simulation.predict([change, *detection.also])
-    step: float = found.step_ns + detection.added_ns
+    if detection.chance:
+        found = _without_rare_steps(found, simulation)
+    before = case.step_ns if found.unrecorded is None else float(found.unrecorded[0])
+    # additions and limits are those of the program itself, recorded or not
+    scale = case.step_ns / before if before else 1.0
+    added = detection.added_ns * scale
+    step = float(found.step_ns + added)
+    low = found.low_ns + added
     if detection.max_gain_ns is not None:
-        step = max(step, case.step_ns - detection.max_gain_ns)
-    high = found.high_ns + detection.added_ns
-    return Predicted(step, min(found.low_ns, step), max(high, step), found.replay_error)
+        most = (before - detection.max_gain_ns) * scale
+        step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
+    low = min(low, step)
+    high = max(found.high_ns + added, step)
+    apart = None if found.unrecorded is None else (before, step / scale)
+    return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
+
+
+def _limited(predicted: Predicted, case: Case, detection: Detection) -> Predicted:
+    """The same within what the capture says beside the replay: the input's pace, and chance."""
+    step = min(predicted.step_ns, case.step_ns)
+    low, high = _by_chance(step, case.step_ns, detection.chance)
+    by_chance = replace(
+        predicted,
+        step_ns=step,
+        low_ns=min(predicted.low_ns, low, step),
+        high_ns=max(predicted.high_ns, high, step),
+    )
+    return _supplied(by_chance, case, detection)
+
+
+def _by_chance(after: float, before: float, chance: float) -> tuple[float, float]:
+    """The ends where the gain is relative to a mean step that holds so much more or less of it."""
+    gain = max(before - after, 0.0)
+    low, high = (
+        before * after / max(after + gain * part, 1.0) for part in (1 + chance, 1 - chance)
+    )
+    return low, high
+
+
+def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predicted:
+    """The same, but not quicker than input can be brought, nor slower than the step is today."""
+    if detection.supply_ns is None:
+        return predicted
+    bring, least, most = (min(ns, case.step_ns) for ns in detection.supply_ns)
+    step = max(predicted.step_ns, bring)
+    apart = predicted.unrecorded
+    return replace(
+        predicted,
+        step_ns=step,
+        low_ns=min(max(predicted.low_ns, least), step),
+        high_ns=max(predicted.high_ns, most),
+        unrecorded=apart and (apart[0], apart[0] * step / case.step_ns),
+    )
+
+
+def _without_rare_steps(found: Prediction, simulation: Simulation) -> Prediction:
+    """What few steps hold more or less of in the replayed ones than in all is gone from both.
+
+    The mean step differs by it before, and no longer does afterwards: the replay's own step counts.
+    """
+    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    return replace(
+        found,
+        step_ns=round(found.step_ns * share),
+        low_ns=round(found.low_ns * min(share, 1.0)),
+        high_ns=round(found.high_ns * max(share, 1.0)),
+    )
+
+
+def _replayed_ns(simulation: Simulation) -> float:
+    """The measured mean of the replayed steps, ns."""
+    return max(run.measured_ns / run.steps for run in simulation.runs)
 
 
 def _typical(simulation: Simulation) -> bool:
@@ -102,22 +167,36 @@ def _typical(simulation: Simulation) -> bool:
     A replay leaves a last step out whose end nothing marks. Where that one waited far longer than
     the others (a loader that falls behind now and then), the rest says nothing about the wait.
     """
-    replayed = max(run.measured_ns / run.steps for run in simulation.runs)
-    return abs(replayed / max(simulation.measured_step_ns, 1) - 1) <= LARGEST_REPLAY_ERROR
+    return abs(_replayed_ns(simulation) / max(simulation.measured_step_ns, 1) - 1) <= LARGEST_REPLAY_ERROR
 
 
-def arithmetic(case: Case, cause_id: str, detection: Detection) -> Predicted:
-    """The step less the cause's time, but not less than what the device executes anyway."""
-    step, time = case.step_ns, detection.time_ns
+def arithmetic(
+    case: Case, cause_id: str, detection: Detection, recording_ns: float = 0.0
+) -> Predicted:
+    """The step less the cause's time, but not less than what the device executes anyway.
+
+    Args:
+        case: the device.
+        cause_id: the cause.
+        detection: what was seen of it.
+        recording_ns: what recording costs of the step, in which the cause has no part, ns.
+    """
+    before, time = max(case.step_ns - recording_ns, 1.0), detection.time_ns
     if detection.floor_ns is not None:
         floor = detection.floor_ns
     else:  # a repair inside the kernels changes what the device executes
         floor = 0.0 if detection.repair else _floor(case, cause_id)
-    predicted = max(floor, step - time) + detection.added_ns
+    floor = min(floor, before)
+    after = max(floor, before - time) + detection.added_ns
     least = floor if detection.least_floor_ns is None else detection.least_floor_ns
-    low = max(least, step - time - detection.uncertain_ns)
-    high = min(step, step - detection.direct_ns + detection.added_ns)
-    return Predicted(predicted, min(low, predicted), max(high, predicted))
+    low = max(least, before - time - detection.uncertain_ns)
+    high = min(before, before - detection.direct_ns + detection.added_ns)
+    # two runs of one program differ, and what is above holds only for this one
+    low, high = min(low, after) * (1 - RUN_TO_RUN), max(high, after) * (1 + RUN_TO_RUN)
+    scale = case.step_ns / before
+    apart = (before, after) if recording_ns else None
+    found = Predicted(after * scale, low * scale, min(high * scale, case.step_ns), None, apart)
+    return _limited(found, case, detection)
 
 
 def _floor(case: Case, cause_id: str) -> float:
@@ -149,6 +228,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             ("predicted_step_ns", pa.int64()),
             ("low_ns", pa.int64()),
             ("high_ns", pa.int64()),
+            ("unrecorded_before_ns", pa.int64()),
             ("unrecorded_step_ns", pa.int64()),
             ("replay_error", pa.float64()),
         ]
@@ -164,6 +244,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             "predicted_step_ns": round(predicted.step_ns),
             "low_ns": round(predicted.low_ns),
             "high_ns": round(predicted.high_ns),
+            "unrecorded_before_ns": predicted.unrecorded and round(predicted.unrecorded[0]),
             "unrecorded_step_ns": predicted.unrecorded and round(predicted.unrecorded[1]),
             "replay_error": predicted.replay_error,
         }

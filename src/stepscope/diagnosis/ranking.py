@@ -70,10 +70,28 @@ class Ranked:
         return outside and self.detection.time_ns >= _MUCH * self.case.step_ns
 
     @property
+    def own_gain_ns(self) -> float:
+        """Predicted gain of the program that nobody records, ns a step.
+
+        The time that passes in a cause is the program's own; what recording takes is no part of it.
+        """
+        if self.predicted.unrecorded is None:
+            return self.gain_ns
+        before, after = self.predicted.unrecorded
+        return before - after
+
+    @property
     def is_partial(self) -> bool:
         """Whether its repair alone gains less than half of the time that it takes."""
         known = self.cause.id != INSUFFICIENT
-        return known and self.gain_ns < _SMALL_PART * self.detection.time_ns
+        return known and self.own_gain_ns < _SMALL_PART * self.detection.time_ns
+
+    @property
+    def recording_hides_gain(self) -> bool:
+        """Whether the step falls by far more than the cause takes, for recording is part of it."""
+        recorded = self.predicted.unrecorded is not None
+        most = _MORE * self.detection.time_ns
+        return recorded and self.own_gain_ns <= most < self.gain_ns
 
     @property
     def costs_its_gain(self) -> bool:

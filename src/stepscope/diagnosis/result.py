@@ -243,6 +243,8 @@ class Finding(msgspec.Struct, frozen=True):
         names: names in the sentence (of ranges, kernels, files), whose digits are no figures.
         evidence: the figures; every figure of the sentence is among them.
         inside: what Nsight Compute reports say of its kernels; empty without reports.
+        at_least: whether the prediction bounds the gain from below only: the capture lacks what
+            tells how much more it is, and ``next_capture`` would show that.
     """
 
     cause: str
@@ -262,6 +264,7 @@ class Finding(msgspec.Struct, frozen=True):
     names: list[str]
     evidence: list[Evidence]
     inside: list[InsideKernel] = []
+    at_least: bool = False
 
 
 class KernelCategory(msgspec.Struct, frozen=True):

@@ -186,7 +186,7 @@ _MATH: Final = (
             r"simt|_ffma|scudnn|(^|[^a-z0-9])(ampere|volta|maxwell|turing|pascal|hopper|kepler|magma)?_?"
             r"sgemm(?!.*tensorop)|convolve_sgemm|f32f32_f32f32_f32(?!.*tensor)"
             r"|gemv\w*(<|.*[<,( ])float\b(?!.*(bfloat16|half))|gemmsn_\w*<float|gemmk1_kernel<float"
-            r"|implicit_convolve_sgemm|fft2d_r2c|dot_kernel<float",
+            r"|implicit_convolve_sgemm|fft2d_r2c|dot_kernel<float|_engine(_nhwc)?<float",
             re.IGNORECASE,
         ),
     ),

@@ -1,4 +1,4 @@
-"""Kernels slower than their work needs: by their shapes or grid, or in single precision."""
+"""Kernels slower than their work needs: by their shapes or their grid."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.kernels.ceilings import Peaks
-from stepscope.kernels.view import MATH_NAMES, Kernels, Repair, scaled
+from stepscope.kernels.view import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FAR_BELOW = 0.25
@@ -104,22 +103,63 @@ def _ceiling_ns(kernels: Kernels) -> AnyArray:
     among them by their time.
     """
     found = np.zeros(len(kernels.gpu.ops))
-    peaks, table = kernels.peaks, kernels.attribution.operators
+    peaks = kernels.peaks
+    if peaks is None:
+        return found
+    flop, moved = product_work(kernels)
+    rate = np.array([peaks.of(m) for m in MATH_NAMES])[kernels.math]
+    arithmetic = np.where(rate > 0, flop / np.maximum(rate, 1), 0)
+    least = np.maximum(arithmetic, moved / (kernels.attainable_bandwidth or np.inf))
+    found = np.where((kernels.math >= 0) & (arithmetic > 0), least * 1e9, 0)
+    return found
+
+
+def product_work(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
+    """FLOP and least bytes of each product whose operator's shapes are recorded; 0 of all others.
+
+    Of an operator that launches several products each has its part by its time.
+    """
+    flop, moved = np.zeros((2, len(kernels.gpu.ops)))
+    table = kernels.attribution.operators
     gemm = kernels.in_category("matmul", "convolution")
     rows = np.flatnonzero(gemm & (kernels.attribution.operator >= 0) & (kernels.math >= 0))
-    if peaks is None or not len(rows) or "input_shapes" not in table:
-        return found
+    if not len(rows) or "input_shapes" not in table:
+        return flop, moved
     operator = kernels.attribution.operator[rows]
     work = _work_of(table.texts, table["name"][operator], table["input_shapes"][operator],
                     table["input_types"][operator])  # fmt: skip
-    rate = np.array([peaks.of(m) for m in MATH_NAMES])[kernels.math[rows]]
-    arithmetic = np.where(rate > 0, work[0] / np.maximum(rate, 1), 0)
-    least = np.maximum(arithmetic, work[1] / (kernels.attainable_bandwidth or np.inf))
     duration = kernels.duration_ns[rows]
     _, group = with_inverse(operator)
-    together = np.bincount(group, weights=duration)[group]
-    found[rows] = np.where((arithmetic > 0), least * 1e9 * duration / np.maximum(together, 1), 0)
-    return found
+    part = duration / np.maximum(np.bincount(group, weights=duration)[group], 1)
+    flop[rows], moved[rows] = work[0] * part, work[1] * part
+    return flop, moved
+
+
+def product_elements(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
+    """Elements of each product's operands, and of its result, by recorded shapes; 0 of others."""
+    operands, result = np.zeros((2, len(kernels.gpu.ops)))
+    table, operator = kernels.attribution.operators, kernels.attribution.operator
+    rows = np.flatnonzero(kernels.in_category("matmul") & (operator >= 0))
+    if not len(rows) or "input_shapes" not in table:
+        return operands, result
+    codes = table["input_shapes"][operator[rows]]
+    found = {c: _sizes(table.texts["input_shapes"][c]) for c in set(codes.tolist()) if c >= 0}
+    sizes = np.array([found.get(code, (0.0, 0.0)) for code in codes.tolist()])
+    operands[rows], result[rows] = sizes[:, 0], sizes[:, 1]
+    return operands, result
+
+
+def _sizes(text: str) -> tuple[float, float]:
+    """Elements of the last two matrices, and of their product."""
+    try:
+        matrices = [s for s in json.loads(text) if _is_shape(s) and len(s) >= 2]
+    except (ValueError, TypeError):
+        return 0.0, 0.0
+    if len(matrices) < 2:
+        return 0.0, 0.0
+    left, right = matrices[-2], matrices[-1]
+    batch = float(np.prod(left[:-2]))
+    return float(np.prod(left) + np.prod(right)), batch * left[-2] * right[-1]
 
 
 def _work_of(
@@ -167,65 +207,3 @@ def operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float, 
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) for size in value)
-
-
-CUDA_CORE_ACHIEVED = 0.8
-"""Share of the peak that large single-precision products achieve on the CUDA cores."""
-
-TENSOR_ACHIEVED = 0.55
-"""Share of the dense peak that products of the same size achieve on tensor cores: they need 7 to 15
-times the operands a second, so that memory and launches weigh more."""
-
-
-_FASTER = 1.5
-
-
-@dataclass(frozen=True)
-class LowPrecision:
-    """Single-precision products of the steady window.
-
-    Attributes:
-        repair: the kernels, and TF32 (or BF16) instead.
-        total_ns: their time.
-        ratio: how many times faster they are assumed to be then.
-        peaks: the device's datasheet.
-    """
-
-    repair: Repair
-    total_ns: int
-    ratio: float
-    peaks: Peaks
-
-
-def low_precision(kernels: Kernels) -> LowPrecision | None:
-    """Products on the CUDA cores of a device that has tensor cores for them.
-
-    Returns:
-        None where there are none, the device has no tensor cores for TF32 or BF16, or its rates
-        are not in the table.
-    """
-    peaks = kernels.peaks
-    if peaks is None or not peaks.half:
-        return None
-    single = kernels.in_category("matmul", "convolution")
-    single &= kernels.math == MATH_NAMES.index("fp32")
-    rows = np.flatnonzero(single & kernels.steady)
-    if not len(rows):
-        return None
-    achieved = TENSOR_ACHIEVED / CUDA_CORE_ACHIEVED
-    # on some products TF32 is no faster than the CUDA cores, only BF16 is
-    rate = peaks.tf32 if peaks.tf32 > _FASTER * peaks.fp32 else peaks.half
-    ratio = max(rate / peaks.fp32 * achieved, 1.0)
-    best = max(peaks.half / peaks.fp32 * achieved, ratio)
-    total = int(kernels.duration_ns[rows].sum())
-    repair = Repair(
-        rows=rows,
-        old_ns=kernels.duration_ns[rows],
-        new_ns=scaled(kernels.duration_ns[rows], 1 / ratio),
-        merged=np.zeros(len(rows), bool),
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=int(total / best),
-        # small products gain less: half the ratio
-        high_ns=int(total / max(ratio / 2, 1.0)),
-    )
-    return LowPrecision(repair, total, ratio, peaks)

@@ -9,23 +9,19 @@ from __future__ import annotations
 from functools import cached_property
 
 from stepscope.gaps.idle import Gaps
-from stepscope.kernels.efficiency import (
-    Inefficient,
-    LowPrecision,
-    inefficient_kernel,
-    low_precision,
-)
+from stepscope.kernels.attention import UnfusedAttention, unfused_attention
+from stepscope.kernels.efficiency import Inefficient, inefficient_kernel
 from stepscope.kernels.fusion import (
     Chains,
     MemoryBound,
-    UnfusedAttention,
     UnfusedOptimizer,
     chains,
     memory_bound,
     taken_rows,
-    unfused_attention,
     unfused_optimizer,
 )
+from stepscope.kernels.precision import LowPrecision, low_precision
+from stepscope.kernels.runs import short_runs, together
 from stepscope.kernels.view import Kernels, Repair
 from stepscope.trace.frame import BoolArray
 
@@ -63,6 +59,15 @@ class Findings:
         return chains(self._kernels, self._taken(self.optimizer, self.attention))
 
     @cached_property
+    def compiled(self) -> Repair | None:
+        """What a compiler of the model makes of the chains, and of the shorter runs beside them."""
+        if self.chains is None:
+            return None
+        taken = self._taken(self.optimizer, self.attention, self.chains)
+        others = short_runs(self._kernels, taken)
+        return self.chains.repair if others is None else together(self.chains.repair, others)
+
+    @cached_property
     def memory(self) -> MemoryBound | None:
         """Memory-bound kernels that dominate the step."""
         return memory_bound(self._kernels, self._taken(self.optimizer, self.attention, self.chains))
@@ -81,11 +86,13 @@ class Findings:
             "unfused_optimizer": self.optimizer,
             "unfused_attention": self.attention,
             "low_precision_unused": self.precision,
-            "fusion_opportunity": self.chains,
             "memory_bound_kernels": self.memory,
             "inefficient_kernel": self.inefficient,
         }
-        return {cause: finding.repair for cause, finding in found.items() if finding is not None}
+        repairs = {cause: one.repair for cause, one in found.items() if one is not None}
+        return (
+            repairs if self.compiled is None else {**repairs, "fusion_opportunity": self.compiled}
+        )
 
     def _taken(
         self, *others: UnfusedOptimizer | UnfusedAttention | LowPrecision | Chains | None

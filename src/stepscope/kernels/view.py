@@ -346,6 +346,12 @@ class Kernels:
         return last
 
 
+LAYOUT_CHANGE = re.compile(
+    r"nchwToNhwc|nhwcToNchw|tensorTransformGeneric|nchw2nhwc|nhwc2nchw|batched_transpose_",
+    re.IGNORECASE,
+)
+"""Kernels that reorder the channels of images before and after convolutions."""
+
 UPDATE_RUN = 32
 """Elementwise kernels in a row from which on they can be no layer's: layers put a GEMM,
 reduction or normalisation between fewer of them. An optimizer without fusion launches several for

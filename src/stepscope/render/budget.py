@@ -8,6 +8,8 @@ from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
 
 _SMALL = 0.01
 _NOTABLE = 0.10
+_SAME_STEP = 0.05
+"""What recording costs less of the step than this is noise, and no second pair of figures."""
 _STANDS_FOR_ALL = 0.5
 """Steps that hold less of the capture do not stand for it."""
 
@@ -59,6 +61,27 @@ def headline(diagnosis: Diagnosis) -> str:
     return answer
 
 
+def unrecorded_text(finding: Finding) -> str:
+    """What a finding's step takes without recording, today and fixed; empty where that is the same.
+
+    Both are estimates, and stand in the relation of the captured to the predicted step.
+    """
+    from stepscope.render.text import milliseconds
+
+    value = {e.figure: e.value for e in finding.evidence}
+    if not {"unrecorded_before_ns", "unrecorded_step_ns", "step_ns"} <= value.keys():
+        return ""
+    before, after = value["unrecorded_before_ns"], value["unrecorded_step_ns"]
+    if before > (1 - _SAME_STEP) * value["step_ns"]:
+        return ""
+    return f"; not recorded, some {milliseconds(before)} become {milliseconds(after)}"
+
+
+def or_less(finding: Finding) -> str:
+    """What a predicted step is followed by: whether the capture bounds the gain from below only."""
+    return " or less" if finding.at_least else ""
+
+
 def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     """What the first finding costs, and the step without it."""
     from stepscope.diagnosis.cause import causes
@@ -77,7 +100,7 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
         )
     return (
         f"{cause} costs {cost} {step}; fixed, the {noun} takes about "
-        f"{milliseconds(first.predicted_step_ns)}."
+        f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stepscope.render.text import clean, milliseconds
+from stepscope.simulation.setting import VALIDITIES
 
 if TYPE_CHECKING:
-    from stepscope.simulation.result import CriticalPath, PathPlace, WhatIf
+    from stepscope.simulation.result import CriticalPath, MemoryNeed, PathPlace, WhatIf
+    from stepscope.simulation.settings.base import Setting
 
 _NAME = 90
 _SHOWN = 10
@@ -25,6 +28,7 @@ def whatif_text(result: WhatIf) -> str:
         f"({milliseconds(result.prediction_low_ns)} to {milliseconds(result.prediction_high_ns)}), "
         f"measured {milliseconds(result.measured_step_ns)}: {gain:.2f} times as fast",
         *(f"  with: {clean(change, 400)}" for change in result.changes),
+        *filter(None, [_samples(result), _unrecorded(result)]),
         "",
         f"{'':16}{'now':>10}{'then':>10}",
     ]
@@ -39,8 +43,78 @@ def whatif_text(result: WhatIf) -> str:
     ]
     rows.append(("step", result.measured_step_ns, result.predicted_step_ns))
     lines += [f"  {n:14}{milliseconds(now):>10}{milliseconds(then):>10}" for n, now, then in rows]
-    lines += ["", *(f"· {clean(warning, 400)}" for warning in result.warnings)]
+    lines += _alone(result)
+    lines += [_memory(need) for need in result.memory]
+    notes = list(result.warnings)
+    if result.assumptions:
+        notes += [f"{name}: {text}" for name, text in VALIDITIES.items() if name == result.validity]
+        notes += result.assumptions
+    lines += ["", *(f"· {clean(note, 400)}" for note in notes)]
     return "\n".join(lines) + "\n"
+
+
+def _samples(result: WhatIf) -> str:
+    """Samples a second, where a step has more or fewer of them."""
+    if result.samples_factor == 1:
+        return ""
+    return (
+        f"  {result.samples_factor:.3g} times the samples a step, "
+        f"{result.throughput_factor:.2f} times as many a second"
+    )
+
+
+def _unrecorded(result: WhatIf) -> str:
+    """The step without the cost of recording, where settings are tried."""
+    if result.unrecorded_step_ns is None or not result.assumptions:
+        return ""
+    now, then = map(milliseconds, result.unrecorded_step_ns)
+    return f"  without the estimated cost of recording: {now} now, {then} then"
+
+
+def _alone(result: WhatIf) -> list[str]:
+    """What each of several changes gives alone."""
+    if not result.alone:
+        return []
+    lines = ["", "Each alone"]
+    for one in result.alone:
+        low, high = map(milliseconds, (one.prediction_low_ns, one.prediction_high_ns))
+        more = f", {one.samples_factor:.3g} times the samples" if one.samples_factor != 1 else ""
+        lines.append(
+            f"  {milliseconds(one.predicted_step_ns):>9}  {clean(one.change, 200)} "
+            f"({low} to {high}{more}; {one.validity})"
+        )
+    return lines
+
+
+def _memory(need: MemoryNeed) -> str:
+    """What a device needs of its memory."""
+    gb = 1e9
+    times = need.peak_bytes / max(need.now_bytes, 1)
+    whole = f" of {need.device_bytes / gb:.0f}" if need.device_bytes else ""
+    fits = {True: ": it fits", False: ": it does not fit", None: ""}[need.fits]
+    return (
+        f"  memory of rank {need.rank}: {times:.2g} times as much at the peak, "
+        f"{need.peak_bytes / gb:.1f}{whole} GB ({need.low_bytes / gb:.1f} to "
+        f"{need.high_bytes / gb:.1f}){fits}"
+    )
+
+
+def settings_text(known: Sequence[Setting]) -> str:
+    """What can be set, for a terminal."""
+    lines = ["What stepscope whatif --set NAME=VALUE can set", ""]
+    for one in known:
+        lines.append(f"{one.name}={one.values}   e.g. --set {one.name}={one.example}")
+        for title, text in (
+            ("", f"{one.title}: {one.help}"),
+            ("model", one.model),
+            ("assumes", one.assumes),
+            ("checked", one.checked),
+            ("refused", one.refuses),
+        ):
+            head = f"{title}: " if title else ""
+            lines += wrap(head + text, 96, initial_indent="    ", subsequent_indent="      ")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def critical_path_text(result: CriticalPath) -> str:

@@ -170,9 +170,9 @@ def _finding(
                 Text(
                     f"{milliseconds(finding.time_ns_per_step)} a step, "
                     f"{percent(finding.share_of_step)}; fixed, the step takes about "
-                    f"{milliseconds(finding.predicted_step_ns)} "
+                    f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
-                    f"{milliseconds(finding.prediction_high_ns)})"
+                    f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
                 ),
             )
         )

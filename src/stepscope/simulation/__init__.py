@@ -3,6 +3,7 @@
 from stepscope.simulation.changes import (
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -12,12 +13,14 @@ from stepscope.simulation.changes import (
     ScaleKernels,
     ScaleOps,
 )
-from stepscope.simulation.model import Prediction, Simulation
+from stepscope.simulation.model import RUN_TO_RUN, Prediction, Simulation
 from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
+    "RUN_TO_RUN",
     "Change",
     "DeviceLike",
+    "EvenWork",
     "Free",
     "FuseOps",
     "LaunchesFree",

@@ -15,13 +15,15 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import RecordingOverhead
+from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
 from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.simulation.links import Depends, Waits, columns_of
 from stepscope.simulation.program import (
     LAUNCH,
+    LONG_AGO_NS,
     MARK,
     QUEUE_DEPTH,
     WAIT,
@@ -245,7 +247,9 @@ def build(
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
     work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
-        work[:] = 0  # without its calls nothing says whether the host was ahead of the device
+        work = np.zeros_like(
+            work
+        )  # without its calls nothing says whether the host was ahead of the device
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns
@@ -280,12 +284,43 @@ def build(
         wait_cause=wait_cause,
         return_ns=returns,
         instance=lay.of_ops(instance[order.ops], -1),
-        depends=_depends(waiting, late, lay),
-        waits=wait_of,
+        depends=Depends(columns_of(_depends(waiting, late, lay))),
+        waits=Waits(columns_of(wait_of)),
         inferred=frozenset(int(i) for t in inferred if (i := lay.item_of[t]) >= 0),
         behind=_behind(order, lay, depth, single),
         communication=lay.of_ops(gpu.is_communication[order.ops]) > 0,
+        busy_ns=_busy(order, gpu, lay, late),
+        before_start_ns=_before(lay, gpu.ops["start_ns"]),
+        before_end_ns=_before(lay, gpu.ops["end_ns"]),
     )
+
+
+def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray:
+    """By stream, how long after the first item it works on what was enqueued before, ns."""
+    until = np.full(len(order.streams), lay.at_ns[0])
+    before = np.flatnonzero(order.begin_ns < lay.at_ns[0])
+    np.maximum.at(until, order.stream[before], gpu.ops["end_ns"][order.ops[before]])
+    first = late.first
+    if first >= 0 and lay.item_of[first] >= 0:
+        ended = gpu.ops["start_ns"][order.ops[first]] - late.kernel_gap_ns[first]
+        stream = order.stream[first]
+        until[stream] = max(until[stream], ended)
+    return np.asarray(until - lay.at_ns[0], np.int64)
+
+
+def _before(lay: Layout, times: IntArray) -> IntArray:
+    """By item, the time of the operation that it stands for in references to the run before."""
+    found = np.full(len(lay), LONG_AGO_NS)
+    for positions in lay.order.of_stream:
+        items = lay.item_of[positions]
+        own = np.flatnonzero(items >= 0)
+        if len(own):
+            # the run before had as many: its last one is the one before the run's first
+            count = min(len(own), int(own[0]))
+            found[items[own[len(own) - count :]]] = (
+                times[lay.order.ops[positions[own[0] - count : own[0]]]] - lay.at_ns[0]
+            )
+    return found
 
 
 def _host_waits(
@@ -446,7 +481,8 @@ def _host_work(
     # what comes before the first item is what the host does after the last one
     begin = np.append(until[-1], until[:-1])
     stop = np.append(run.end_ns, at[1:])
-    work = np.zeros((len(at), len(CAUSES)), np.int64)
+    # by column: those of causes that do not occur take no memory
+    work = np.zeros((len(CAUSES), len(at)), np.int64).T
     attributed = _together(e.events.values())
     for column in distinct_values(cause).tolist():
         rows = cause == column
@@ -454,7 +490,7 @@ def _host_work(
         work[:, column] = overlap_per_window(subtract(labelled, attributed), begin, stop)
     for name, intervals in e.events.items():
         work[:, C[name]] += overlap_per_window(intervals, begin, stop)
-    recording = e.recording
+    recording = e.recording if len(e.recording.at_ns) else _of_calls(e)
     if not len(recording.at_ns):
         none = np.zeros(len(at), np.int64)
         return work, none, none
@@ -465,6 +501,16 @@ def _host_work(
     costs = np.diff(recording.total_ns, prepend=0)
     quiet = RecordingOverhead(recording.at_ns[in_quiet], np.cumsum(costs[in_quiet]))
     return work, total, quiet.between(begin, stop)
+
+
+def _of_calls(e: Explanation) -> RecordingOverhead:
+    """What a tool that does not charge itself adds to the calls of the launching threads."""
+    api, tool = e.gpu.host.api, e.tool
+    if tool is None or not tool.calls:
+        return NO_COST
+    at = np.sort(api["start_ns"][among(api["thread_id"], e.gpu.host.launch_threads)])
+    each = call_cost_ns(e.gpu, tool)
+    return RecordingOverhead(at, np.floor(each * np.arange(1, len(at) + 1)).astype(np.int64))
 
 
 def _together(sets: Iterable[Intervals]) -> Intervals:

@@ -10,9 +10,21 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity.device import GpuTimeline
+from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
-from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, WAIT, C, Program, pinned_bandwidth
+from stepscope.simulation.links import columns_of, without
+from stepscope.simulation.program import (
+    GRAPH_NS,
+    LAUNCH,
+    MARK,
+    WAIT,
+    C,
+    Program,
+    own_work,
+    pinned_bandwidth,
+)
+from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.regex import regex
 
@@ -125,6 +137,23 @@ class DeviceLike:
     rank: int
 
 
+Scope = Literal["parts", "stages"]
+"""Where work is uneven: between two collectives of all ranks, or from stage to stage."""
+
+
+@dataclass(frozen=True)
+class EvenWork:
+    """The device work of the ranks is spread evenly over them; none of it is gone.
+
+    Attributes:
+        scope: ``parts`` spreads what lies between two collectives that all ranks share: tokens of
+            experts, lengths of sequences, sizes of shards. ``stages`` spreads what the stages of a
+            pipeline compute in the whole step: layers.
+    """
+
+    scope: Scope = "parts"
+
+
 Change = (
     Free
     | LaunchesFree
@@ -135,6 +164,8 @@ Change = (
     | OverlapCommunication
     | RankLike
     | DeviceLike
+    | EvenWork
+    | SettingChange
 )
 
 
@@ -183,7 +214,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "launch_bound": launches_free,
         "host_sync": _no_synchronisation,
         "blocking_copy": _copies_overlap,
-        "profiler_overhead": _no_recording,
+        "profiler_overhead": _unrecorded,
         "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
@@ -196,7 +227,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
 def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
     """Host time of a cause is gone, and its waits with it; recording goes on."""
     program = subject.program
-    work = program.work_ns.copy()
+    work = own_work(program)
     kept = np.zeros(len(program), np.int64)
     if cause == "host_compute":
         # what was recorded during a silence is the profiler's doing and would stay
@@ -219,26 +250,38 @@ def _without_trailing_waits(subject: Subject) -> Subject:
     ends = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
     ends &= program.work_ns[:, C["host_compute"]] > 0
     ends &= ~np.append(False, _reads(subject)[:-1])
-    rows = set(np.flatnonzero(ends).tolist())
     return subject.becomes(
-        waits={item: on for item, on in program.waits.items() if item not in rows},
+        waits=without(program.waits, ends),
         call_ns=np.where(ends, 0, program.call_ns),
     )
 
 
 def without_inferred(subject: Subject) -> Subject:
-    """Without the dependencies between streams that the capture does not hold."""
+    """Without the dependencies between streams that the capture does not hold.
+
+    Communication keeps its own: what it sends was computed before, and what it brings is used.
+    """
     program = subject.program
     if not program.inferred:
         return subject
-    kept = {item: on for item, on in program.depends.items() if item not in program.inferred}
+    m, moves = len(program), program.communication
+    kept = {}
+    for item, on in program.depends.items():
+        if item in program.inferred and not moves[item]:
+            on = tuple(pair for pair in on if moves[pair[0] % m])
+        if on:
+            kept[item] = on
     return subject.becomes(depends=kept)
 
 
 def _without_waits(subject: Subject, cause: str) -> Subject:
+    return without_waits(subject, subject.program.wait_cause == C[cause])
+
+
+def without_waits(subject: Subject, gone: BoolArray) -> Subject:
+    """The host does not wait at some items."""
     program = subject.program
-    gone = program.wait_cause == C[cause]
-    waits = {item: on for item, on in program.waits.items() if not gone[item]}
+    waits = without(program.waits, gone)
     return subject.becomes(
         waits=waits,
         blocks=program.blocks & ~gone,
@@ -248,23 +291,38 @@ def _without_waits(subject: Subject, cause: str) -> Subject:
 
 
 def launches_free(subject: Subject, bound: Bound) -> Subject:
-    """Enqueueing takes the host no time, and kernels follow one another as inside a graph."""
+    """Enqueueing takes the host no time, and kernels follow one another as inside a graph.
+
+    That is the whole step as one graph. At most, the update stays outside of it, as it does where
+    the model alone is captured: its launches, and what the host does for them, are left.
+    """
     program = subject.program
-    work = program.work_ns.copy()
-    work[:, C["launch_bound"]] = 0
+    graphed = np.ones(len(program), bool)
+    if bound == "high":
+        graphed = ~subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
+    work = own_work(program)
+    work[graphed, C["launch_bound"]] = 0
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
-        call_ns=np.where(subject.is_op, 0, program.call_ns),
+        call_ns=np.where(subject.is_op & graphed, 0, program.call_ns),
         kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
     )
 
 
-def _no_recording(subject: Subject, bound: Bound) -> Subject:
-    """Less the estimated cost of recording, from where it was paid."""
+def _unrecorded(subject: Subject, bound: Bound) -> Subject:
+    return without_recording(subject, RECORDING_FACTOR[bound])
+
+
+def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
+    """Less the cost of recording, from where it was paid.
+
+    Args:
+        subject: the program.
+        factor: the cost over its estimate.
+    """
     program = subject.program
-    factor = RECORDING_FACTOR[bound]
-    work = program.work_ns.copy()
+    work = own_work(program)
     work[:, C["profiler_overhead"]] = 0
     untraced = (program.recording_untraced_ns * factor).astype(np.int64)
     rest = (program.recording_ns * factor).astype(np.int64) - untraced
@@ -284,7 +342,7 @@ def _no_kernel_gap(subject: Subject, bound: Bound) -> Subject:
 
 
 def _no_delays(subject: Subject, bound: Bound) -> Subject:
-    work = subject.program.work_ns.copy()
+    work = own_work(subject.program)
     work[:, C["unexplained"]] = 0
     freed = subject.becomes(work_ns=work, delay_ns=np.zeros_like(subject.program.delay_ns))
     return _without_waits(freed, "unexplained")
@@ -294,7 +352,7 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
     """No wait for the device; values are not read back, nor computed only to be read."""
     reads = _reads(subject)
     gone = _without_waits(subject, "host_sync")
-    work = gone.program.work_ns.copy()
+    work = own_work(gone.program)
     work[:, C["host_sync"]] = 0
     gone = gone.becomes(work_ns=work)
     if bound == "high":
@@ -344,14 +402,19 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
         everything: all host time before them goes too; else what enqueueing takes.
     """
     program = subject.program
-    work = program.work_ns.copy()
+    work = own_work(program)
     marks = program.kind == MARK
     gone = gone & ~marks
     if everything:
         work[gone] = 0
     else:
         work[gone, C["launch_bound"]] = 0
-    rows = set(np.flatnonzero(gone).tolist())
+    # the synchronisation that completes a copy goes with it
+    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
+    completing &= np.append(False, gone[:-1])
+    waited = columns_of(program.waits)
+    stays = (waited.on < 0) | ~gone[np.maximum(waited.on, 0)]
+    completing[waited.owner[stays]] = False
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(gone, 0, program.call_ns),
@@ -362,7 +425,7 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
         delay_ns=np.where(gone, 0, program.delay_ns),
         latency_ns=np.where(gone, 0, program.latency_ns),
         blocks=program.blocks & ~gone,
-        waits={item: on for item, on in program.waits.items() if item not in rows},
+        waits=without(program.waits, gone | completing),
     )
 
 
@@ -373,7 +436,7 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
     duration = _pinned_ns(subject, copies)
-    work = program.work_ns.copy()
+    work = own_work(program)
     work[:, C["blocking_copy"]] = 0
     delay = np.where(copies, 0, program.delay_ns)
     freed = _without_waits(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -13,13 +15,16 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
+from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
-from stepscope.simulation import ranks
+from stepscope.simulation import pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
+    RECORDING_FACTOR,
     Bound,
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -30,25 +35,40 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.program import C, Replay, replay
-from stepscope.simulation.ranks import Matched
+from stepscope.simulation.engine import compiled, replay, steps_of
+from stepscope.simulation.meetings import begins, meet, run_again_ns
+from stepscope.simulation.program import C, Replay
+from stepscope.simulation.ranks import Matched, RankCollectives
+from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import IntArray
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
-LARGEST_RUN: Final = 100_000
-"""Items that are replayed at most, all ranks together: what some eight predictions of three
-replays each take about five seconds for. Longer captures are replayed in part."""
+LARGEST_RUN: Final = 1_000_000
+"""Items that are replayed at most, all ranks together. Their replay takes a twentieth of a second,
+but making the changed programs of a prediction a second. Longer captures are replayed in part."""
 
-HALFWAY: Final = 0.5
-"""From the captured pace to that of the quickest step, for a host that is no longer woken."""
+LARGEST_PYTHON_RUN: Final = 100_000
+"""The same where the replay is not compiled: what some eight predictions of three replays each take
+about five seconds for."""
 
 FEWEST_STEPS: Final = 3
 """Steps that are replayed even where they are more."""
 
+_MOST_AT_ONCE: Final = 8_000_000
+"""Items of all predictions that are made at the same time."""
+
+_WORTH_THREADS: Final = 20_000
+"""Items from which on a thread for a prediction pays."""
+
 LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
+
+ENDS: Final[tuple[Bound, Bound]] = ("low", "high")
+
+RUN_TO_RUN: Final = 0.03
+"""Share by which the mean steps of two short runs of one program differ, on machines that others
+use: most of them lie within 5 % of one another (``compare.statistics``)."""
 
 WORTH_A_WORD: Final = 0.005
 """A replay that is slower than the measured steps by more is explained where it can be."""
@@ -64,6 +84,8 @@ class Prediction:
         high_ns: the same where every one makes it long.
         replay_error: how far the unchanged replay is from the measured step, relative.
         message: what was assumed, in sentences.
+        unrecorded: the step before and after where the estimated cost of recording is gone, ns;
+            None where there is none.
     """
 
     step_ns: int
@@ -71,6 +93,7 @@ class Prediction:
     high_ns: int
     replay_error: float
     message: str
+    unrecorded: tuple[int, int] | None = None
 
 
 class Simulation:
@@ -93,7 +116,7 @@ class Simulation:
         self.devices = list(devices)
         self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
         self._collectives = {
-            (one.rank, one.process_id, one.device): (one.op, one.instance)
+            (one.rank, one.process_id, one.device): one
             for one in (collectives.ranks if collectives is not None else ())
         }
 
@@ -121,6 +144,10 @@ class Simulation:
             run_of(e, first + s, last + s) for (_, e), s in zip(self.devices, shifts, strict=True)
         ]
 
+    @cached_property
+    def _before(self) -> dict[tuple[Bound | None, Bound], float]:
+        return {}
+
     def _bounded(self, first: int, last: int, shifts: list[int]) -> tuple[int, int]:
         """Leave steps out of long captures: the run that is nearest to the mean step stays."""
         steps = last - first + 1
@@ -130,7 +157,8 @@ class Simulation:
             enqueued = e.gpu.enqueue_begin_ns
             end = begins[last + s + 1] if last + s + 1 < len(begins) else e.steps.end_ns
             items += int(((enqueued >= begins[first + s]) & (enqueued < end)).sum())
-        keep = max(FEWEST_STEPS, int(LARGEST_RUN * steps / max(items, 1)))
+        most = LARGEST_RUN if compiled() else min(LARGEST_RUN, LARGEST_PYTHON_RUN)
+        keep = max(FEWEST_STEPS, int(most * steps / max(items, 1)))
         if keep >= steps:
             return first, last
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
@@ -155,52 +183,33 @@ class Simulation:
                 shifts[number] = int(np.median(common))
         return shifts
 
-    def _rows(self, rank: int, gpu: GpuTimeline) -> tuple[IntArray, IntArray] | None:
+    def _matched(self, rank: int, gpu: GpuTimeline) -> RankCollectives | None:
         return self._collectives.get((rank, gpu.process_id, gpu.device))
 
     def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
-        found = self._rows(rank, e.gpu)
+        found = self._matched(rank, e.gpu)
         if found is None:
             return {}
-        rows, instances = found
-        step = np.searchsorted(e.steps.begin_ns, e.gpu.enqueue_begin_ns[rows], side="right") - 1
-        return dict(zip(instances.tolist(), step.tolist(), strict=True))
+        enqueued = e.gpu.enqueue_begin_ns[found.op]
+        step = np.searchsorted(e.steps.begin_ns, enqueued, side="right") - 1
+        return dict(zip(found.instance.tolist(), step.tolist(), strict=True))
 
     @cached_property
     def subjects(self) -> list[Subject]:
         """The unchanged programs, one a device."""
-        found = []
-        for (rank, e), run in zip(self.devices, self.runs, strict=True):
-            rows, instances = self._rows(rank, e.gpu) or (None, None)
+        found, matched = [], [self._matched(rank, e.gpu) for rank, e in self.devices]
+        for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
+            rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
             found.append(Subject(rank, e.gpu, program))
-        return self._with_transfers(found)
+        found = meet(found, matched)
+        started = begins(found, matched, self.runs) or [0] * len(found)
+        return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
 
-    def _with_transfers(self, subjects: list[Subject]) -> list[Subject]:
-        """Collectives take their shortest member's time once all have arrived."""
-        shortest: dict[int, int] = {}
-        count: dict[int, int] = {}
-        for subject in subjects:
-            rows = np.flatnonzero(subject.program.instance >= 0)
-            for instance, ns in zip(
-                subject.program.instance[rows].tolist(),
-                subject.program.duration_ns[rows].tolist(),
-                strict=True,
-            ):
-                shortest[instance] = min(ns, shortest.get(instance, ns))
-                count[instance] = count.get(instance, 0) + 1
-        found = []
-        for subject in subjects:
-            program = subject.program
-            # one whose other members lie outside the run is left as it was measured
-            instance = np.array(
-                [i if i >= 0 and count[i] > 1 else -1 for i in program.instance.tolist()], np.int64
-            )
-            duration = program.duration_ns.copy()
-            rows = np.flatnonzero(instance >= 0)
-            duration[rows] = [shortest[i] for i in instance[rows].tolist()]
-            found.append(subject.becomes(instance=instance, duration_ns=duration))
-        return found
+    @cached_property
+    def facts(self) -> list[Facts]:
+        """What settings need to know of each device."""
+        return [Facts(rank, e, self._read_of(rank)) for rank, e in self.devices]
 
     @cached_property
     def unchanged(self) -> list[Replay]:
@@ -211,9 +220,37 @@ class Simulation:
     def _run_step_ns(self) -> float:
         return max(run.measured_ns / run.steps for run in self.runs)
 
-    @property
+    @cached_property
     def replay_error(self) -> float:
-        """Unchanged replay over measured step of the same steps, less one."""
+        """Unchanged replay over measured step of the same steps, less one.
+
+        The steps are replayed from the state in which they began: the devices with what they had
+        been given before, the hosts one after the other. Where it is not known when the hosts
+        began, the steps are those that follow one another for ever.
+        """
+        if not self._in_time:
+            return self.settled_error
+        replayed = max(
+            run_again_ns(e, run, subject, replay) / run.steps
+            for (_, e), run, subject, replay in zip(
+                self.devices, self.runs, self.subjects, self.unchanged, strict=True
+            )
+        )
+        return replayed / max(self._run_step_ns, 1.0) - 1
+
+    @cached_property
+    def _in_time(self) -> bool:
+        """Whether it is known when the hosts began, as far as that matters."""
+        meets = any((s.program.instance >= 0).any() for s in self.subjects)
+        return not meets or any(s.program.begin_ns for s in self.subjects)
+
+    @cached_property
+    def settled_error(self) -> float:
+        """The same for steps that follow one another for ever, which is what changes are about.
+
+        It differs where the recorded steps did not begin as they ended: with an idle device, or
+        with a lead of the host that was used up.
+        """
         return slowest_ns(self.unchanged) / max(self._run_step_ns, 1.0) - 1
 
     @property
@@ -242,41 +279,101 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(changes, key=lambda c: not isinstance(c, RankLike | DeviceLike)):
-            subjects, count = _changed(subjects, change, bound)
+        for change in sorted(changes, key=_turn):
+            if isinstance(change, Edit):
+                subjects, count = change.apply(self.facts, subjects, bound), 1
+            else:
+                subjects, count = _changed(subjects, change, bound)
             counts.append(count)
         return subjects, counts
 
-    def predict(self, changes: Sequence[Change]) -> Prediction:
-        """The step after all these changes together.
+    def predict_many(self, several: Sequence[Sequence[Change]]) -> list[Prediction]:
+        """The steps after several changes, each by itself, side by side.
 
-        Predicted is the measured step times changed over unchanged replay, so that what the replay
-        gets wrong in both cancels. The range replays the changes with every uncertainty to one
-        side and adds the replay error.
+        Args:
+            several: of each the changes that are made together.
 
         Raises:
             UsageError: a change names a cause or pattern that cannot be.
         """
-        base = slowest_ns(self.unchanged)
-        scale = self.measured_step_ns / max(base, 1.0)
-        expected = slowest_ns(self.replay(changes)) * scale
-        ends = [expected]
-        moves = expected < (1 - LEAST_GAIN) * self.measured_step_ns
-        if moves or _uncertain(changes, self.subjects):
-            ends += [
-                slowest_ns(self.replay(changes, bound, paced=moves)) * scale
-                for bound in ("low", "high")
-            ]
-        if self._paced_by_input(self.changed(changes)):
-            ends.append(float(self.measured_step_ns))
-        error = abs(self.replay_error)
+        wanted = list(dict.fromkeys(tuple(changes) for changes in several))
+        missing = [changes for changes in wanted if changes not in self._predictions]
+        items = sum(len(s.program) for s in self.subjects)
+        workers = min(len(missing), cores(), max(1, _MOST_AT_ONCE // max(items, 1)))
+        if workers > 1 and items >= _WORTH_THREADS:
+            self.predict([])  # what all of them need
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(self.predict, missing))
+        return [self.predict(changes) for changes in several]
+
+    def predict(self, changes: Sequence[Change]) -> Prediction:
+        """The step after all these changes together; what was predicted before is kept.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        key = tuple(changes)
+        if key not in self._predictions:
+            self._predictions[key] = self._predicted(key)
+        return self._predictions[key]
+
+    @cached_property
+    def _predictions(self) -> dict[tuple[Change, ...], Prediction]:
+        return {}
+
+    def _predicted(self, changes: Sequence[Change]) -> Prediction:
+        """The step after all these changes together.
+
+        Predicted is the measured step times changed over unchanged replay, so that what the replay
+        gets wrong in both cancels. Nothing is recorded in either replay, unless the cost of
+        recording is among the changes: a program that only its recording makes wait for the host
+        does not wait without, and the gain is that of the program itself.
+
+        The range holds one uncertainty at a time to either side (of the change, of the host's pace,
+        of the cost of recording), with the error of the replay and the noise between runs; they are
+        independent, so their squares add.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        measured = self.measured_step_ns
+        recorded = pace.is_recorded(self.subjects) and not any(
+            isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes
+        )
+        tool: Bound | None = "expected" if recorded else None
+        before = self._before_ns(tool)
+        after = self.edited(changes, tool=tool)
+        sets = [c for c in changes if isinstance(c, Edit)]
+        most = math.inf if sets else 1.0  # a setting may make the step longer
+        (expected,) = _over([after], [before], most) if changes else (1.0,)
+        gains = expected < 1 - LEAST_GAIN or bool(sets)
+        deviating: list[float] = []
+        if gains or _uncertain(changes, self.subjects):
+            deviating += _over(
+                [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
+            )
+        if gains:
+            paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
+            deviating += _over(paces, [before] * 2, most)
+            # the run that the gain is measured in has a pace of its own before the repair, too
+            paced = [self._before_ns(tool, b) for b in ENDS]
+            deviating += [min(before * expected / ns, most) for ns in paced]
+        if changes and recorded:
+            costs = [self.edited(changes, tool=b) for b in ENDS]
+            deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
+        if not any(c.paces_input for c in sets) and self._paced_by_input(after):
+            deviating.append(max(expected, 1.0))
+        off = max(abs(self.replay_error), abs(self.settled_error))
+        error = math.hypot(off, RUN_TO_RUN if changes else 0.0)
+        low, high = _range(expected, deviating, expected * error)
         return Prediction(
-            step_ns=round(expected),
-            low_ns=round(min(ends) * (1 - error)),
+            step_ns=round(measured * expected),
+            low_ns=round(measured * low),
             # what gains something at the measured pace does not lose at another
-            high_ns=round(min(max(ends), max(expected, self.measured_step_ns)) * (1 + error)),
+            high_ns=round(measured * min(high, most + abs(self.replay_error))),
             replay_error=self.replay_error,
             message=self.message(),
+            unrecorded=(round(before), round(before * expected)) if recorded else None,
         )
 
     def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
@@ -291,28 +388,57 @@ class Simulation:
         )
         return waited >= LONG_UNTRACED_STEP_SHARE * self._run_step_ns
 
-    def replay(
-        self, changes: Sequence[Change], bound: Bound = "expected", *, paced: bool = False
-    ) -> list[Replay]:
-        """Replay with the changes; one result a device.
+    @property
+    def recording_ns(self) -> float:
+        """What recording costs of the replayed step, by the estimate, ns."""
+        if not pace.is_recorded(self.subjects):
+            return 0.0
+        return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
+
+    def _before_ns(self, tool: Bound | None, pace_of: Bound = "expected") -> float:
+        """The unchanged step, recorded or at so much less than recording costs, ns."""
+        if tool is None and pace_of == "expected":
+            return max(slowest_ns(self.unchanged), 1.0)
+        if (tool, pace_of) not in self._before:
+            subjects = self.subjects
+            if tool is not None:
+                subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+            subjects = pace.at_pace(subjects, pace_of)
+            replayed = steps_of([[s.program for s in subjects]])[0]
+            self._before[tool, pace_of] = max(r.step_ns for r in replayed)
+        return max(self._before[tool, pace_of], 1.0)
+
+    def replay(self, changes: Sequence[Change]) -> list[Replay]:
+        """Replay with the changes, as it would be captured; one result a device."""
+        if not changes:
+            return self.unchanged
+        return replay([s.program for s in self.edited(changes)])
+
+    def edited(
+        self,
+        changes: Sequence[Change],
+        bound: Bound = "expected",
+        *,
+        pace_of: Bound = "expected",
+        tool: Bound | None = None,
+    ) -> list[Subject]:
+        """The programs with the changes, at the pace that their hosts then have.
 
         Args:
             changes: the changes.
-            bound: which of the uncertainties to assume.
-            paced: among them that of the host's pace.
+            bound: which of the uncertainties of the changes to assume.
+            pace_of: which of that of the host's pace.
+            tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
-        if not changes:
-            return self.unchanged
         subjects = self.changed(changes, bound)
-        if bound != "high" and any(isinstance(c, DeviceLike) for c in changes):
-            subjects = ranks.unhurried(subjects, self._spare_ns())
+        if bound != "high" and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
+            subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
-        if paced:
-            subjects = ranks.at_pace(subjects, bound)
-        elif _woken(changes):
-            subjects = ranks.at_pace(subjects, "low", HALFWAY)
-        return replay([s.program for s in subjects])
+        woken = pace.no_longer_woken(self.subjects, subjects)
+        if tool is not None:
+            subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+        return pace.at_pace(subjects, pace_of, woken=woken)
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns a step."""
@@ -330,7 +456,7 @@ class Simulation:
             f"{signed_percent(self.replay_error)} off the measured step"
         )
         used = self.run_ahead_used_ns()
-        if self.replay_error > WORTH_A_WORD and used >= self.replay_error * self._run_step_ns:
+        if self.settled_error > WORTH_A_WORD and used >= self.settled_error * self._run_step_ns:
             stated += (
                 f": during them a host used up {used / 1e6:.2g} ms a step of the lead that it had "
                 "over its device, which it cannot do for ever, and the replay goes on as if the "
@@ -347,6 +473,30 @@ class Simulation:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
+def _turn(change: Change) -> int:
+    """When a change is made: ranks become alike before, settings change after all others."""
+    if isinstance(change, Edit):
+        return change.order
+    return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
+
+
+def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float) -> list[float]:
+    """The steps of some jobs, replayed side by side, over those before; no more than a bound."""
+    replayed = steps_of([[s.program for s in subjects] for subjects in jobs])
+    pairs = zip(replayed, before_ns, strict=True)
+    return [min(max(r.step_ns for r in ranks) / before, most) for ranks, before in pairs]
+
+
+def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
+    """The ends around an expected value whose independent deviations are given one by one."""
+    below = sum(max(expected - other, 0.0) ** 2 for other in others)
+    above = sum(max(other - expected, 0.0) ** 2 for other in others)
+    return (
+        max(expected - math.sqrt(below + error**2), 0.0),
+        expected + math.sqrt(above + error**2),
+    )
+
+
 def slowest_ns(replays: Sequence[Replay]) -> float:
     """Mean step of the slowest device, ns."""
     return max(r.step_ns for r in replays)
@@ -355,6 +505,8 @@ def slowest_ns(replays: Sequence[Replay]) -> float:
 def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
     if isinstance(change, DeviceLike):
         return ranks.device_like(subjects, change.rank), len(subjects) - 1
+    if isinstance(change, EvenWork):
+        return ranks.even_work(subjects, change.scope), len(subjects) - 1
     if isinstance(change, RankLike):
         known = {s.rank for s in subjects}
         if change.rank not in known:
@@ -396,17 +548,6 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     return after, count
 
 
-def _woken(changes: Sequence[Change]) -> bool:
-    """Whether the host no longer sleeps and is woken in the middle of the step.
-
-    A thread that does works more slowly afterwards (cold caches, low clock). Without, its pace is
-    somewhere between that of the capture and that of the capture's quickest step; half of the way
-    is within 7 % of the four repaired programs that were captured as well, the one end up to 14 %
-    too slow, the other up to 11 % too fast.
-    """
-    return any(isinstance(c, Free) and c.cause in ("host_sync", "blocking_copy") for c in changes)
-
-
 _SURE: Final = frozenset(
     {"input_starvation", "allocator_churn", "compilation_or_warmup", "small_kernels"}
 )
@@ -415,7 +556,7 @@ _SURE: Final = frozenset(
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike)
+        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork | Edit)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

@@ -65,7 +65,7 @@ class Walker:
         for device, track in enumerate(self._tracks):
             m = len(track.program)
             rows = np.flatnonzero(track.program.instance >= 0).tolist()
-            for pass_ in range(len(track.replay.host_ns) // max(m, 1)):
+            for pass_ in range(len(track.host_ns) // max(m, 1)):
                 for i in rows:
                     key = (pass_, track.instance[i])
                     self._rank_traces.setdefault(key, []).append((device, pass_ * m + i))
@@ -77,8 +77,8 @@ class Walker:
             device: whose step.
             step: number of the step in the run, from 0.
         """
-        bounds = self._tracks[device].replay.bounds_ns
-        steps = self._tracks[device].replay.steps
+        bounds = self._tracks[device].bounds_ns
+        steps = self._tracks[device].steps
         at = len(bounds) - 1 - steps + step
         walk = _Walk(self._tracks, self._rank_traces, bounds[at], bounds[at + 1])
         walk.from_bound(device, at + 1)
@@ -90,7 +90,11 @@ class _Track:
 
     def __init__(self, subject: Subject, replay: Replay) -> None:
         program = subject.program
-        self.program, self.replay = program, replay
+        self.program, self.steps = program, replay.steps
+        self.bounds_ns: list[int] = replay.bounds_ns.tolist()
+        self.host_ns: list[int] = replay.host_ns.tolist()
+        self.start_ns: list[int] = replay.start_ns.tolist()
+        self.end_ns: list[int] = replay.end_ns.tolist()
         self.kind: list[int] = program.kind.tolist()
         self.work: list[int] = program.work_ns.sum(axis=1).tolist()
         self.call: list[int] = program.call_ns.tolist()
@@ -109,18 +113,18 @@ class _Track:
         names[ops.equals("kind", "memcpy")[row]] = 2
         names[ops.equals("kind", "memset")[row]] = 3
         self.op_kind = [("kernel", "communication", "copy", "memset")[n] for n in names.tolist()]
-        self.end = np.array(replay.end_ns, np.int64)
+        self.end = replay.end_ns
         self.marks = np.flatnonzero(program.kind == MARK).tolist()
 
     def before(self, j: int) -> int:
         """When the host was done with the item before."""
-        return self.replay.host_ns[j - 1] if j else 0
+        return self.host_ns[j - 1] if j else 0
 
     def room(self, j: int) -> int:
         """When the launch queue had room for an item; 0 where it always had."""
         i = j % len(self.program)
         back = j - i + self.behind[i]
-        return self.replay.start_ns[back] if self.hosted[i] and back >= 0 else 0
+        return self.start_ns[back] if self.hosted[i] and back >= 0 else 0
 
 
 class _Walk:
@@ -149,7 +153,7 @@ class _Walk:
         """Walk from a boundary of steps, which the host or the device decided."""
         track = self.tracks[device]
         m = len(track.program)
-        pass_, mark = divmod(bound, track.replay.steps)
+        pass_, mark = divmod(bound, track.steps)
         j = pass_ * m + track.marks[mark]
         host = track.before(j) + track.work[j % m]
         state: tuple[str, int, int] | None = ("work", device, j)
@@ -168,12 +172,12 @@ class _Walk:
         m = len(track.program)
         i = j % m
         last = (device, j)
-        since = track.replay.start_ns[j]
+        since = track.start_ns[j]
         if track.instance[i] >= 0:
             arrived = self.rank_traces[(j // m, track.instance[i])]
-            latest = max(arrived, key=lambda at: self.tracks[at[0]].replay.start_ns[at[1]])
-            start = self.tracks[latest[0]].replay.start_ns[latest[1]]
-            if start <= track.replay.end_ns[j]:
+            latest = max(arrived, key=lambda at: self.tracks[at[0]].start_ns[at[1]])
+            start = self.tracks[latest[0]].start_ns[latest[1]]
+            if start <= track.end_ns[j]:
                 last, since = latest, start
         self.emit(track.op_kind[i], device, j, since)
         return ("start", *last)
@@ -183,15 +187,15 @@ class _Walk:
         track = self.tracks[device]
         m = len(track.program)
         i, base = j % m, j - j % m
-        at = track.replay.start_ns[j] - track.delay[i]
+        at = track.start_ns[j] - track.delay[i]
         self.emit("unexplained", device, j, at)
         previous = base + track.previous[i]
-        if previous >= 0 and track.replay.end_ns[previous] + track.kernel_gap[i] == at:
-            self.emit("kernel_gap", device, j, track.replay.end_ns[previous])
+        if previous >= 0 and track.end_ns[previous] + track.kernel_gap[i] == at:
+            self.emit("kernel_gap", device, j, track.end_ns[previous])
             return ("end", device, previous)
         for k, between in track.program.depends.get(i, ()):
-            if base + k >= 0 and track.replay.end_ns[base + k] + between == at:
-                self.emit("dependency", device, j, track.replay.end_ns[base + k])
+            if base + k >= 0 and track.end_ns[base + k] + between == at:
+                self.emit("dependency", device, j, track.end_ns[base + k])
                 return ("end", device, base + k)
         if not track.hosted[i]:
             return None
@@ -224,7 +228,7 @@ class _Walk:
         track = self.tracks[device]
         m = len(track.program)
         i, base = j % m, j - j % m
-        done = track.replay.host_ns[j]
+        done = track.host_ns[j]
         called = track.before(j) + track.work[i]
         if track.kind[i] == MARK:
             return ("work", device, j)
@@ -232,15 +236,15 @@ class _Walk:
             if done > called + track.call[i]:
                 on = max(
                     (k for k in track.program.waits[i] if base + k >= 0),
-                    key=lambda k: track.replay.end_ns[base + k],
+                    key=lambda k: track.end_ns[base + k],
                 )
-                self.emit("synchronisation", device, j, track.replay.end_ns[base + on])
+                self.emit("synchronisation", device, j, track.end_ns[base + on])
                 return ("end", device, base + on)
             self.emit("synchronisation", device, j, called)
             return ("work", device, j)
         begun = max(called, track.room(j))
         if track.blocks[i] and done > begun + track.call[i]:
-            self.emit("synchronisation", device, j, track.replay.end_ns[j])
+            self.emit("synchronisation", device, j, track.end_ns[j])
             return ("end", device, j)
         self.emit("launch_call", device, j, begun)
         return self._called(device, j)

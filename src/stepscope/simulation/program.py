@@ -5,14 +5,14 @@ operation, waits for one, or begins a step. All other host time is the *work* be
 
 The host of a rank works through its items one after the other; an operation starts when it has
 been launched, its predecessor on the stream and what it depends on have ended; a collective
-transfers when its last member has started it. One tight loop a rank over plain lists: the host
-waits for the device and the device for the host, so that there is nothing to vectorise over.
+transfers when its last member has started it. :mod:`~stepscope.simulation.reference` is that as
+code, :mod:`~stepscope.simulation.engine` the same compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,10 @@ C = {cause: column for column, cause in enumerate(CAUSES)}
 QUEUE_DEPTH = 1024
 """Launches that a stream holds before a launching call has to wait. Not documented by NVIDIA;
 1022 or 1023 operations were outstanding on an H200 whenever a launch blocked."""
+
+
+LONG_AGO_NS: Final = -(1 << 60)
+"""In :attr:`Program.before_end_ns`: nothing waits for it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,15 @@ class Program:
         behind: item whose operation must have started before the call goes on: the one that is
             the depth of the launch queue before it on its stream.
         communication: operation items that are communication kernels.
+        posts: members of a collective that the others wait for and that wait for none of them: a
+            send whose data fits into a buffer. Empty where there are none.
+        begin_ns: when this host begins the first pass, after the earliest of the job.
+        busy_ns: by stream, how long after the first item it still works on what was enqueued
+            before; streams that are not named are free.
+        before_start_ns: by item, when the operation of the run before that it stands for in
+            references started, after the first item; ``LONG_AGO_NS`` where there is none. Empty
+            where nothing is known of the run before.
+        before_end_ns: likewise, when it ended. These four hold for the first pass only.
     """
 
     kind: IntArray
@@ -87,14 +100,32 @@ class Program:
     wait_cause: IntArray
     return_ns: IntArray
     instance: IntArray
-    depends: dict[int, tuple[tuple[int, int], ...]]
-    waits: dict[int, tuple[int, ...]]
+    depends: Mapping[int, tuple[tuple[int, int], ...]]
+    waits: Mapping[int, tuple[int, ...]]
     inferred: frozenset[int]
     behind: IntArray
     communication: BoolArray
+    posts: BoolArray = field(default_factory=lambda: np.empty(0, bool))
+    begin_ns: int = 0
+    busy_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_start_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    before_end_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+def own_work(program: Program) -> IntArray:
+    """A copy of a program's host work by cause, to be changed.
+
+    By column, as it was built: those of causes that do not occur take neither memory nor time.
+    """
+    items, causes = program.work_ns.shape
+    found = np.zeros((causes, items), np.int64).T
+    for cause in range(causes):
+        if program.work_ns[:, cause].any():
+            found[:, cause] = program.work_ns[:, cause]
+    return found
 
 
 GRAPH_NS: Final = 1_000
@@ -119,6 +150,8 @@ class Delays:
         delay_ns: what none of these explains.
         typical_latency_ns: median of the operations that waited for their launch.
         typical_kernel_gap_ns: median of those that waited for their predecessor.
+        first: position of the operation that the device began with, where it began late: it was
+            busy with something that the capture does not hold; -1 for none.
     """
 
     latency_ns: IntArray
@@ -127,6 +160,7 @@ class Delays:
     delay_ns: IntArray
     typical_latency_ns: int
     typical_kernel_gap_ns: int
+    first: int
 
 
 def delays(
@@ -171,6 +205,11 @@ def delays(
     late = start - latest
     delay = np.where(late > KERNEL_GAP_NS, late, 0)
     due = start - delay
+    first = int(np.argmin(start)) if n else -1
+    if n and delay[first]:
+        delay[first] = 0
+    else:
+        first = -1
     free = latest == never + max(typical_latency, between, across)
 
     def wait(since: IntArray, typical: int, decided: BoolArray) -> IntArray:
@@ -187,6 +226,7 @@ def delays(
         delay_ns=np.where(free, 0, delay),
         typical_latency_ns=typical_latency,
         typical_kernel_gap_ns=between,
+        first=first,
     )
 
 
@@ -223,185 +263,33 @@ PASSES = 2
 
 
 @dataclass(frozen=True)
-class Replay:
+class Steps:
+    """The steps of one rank's replayed program.
+
+    Attributes:
+        bounds_ns: boundaries of the steps of all passes, ns.
+        steps: number of steps of one pass.
+    """
+
+    bounds_ns: IntArray
+    steps: int
+
+    @property
+    def step_ns(self) -> float:
+        """Mean step of the last pass."""
+        return int(self.bounds_ns[-1] - self.bounds_ns[-1 - self.steps]) / self.steps
+
+
+@dataclass(frozen=True)
+class Replay(Steps):
     """Times of one rank's replayed program; one value an item and pass, ns.
 
     Attributes:
         host_ns: when the host had done with the item.
         start_ns: start of its operation; 0 for items without.
         end_ns: end of its operation; 0 for items without.
-        bounds_ns: boundaries of the steps of all passes.
-        steps: number of steps of one pass.
     """
 
-    host_ns: list[int]
-    start_ns: list[int]
-    end_ns: list[int]
-    bounds_ns: list[int]
-    steps: int
-
-    @property
-    def step_ns(self) -> float:
-        """Mean step of the last pass."""
-        return (self.bounds_ns[-1] - self.bounds_ns[-1 - self.steps]) / self.steps
-
-
-_Arrival = Generator[tuple[int, int, int, int], int, None]
-
-
-def replay(programs: list[Program], passes: int = PASSES) -> list[Replay]:
-    """Replay the programs of all ranks together.
-
-    Args:
-        programs: one a device; equal ids in ``instance`` are one collective.
-        passes: how often in a row.
-    """
-    results = []
-    running: list[_Arrival] = []
-    rank_traces: dict[int, int] = {}
-    for program in programs:
-        size = len(program) * passes
-        times = ([0] * size, [0] * size, [0] * size)
-        bounds: list[int] = []
-        results.append(Replay(*times, bounds, int((program.kind == MARK).sum())))
-        for instance in program.instance[program.instance >= 0].tolist():
-            rank_traces[instance] = rank_traces.get(instance, 0) + 1
-        running.append(_run(program, *times, bounds, passes))
-    _coordinate(running, rank_traces)
-    return results
-
-
-def _coordinate(running: list[_Arrival], rank_traces: dict[int, int]) -> None:
-    """Run every rank up to its next collective; let a collective go when all have arrived."""
-    arrived: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    ready: list[tuple[int, int | None]] = [(number, None) for number in range(len(running))]
-    while ready or arrived:
-        if not ready:
-            # ranks wait for different collectives: their order differs between the ranks, or some
-            # of them lie outside the run; the earliest goes on with those that are there
-            key = min(arrived, key=lambda k: (k[0], max(a for _, a, _ in arrived[k])))
-            ready = _go(arrived.pop(key))
-            continue
-        number, end = ready.pop()
-        try:
-            pass_, instance, arrival, transfer = _advance(running[number], end)
-        except StopIteration:
-            continue
-        waiting = arrived.setdefault((pass_, instance), [])
-        waiting.append((number, arrival, transfer))
-        if len(waiting) == rank_traces[instance]:
-            ready += _go(arrived.pop((pass_, instance)))
-
-
-def _go(waiting: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
-    end = max(arrival for _, arrival, _ in waiting) + max(transfer for _, _, transfer in waiting)
-    return [(number, end) for number, _, _ in waiting]
-
-
-def _advance(rank: _Arrival, end: int | None) -> tuple[int, int, int, int]:
-    return next(rank) if end is None else rank.send(end)
-
-
-def _special(program: Program) -> list[bool]:
-    """Items that need more than launch and stream order."""
-    special = (program.kind != 0) | ~program.hosted | program.blocks | (program.instance >= 0)
-    special[list(program.depends)] = True
-    special[list(program.waits)] = True
-    found: list[bool] = special.tolist()
-    return found
-
-
-def _run(  # noqa: PLR0912, PLR0915 - one loop: calls would make it several times slower
-    program: Program,
-    host: list[int],
-    start: list[int],
-    end: list[int],
-    bounds: list[int],
-    passes: int,
-) -> _Arrival:
-    """One rank; yields (pass, collective, arrival, transfer), is sent the collective's end."""
-    m = len(program)
-    work: list[int] = program.work_ns.sum(axis=1).tolist()
-    # lists of the columns once: numpy scalars would make the loop several times slower
-    call, latency, kernel_gap, delay, duration, returns, behind = (
-        column.tolist()
-        for column in (
-            program.call_ns,
-            program.latency_ns,
-            program.kernel_gap_ns,
-            program.delay_ns,
-            program.duration_ns,
-            program.return_ns,
-            program.behind,
-        )
-    )
-    stream: list[int] = program.stream.tolist()
-    special = _special(program)
-    free = [0] * (int(program.stream.max(initial=0)) + 1)
-    depends, waits = program.depends, program.waits
-    kind: list[int] = program.kind.tolist()
-    hosted: list[bool] = program.hosted.tolist()
-    blocks: list[bool] = program.blocks.tolist()
-    instance: list[int] = program.instance.tolist()
-    # references to before the first pass are negative: they find zeros behind the lists' end
-    start += [0] * (2 * m)
-    end += [0] * (2 * m)
-    h = 0
-    latest = 0
-    for pass_ in range(passes):
-        base = pass_ * m
-        j = base
-        for w, c, s, lat, turn, wait, d, back, odd in zip(
-            work, call, stream, latency, kernel_gap, delay, duration, behind, special, strict=True
-        ):
-            h += w
-            if not odd:
-                # comparisons, not max(): millions of calls would take a third of the time
-                room = start[base + back]
-                h = room if room > h else h
-                at = h + lat
-                t = free[s] + turn
-                at = (t if t > at else at) + wait
-                start[j] = at
-                at += d
-                end[j] = free[s] = at
-                h += c
-                host[j] = h
-                j += 1
-                continue
-            i = j - base
-            what = kind[i]
-            if what == MARK:
-                latest = max(latest, *free)
-                bounds.append(max(h, latest))
-            elif what == WAIT:
-                h += c
-                if i in waits:
-                    done = max([end[base + k] for k in waits[i]]) + returns[i]
-                    h = max(h, done)
-            else:
-                at = 0
-                if hosted[i]:
-                    room = start[base + back]
-                    h = max(h, room)
-                    at = h + lat
-                if s >= 0:
-                    at = max(at, free[s] + turn)
-                if i in depends:
-                    for k, between in depends[i]:
-                        t = end[base + k] + between
-                        at = max(at, t)
-                at += wait
-                start[j] = at
-                at = at + d if instance[i] < 0 else (yield pass_, instance[i], at, d)
-                end[j] = at
-                if s >= 0:
-                    free[s] = at
-                h += c
-                if blocks[i] and at + returns[i] > h:
-                    h = at + returns[i]
-            host[j] = h
-            j += 1
-    del start[m * passes :], end[m * passes :]
-    h += work[0] if work else 0
-    bounds.append(max(h, latest, *free))
+    host_ns: IntArray
+    start_ns: IntArray
+    end_ns: IntArray

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from stepscope.intervals.distinct import among, common_values
-from stepscope.simulation.changes import Bound, Subject
-from stepscope.simulation.program import MARK, C, Program
+from stepscope.intervals.distinct import among, common_values, distinct_values
+from stepscope.simulation import changes as edit
+from stepscope.simulation import peers
+from stepscope.simulation.changes import Scope, Subject
+from stepscope.simulation.peers import FloatArray, Places
+from stepscope.simulation.program import MARK, WAIT, Program
 from stepscope.trace.frame import BoolArray, IntArray
 
 
@@ -38,6 +40,18 @@ class RankCollectives(Protocol):
     def instance(self) -> IntArray:
         """Collective that each of them belongs to: equal on all its members."""
 
+    @property
+    def start_ns(self) -> IntArray | None:
+        """Begin of each on the job's clock; None where that is not known."""
+
+    @property
+    def transfer_ns(self) -> IntArray | None:
+        """What each took after the last member had begun; None where that is not known."""
+
+    @property
+    def early(self) -> BoolArray | None:
+        """Which of them waited for no other member; None for none."""
+
 
 class Matched(Protocol):
     """Collectives matched across ranks."""
@@ -56,6 +70,9 @@ class MatchedOps:
     device: int
     op: IntArray
     instance: IntArray
+    start_ns: IntArray | None = None
+    transfer_ns: IntArray | None = None
+    early: BoolArray | None = None
 
 
 @dataclass(frozen=True)
@@ -65,167 +82,254 @@ class MatchedJob:
     ranks: list[MatchedOps]
 
 
-FloatArray = npt.NDArray[np.float64]
+_SLOWED: Final = 1.2
+"""A transfer that takes so many times what the same one takes in other steps was slowed."""
 
-_MOST: Final = 0.8
-"""Kernels that make up this part of a device's time stand for all of it."""
+_CLEAN: Final = 25
+"""Percentile of a transfer's times over the steps that shows what it takes by itself: a device that
+another process computes on is there for most of them."""
 
-_ALIKE: Final = 0.6
-"""A lower clock slows what computes and hardly what moves memory; a device that is shared slows all
-alike. Kernels that are slowed at least this part of what is typical are slowed like the others."""
+_SAME: Final = 1.25
+"""Operations that differ by less between the ranks do not follow the uneven work."""
 
-
-def at_pace(subjects: list[Subject], bound: Bound, part: float = 1.0) -> list[Subject]:
-    """Every step launches at the pace of the quickest or slowest.
-
-    What launching costs the host differs from run to run and with what else the thread does: one
-    that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
-    capture does not say; the spread between its steps, all ranks together, is what it shows. The
-    quickest and slowest in twenty do not count.
-
-    Args:
-        subjects: the programs, one a device.
-        bound: the quickest for ``low``, the slowest for ``high``.
-        part: how much of the way from the mean pace to go.
-    """
-    of_rank = [_launching(s) for s in subjects]
-    of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
-    if len(of_step) < 3 or not of_step.any() or bound == "expected":
-        return subjects
-    ordered = np.sort(of_step)
-    place = 0.05 * (len(ordered) - 1)
-    chosen = int(place) if bound == "low" else len(ordered) - 1 - int(place)
-    pace = 1 + part * (float(ordered[chosen] / ordered.mean()) - 1)
-    return [_at(subject, pace) for subject in subjects]
-
-
-def _at(subject: Subject, pace: float) -> Subject:
-    """The same with launching at so many times the cost."""
-    work = subject.program.work_ns.copy()
-    work[:, C["launch_bound"]] = np.floor(work[:, C["launch_bound"]] * pace)
-    call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
-    call += np.where(subject.is_op, 0, subject.program.call_ns)
-    return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
-
-
-def _launching(subject: Subject) -> IntArray:
-    """What enqueueing costs the host in each step, ns."""
-    program = subject.program
-    cost = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
-    step = np.cumsum(program.kind == MARK)
-    return np.bincount(step, weights=cost)[1:].astype(np.int64)
+_DEVICE: Final = ("duration_ns", "delay_ns", "kernel_gap_ns")
+"""What a device does to an operation: how long it takes, and what it waits for without a reason."""
 
 
 def device_like(subjects: list[Subject], rank: int) -> list[Subject]:
-    """The kernels of one rank take what the same kernels take on the others in the mean.
+    """The operations of one rank take what the same operations take on the others.
 
-    Where all of them take longer alike, whatever they do, the device was not there for them part of
-    the time (another process computes on it, or it is shared otherwise). Then what it does inside
-    collectives took longer as well, and with it their transfers.
+    Kernel by kernel: the same name at the same place of the step, in the median of the other ranks.
+    What no other rank has is as much quicker as the rest. Pauses before a kernel become those of the
+    others as well: a device that another process computes on pauses for it. Transfers that took
+    longer than the same ones do in other steps take as long as there.
     """
-    times = [_kernel_times(s) for s in subjects]
-    mine = [t for s, t in zip(subjects, times, strict=True) if s.rank == rank]
-    peers = [t for s, t in zip(subjects, times, strict=True) if s.rank != rank]
-    common = sorted(set().union(*mine) & set().union(*peers)) if mine and peers else []
-    if not common:
+    mine = [n for n, s in enumerate(subjects) if s.rank == rank]
+    others = [n for n, s in enumerate(subjects) if s.rank != rank]
+    if not mine or not others:
         return subjects
-    own = np.array([np.mean([t[name][0] for t in mine if name in t]) for name in common])
-    other = np.array([np.median([t[name][0] for t in peers if name in t]) for name in common])
-    weight = np.array([sum(t[name][1] for t in mine if name in t) for name in common], float)
-    slower = own / np.maximum(other, 1)
-    typical = _quantile(slower, weight, 0.5)
-    alike = typical > 1 and _quantile(slower, weight, _MOST) >= 1 + _ALIKE * (typical - 1)
-    factor = dict(zip(common, (1 / np.maximum(slower, 1.0)).tolist(), strict=True))
-    changed = []
-    for subject in subjects:
-        program, names = subject.program, subject.gpu.ops.texts["name"]
-        shared = program.communication & (program.instance >= 0)
-        scale = np.where(shared & alike, 1 / max(typical, 1.0), 1.0)
-        if subject.rank == rank:
-            of_name = np.array([factor.get(name, 1 / max(typical, 1.0)) for name in names] + [1.0])
-            kernel = subject.of_ops(subject.gpu.is_compute)
-            code = subject.gpu.ops["name"][np.maximum(program.op, 0)]
-            scale = np.where(kernel, of_name[code], scale)
-        duration = np.round(program.duration_ns * scale).astype(np.int64)
-        changed.append(subject.becomes(duration_ns=duration))
-    return changed
-
-
-def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
-    """Hosts need less for launching than they took, by so much a step each, ns."""
-    found = []
-    for subject, spare in zip(subjects, spare_ns, strict=True):
-        launching = _launching(subject)
-        cost = float(launching.mean()) if len(launching) else 0.0
-        part = max(0.0, 1 - spare / cost) if cost > 0 else 1.0
-        found.append(_at(subject, part))
+    at = peers.places(subjects, [s.is_op & _alone(s.program) for s in subjects])
+    found = without_slowed_transfers(subjects)
+    wanted = {
+        name: peers.median([at.table(n, getattr(subjects[n].program, name)) for n in others])
+        for name in _DEVICE
+    }
+    for n in mine:
+        found[n] = _with_values(found[n], n, at, wanted)
     return found
 
 
-def _kernel_times(subject: Subject) -> dict[str, tuple[float, float]]:
-    """Mean and sum of the durations of each compute kernel by name, ns.
+def _with_values(
+    subject: Subject, number: int, at: Places, wanted: dict[str, FloatArray]
+) -> Subject:
+    """What a device does to its operations becomes what is wanted; what is not known scales."""
+    program = subject.program
+    columns = {}
+    quicker = 1.0
+    for name, table in wanted.items():
+        own = getattr(program, name)
+        value = at.of_items(number, table)
+        usual = at.of_items(number, peers.median_of_steps(table))
+        value = np.where(np.isnan(value), usual, value)
+        known = ~np.isnan(value)
+        if name == "duration_ns":
+            taken, instead = float(own[known].sum()), float(value[known].sum())
+            quicker = min(1.0, instead / taken) if taken else 1.0
+        rest = own * quicker if name == "duration_ns" else own
+        looked_at = at.place[number] >= 0
+        columns[name] = np.round(np.where(known, value, np.where(looked_at, rest, own)))
+    return subject.becomes(**{name: column.astype(np.int64) for name, column in columns.items()})
 
-    Means, because a device that two processes share in turns leaves most kernels alone and makes
-    some far longer.
+
+def without_slowed_transfers(subjects: list[Subject]) -> list[Subject]:
+    """Matched collectives of which some instances took far longer take what the others do.
+
+    The same one of other steps has the same size and the same members. All ranks replay an instance
+    with one transfer, so that each finds the same.
     """
-    program, ops = subject.program, subject.gpu.ops
-    rows = np.flatnonzero(subject.of_ops(subject.gpu.is_compute))
-    code, duration = ops["name"][program.op[rows]], program.duration_ns[rows]
-    known = len(ops.texts["name"])
-    total = np.bincount(code, weights=duration, minlength=known)
-    count = np.bincount(code, minlength=known)
-    return {
-        ops.texts["name"][c]: (float(total[c] / count[c]), float(total[c]))
-        for c in np.flatnonzero(count).tolist()
-    }
-
-
-def _quantile(values: FloatArray, weight: FloatArray, share: float) -> float:
-    """The value that so much of the weight is above or at."""
-    order = np.argsort(-values)
-    at = np.searchsorted(np.cumsum(weight[order]), share * weight.sum())
-    return float(values[order][min(int(at), len(values) - 1)])
+    at = peers.places(subjects, [s.is_op & (s.program.instance >= 0) for s in subjects])
+    found = []
+    for number, subject in enumerate(subjects):
+        own = subject.program.duration_ns
+        table = at.table(number, own)
+        rows = np.flatnonzero((~np.isnan(table)).sum(axis=1) >= 2)
+        clean = np.full(table.shape, np.nan)
+        if len(rows):
+            usual = np.nanpercentile(table[rows], _CLEAN, axis=1, method="lower")
+            clean[rows] = usual[:, None]
+        value = at.of_items(number, clean)
+        slowed = ~np.isnan(value) & (own > _SLOWED * value)
+        duration = np.where(slowed, value, own).astype(np.int64)
+        found.append(subject.becomes(duration_ns=duration))
+    return found
 
 
 def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subject]:
     """One rank takes the time of the median of the others, or of one, between two collectives.
 
-    Host time is compared by cause, device time over all operations but matched collectives, each
-    part of a step between collectives that all ranks share by itself.
+    Host time is compared by cause, each part of a step between collectives that all ranks share by
+    itself. Device time is compared operation by operation; what the others have under other names,
+    or not at all, part by part.
     """
+    chosen = [
+        n for n, s in enumerate(subjects)
+        if s.rank == other or (other == "median" and s.rank != rank)
+    ]  # fmt: skip
+    if not chosen:
+        return subjects
+    at = peers.places(subjects, [s.is_op & _alone(s.program) for s in subjects])
+    tables = [at.table(n, subjects[n].program.duration_ns) for n in chosen]
+    wanted = peers.median(tables)
+    rare = np.sum([~np.isnan(t) for t in tables], axis=0) <= len(tables) / 2
+    wanted[rare] = np.nan
+    parts, count = _shared_parts(subjects)
+    changed = list(subjects)
+    for n in [n for n, s in enumerate(subjects) if s.rank == rank]:
+        program = subjects[n].program
+        value = at.of_items(n, wanted)
+        mine = at.table(n, program.duration_ns)
+        host = _ratio(
+            _sums(program, parts[n], count),
+            [_sums(subjects[o].program, parts[o], count) for o in chosen],
+        )
+        # what only one of the two has under this name
+        left = _left(subjects[n], parts[n], count, at.place[n], np.isnan(value))
+        theirs = [
+            _left(subjects[o], parts[o], count, at.place[o], np.isnan(at.of_items(o, mine)))
+            for o in chosen
+        ]
+        part = np.minimum(parts[n], count)
+        scaled = program.duration_ns * _ratio(left[:, None], [t[:, None] for t in theirs])[part, 0]
+        duration = np.where(np.isnan(value), scaled, value)
+        duration = np.where(at.place[n] >= 0, duration, program.duration_ns)
+        own_waits = _own_waits(subjects, n, chosen, parts, count)
+        changed[n] = edit.without_waits(subjects[n], own_waits).becomes(
+            work_ns=np.round(program.work_ns * host[part, :-1]).astype(np.int64),
+            call_ns=np.where(
+                own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])
+            ).astype(np.int64),
+            duration_ns=np.round(duration).astype(np.int64),
+        )
+    return changed
+
+
+def _own_waits(
+    subjects: list[Subject], number: int, others: list[int], parts: list[IntArray], count: int
+) -> BoolArray:
+    """Items at which a host waits for its device although in the median no other one does there."""
+    found = np.zeros(len(subjects[number].program), bool)
+    waiting = [
+        (s.program.wait_cause >= 0)
+        & (s.program.blocks | among(np.arange(len(s.program)), np.array(sorted(s.program.waits))))
+        for s in subjects
+    ]
+    for cause in distinct_values(subjects[number].program.wait_cause[waiting[number]]).tolist():
+        theirs = [
+            np.bincount(
+                np.minimum(parts[o], count)[
+                    waiting[o] & (subjects[o].program.wait_cause == cause)
+                ],
+                minlength=count + 1,
+            )
+            for o in others
+        ]
+        none = np.median(np.stack(theirs), axis=0) == 0
+        mine = waiting[number] & (subjects[number].program.wait_cause == cause)
+        found |= mine & none[np.minimum(parts[number], count)]
+    return found
+
+
+def _left(
+    subject: Subject, part: IntArray, count: int, place: IntArray, without: BoolArray
+) -> IntArray:
+    """Device time of each part in operations that have no counterpart, ns."""
+    rows = (place >= 0) & without & (part < count)
+    time = np.bincount(part[rows], weights=subject.program.duration_ns[rows], minlength=count)
+    return time.astype(np.int64)
+
+
+def _ratio(own: IntArray, others: list[IntArray]) -> FloatArray:
+    """The others' median over one's own, a last row of ones for what lies in no part."""
+    wanted = np.median(np.stack(others), axis=0)
+    ratio = np.where(own > 0, wanted / np.maximum(own, 1), 1.0)
+    return np.vstack((ratio, np.ones((1, ratio.shape[1]))))
+
+
+def _shared_parts(subjects: list[Subject]) -> tuple[list[IntArray], int]:
+    """The part of the run that each item lies in, and how many there are on all ranks."""
     shared = subjects[0].program.instance
     for subject in subjects:
         shared = common_values(shared, subject.program.instance)
     parts = [_parts(s.program, shared) for s in subjects]
-    count = min(int(part.max(initial=-1)) + 1 for part in parts)
-    sums = [_sums(s.program, part, count) for s, part in zip(subjects, parts, strict=True)]
-    chosen = [
-        value
-        for s, value in zip(subjects, sums, strict=True)
-        if s.rank == other or (other == "median" and s.rank != rank)
-    ]
-    if not chosen:
-        return subjects
-    wanted = np.median(np.stack(chosen), axis=0)
-    changed = []
-    for subject, part, own in zip(subjects, parts, sums, strict=True):
-        if subject.rank != rank:
-            changed.append(subject)
-            continue
-        ratio = np.where(own > 0, wanted / np.maximum(own, 1), 1.0)
-        ratio = np.vstack((ratio, np.ones((1, ratio.shape[1]))))[np.minimum(part, count)]
+    return parts, min(int(part.max(initial=-1)) + 1 for part in parts)
+
+
+def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
+    """The device work of the ranks is spread evenly over them; none of it is gone.
+
+    Each rank computes the mean of all in each part: between collectives that all of them share, or
+    in the run as a whole, where the ranks are stages of a pipeline. Operations that take the same on
+    all ranks do not follow the work and stay. The messages of all-to-alls become as even.
+    """
+    parts, count = _shared_parts(subjects)
+    if scope == "stages":
+        parts, count = [np.zeros(len(s.program), np.int64) for s in subjects], 1
+    compute = [s.of_ops(s.gpu.is_compute) & _alone(s.program) for s in subjects]
+    at = peers.places(subjects, compute)
+    if scope == "stages":
+        moves = compute
+    else:
+        tables = np.stack([at.table(n, s.program.duration_ns) for n, s in enumerate(subjects)])
+        high, low = tables.max(axis=0), tables.min(axis=0)  # NaN where a rank has none
+        same = high <= _SAME * np.maximum(low, 1)
+        moves = [
+            compute[n] & ~(at.of_items(n, same.astype(float)) > 0) for n in range(len(subjects))
+        ]
+    own = np.stack(
+        [
+            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)], count)
+            for p, m, s in zip(parts, moves, subjects, strict=True)
+        ]
+    ).astype(float)
+    mean = own.mean(axis=0)
+    even = [np.ones(len(s.program)) for s in subjects]
+    if scope == "parts":
+        even = _even_messages(subjects, parts, own)
+    found = []
+    for n, subject in enumerate(subjects):
+        ratio = np.append(np.where(own[n] > 0, mean / np.maximum(own[n], 1), 1.0), 1.0)
+        scale = np.where(moves[n], ratio[np.minimum(parts[n], count)], even[n])
+        duration = np.round(subject.program.duration_ns * scale).astype(np.int64)
+        found.append(subject.becomes(duration_ns=duration))
+    return found
+
+
+def _even_messages(
+    subjects: list[Subject], parts: list[IntArray], own: FloatArray
+) -> list[FloatArray]:
+    """What the transfer of each all-to-all becomes where all its parts are equal: a factor.
+
+    The rank that gets most is what an uneven one waits for; its share is that of the work which
+    stands between it and its neighbour. Each of n ranks then gets an n-th.
+    """
+    whole = own.sum(axis=0)
+    worst = np.where(whole > 0, own.max(axis=0) / np.maximum(whole, 1), 0.0)
+    uneven = np.append(np.maximum(worst, 1 / len(subjects)), 1 / len(subjects))
+    found = []
+    for subject, part in zip(subjects, parts, strict=True):
         program = subject.program
-        alone = _alone(program)
-        changed.append(
-            subject.becomes(
-                work_ns=np.round(program.work_ns * ratio[:, :-2]).astype(np.int64),
-                call_ns=np.round(program.call_ns * ratio[:, -2]).astype(np.int64),
-                duration_ns=np.where(
-                    alone, np.round(program.duration_ns * ratio[:, -1]), program.duration_ns
-                ).astype(np.int64),
-            )
-        )
-    return changed
+        names = np.array([_ALL_TO_ALL in text for text in subject.gpu.ops.texts["name"]] + [False])
+        exchange = subject.of_ops(names[subject.gpu.ops["name"]]) & (program.instance >= 0)
+        here = np.minimum(part, len(uneven) - 1)  # an exchange begins the part behind it
+        before = np.maximum(here - 1, 0)
+        share = np.maximum(uneven[here], uneven[before])
+        factor = 1 / (len(subjects) * share)
+        found.append(np.where(exchange, np.maximum(factor, 1 / len(subjects)), 1.0))
+    return found
+
+
+_ALL_TO_ALL: Final = "SendRecv"
+"""In the name of the kernel that NCCL sends all-to-alls with."""
 
 
 def _alone(program: Program) -> BoolArray:
@@ -240,9 +344,8 @@ def _parts(program: Program, shared: IntArray) -> IntArray:
 
 
 def _sums(program: Program, part: IntArray, count: int) -> IntArray:
-    """Host time by cause, time in calls and device time of each part, ns."""
-    alone = np.where(_alone(program), program.duration_ns, 0)
-    columns = np.column_stack((program.work_ns, program.call_ns, alone))
+    """Host time by cause and time in calls of each part, ns."""
+    columns = np.column_stack((program.work_ns, program.call_ns))
     sums = np.zeros((count, columns.shape[1]), np.int64)
     inside = part < count
     np.add.at(sums, part[inside], columns[inside])

@@ -30,6 +30,52 @@ class StepBudget(msgspec.Struct, frozen=True):
     idle_ns: int
 
 
+class OneChange(msgspec.Struct, frozen=True):
+    """What one of several changes gives alone.
+
+    Attributes:
+        change: the change in words.
+        predicted_step_ns: mean step with it.
+        prediction_low_ns: lower end of the prediction's range.
+        prediction_high_ns: upper end of the prediction's range.
+        validity: how the prediction is known, as in ``WhatIf``.
+        samples_factor: samples of a step with it, over those without.
+    """
+
+    change: str
+    predicted_step_ns: int
+    prediction_low_ns: int
+    prediction_high_ns: int
+    validity: str
+    samples_factor: float
+
+
+class MemoryNeed(msgspec.Struct, frozen=True):
+    """What a device needs of its memory with the changes.
+
+    Attributes:
+        rank: its rank.
+        device: CUDA device ordinal.
+        now_bytes: peak of what is allocated in the capture.
+        peak_bytes: peak with the changes.
+        low_bytes: lower end of its range.
+        high_bytes: upper end of its range.
+        device_bytes: memory of the device; null where the capture does not tell.
+        fits: whether it fits; null where that is open.
+        assumptions: what was assumed.
+    """
+
+    rank: int
+    device: int
+    now_bytes: int
+    peak_bytes: int
+    low_bytes: int
+    high_bytes: int
+    device_bytes: int | None
+    fits: bool | None
+    assumptions: list[str]
+
+
 class WhatIf(msgspec.Struct, frozen=True):
     """The step after some changes.
 
@@ -49,6 +95,16 @@ class WhatIf(msgspec.Struct, frozen=True):
         budget_before: its step without changes.
         budget_after: its step with the changes.
         warnings: what was assumed.
+        assumptions: what the settings assume, in sentences.
+        validity: how the prediction is known: measured, modelled, at least, or extrapolated; that
+            of the least sure setting.
+        alone: what each of several changes gives alone.
+        samples_factor: samples of a step with the changes, over those without.
+        throughput_factor: samples a second with the changes, over those without.
+        memory: what the devices need of their memory, where a setting changes that and the capture
+            holds allocations.
+        unrecorded_step_ns: the step now and with the changes without the estimated cost of
+            recording; null where none is estimated.
     """
 
     schema: str
@@ -66,6 +122,13 @@ class WhatIf(msgspec.Struct, frozen=True):
     budget_before: StepBudget
     budget_after: StepBudget
     warnings: list[str]
+    assumptions: list[str] = []
+    validity: str = "modelled"
+    alone: list[OneChange] = []
+    samples_factor: float = 1.0
+    throughput_factor: float = 1.0
+    memory: list[MemoryNeed] = []
+    unrecorded_step_ns: tuple[int, int] | None = None
 
     def _repr_html_(self) -> str:
         """The prediction, for a notebook."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.simulation.changes import (
     Change,
     DeviceLike,
+    EvenWork,
     Free,
     FuseOps,
     LaunchesFree,
@@ -34,6 +36,7 @@ from stepscope.simulation.result import (
     CRITICAL_PATH_SCHEMA,
     WHATIF_SCHEMA,
     CriticalPath,
+    OneChange,
     PathPart,
     PathPlace,
     PathRank,
@@ -41,6 +44,8 @@ from stepscope.simulation.result import (
     StepBudget,
     WhatIf,
 )
+from stepscope.simulation.setting import SettingChange, Validity, least_sure
+from stepscope.simulation.settings.base import Edit
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -60,6 +65,8 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
     for change in changes:
         if not simulation.matched(change):
             raise UsageError(_nothing(change))
+    sets = [change for change in changes if isinstance(change, Edit)]
+    samples = prod(_samples(simulation, change) for change in sets)
     predicted = simulation.predict(changes)
     replays = simulation.replay(changes)
     slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
@@ -84,7 +91,38 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         ),
         budget_after=_budget(changed[slow], replays[slow], predicted.step_ns),
         warnings=warnings(simulation),
+        assumptions=[text for one in sets for text in one.assumptions(simulation.facts)],
+        validity=_validity(simulation, changes),
+        alone=[_alone(simulation, change) for change in changes] if len(changes) > 1 else [],
+        samples_factor=samples,
+        throughput_factor=round(
+            samples * simulation.measured_step_ns / max(predicted.step_ns, 1), 6
+        ),
+        unrecorded_step_ns=predicted.unrecorded,
     )
+
+
+def _alone(simulation: Simulation, change: Change) -> OneChange:
+    """What one of several changes gives alone."""
+    predicted = simulation.predict([change])
+    return OneChange(
+        change=describe(change),
+        predicted_step_ns=predicted.step_ns,
+        prediction_low_ns=predicted.low_ns,
+        prediction_high_ns=predicted.high_ns,
+        validity=_validity(simulation, [change]),
+        samples_factor=_samples(simulation, change),
+    )
+
+
+def _samples(simulation: Simulation, change: Change) -> float:
+    """Samples of a step with a change over those without."""
+    return change.samples(len(simulation.devices)) if isinstance(change, Edit) else 1.0
+
+
+def _validity(simulation: Simulation, changes: Sequence[Change]) -> Validity:
+    """How the prediction is known: as the least sure of its changes."""
+    return least_sure([c.validity(simulation.facts) for c in changes if isinstance(c, Edit)])
 
 
 def describe(change: Change) -> str:
@@ -108,8 +146,14 @@ def describe(change: Change) -> str:
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             stated = f"rank {rank} is as fast as {like}"
+        case SettingChange():
+            stated = change.text
         case DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"
+        case EvenWork("stages"):
+            stated = "every stage of the pipeline computes as much"
+        case EvenWork():
+            stated = "the work is spread evenly over the ranks"
     return stated
 
 
@@ -122,7 +166,7 @@ def _nothing(change: Change) -> str:
             )
         case OverlapCommunication():
             return "there is no communication kernel in the replayed steps, so nothing to overlap"
-        case RankLike() | DeviceLike():
+        case RankLike() | DeviceLike() | EvenWork():
             return "there is only one rank, so no other to be like; give the captures of all ranks"
         case Free(cause, ranks) if ranks is not None:
             return f"none of the ranks {ranks} is there, so {cause} cannot be taken from them"
@@ -150,11 +194,11 @@ def warnings(simulation: Simulation) -> list[str]:
 
 def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
     """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
-    begin, end = replay.bounds_ns[-1 - replay.steps], replay.bounds_ns[-1]
+    begin, end = int(replay.bounds_ns[-1 - replay.steps]), int(replay.bounds_ns[-1])
     gpu, program = subject.gpu, subject.program
     passes = len(replay.host_ns) // max(len(program), 1)
     op = np.tile(program.op, passes)
-    start, stop = np.array(replay.start_ns), np.array(replay.end_ns)
+    start, stop = replay.start_ns, replay.end_ns
 
     def covered(mask: BoolArray) -> Intervals:
         rows = (op >= 0) & mask[np.maximum(op, 0)]

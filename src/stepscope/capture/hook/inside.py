@@ -305,13 +305,18 @@ def _part(name: str) -> Any:
     return module
 
 
+def rank() -> str:
+    """The rank that the environment gives this process; empty for none."""
+    return next((os.environ[name] for name in _RANKS if name in os.environ), "")
+
+
 def _is_left_out(ranks: str) -> bool:
     """Whether this process has a rank that is not asked for; the collector judges alike."""
-    rank = next((os.environ[name] for name in _RANKS if name in os.environ), None)
-    if not ranks or rank is None or f",{rank}," in ranks:
+    here = next((os.environ[name] for name in _RANKS if name in os.environ), None)
+    if not ranks or here is None or f",{here}," in ranks:
         return False
-    if rank.isdigit() and len(rank) < 10:
-        note(_LEFT_OUT.format(rank), "")
+    if here.isdigit() and len(here) < 10:
+        note(_LEFT_OUT.format(here), "")
     return True
 
 
@@ -336,6 +341,9 @@ def _install() -> None:
         watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
         watch.wanted[_FETCHERS] = lambda module: _note_fetchers(configuration, module)
         _finish_when_interrupted(configuration)
+    if configuration.get("hook") == "trial":
+        note(_LOADED, "")
+        _part("trial").install(configuration, watch.wanted)
     if watch.wanted:
         sys.meta_path.insert(0, watch)
 

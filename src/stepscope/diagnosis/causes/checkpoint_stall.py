@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, idle_figure
 from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
@@ -70,6 +70,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=figures,
         where=case.place(_ID),
+        chance=chance_of(len(stalls)),
         next_capture=(
             None
             if NAMED in stalls.evidence

@@ -7,7 +7,7 @@ from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.kernels.fusion import ADAM_PASSES
-from stepscope.simulation import Free, RemoveOps
+from stepscope.simulation import Free, FuseOps, RemoveOps
 
 _ID = "cpu_offload"
 _OF_JOURNEYS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
@@ -54,6 +54,7 @@ def detect(case: Case) -> Detection | None:
     # the update on the device instead: every tensor moved a few times, at the memory's speed
     speed = e.kernels.attainable_bandwidth
     update = ADAM_PASSES * down / speed * 1e9 if speed and on_host else 0.0
+    copied = tuple(e.gpu.ops["id"][offload.rows].tolist())
     return Detection(
         time_ns=idle + copies,
         direct_ns=case.direct_ns(_ID) + copies,
@@ -86,8 +87,9 @@ def detect(case: Case) -> Detection | None:
         ],
         where=where,
         change=Free(_ID),
-        also=(RemoveOps(tuple(e.gpu.ops["id"][offload.rows].tolist()), case.rank),),
-        added_ns=update,
+        also=(
+            FuseOps(copied, round(update), case.rank) if update else RemoveOps(copied, case.rank),
+        ),
     )
 
 

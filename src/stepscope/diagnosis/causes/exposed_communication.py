@@ -107,6 +107,7 @@ def detect(case: Case) -> Detection | None:
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
         change=OverlapCommunication(),
+        max_gain_ns=time,  # what a rank waits for another one stays
     )
 
 

@@ -10,17 +10,22 @@ _ID = "fusion_opportunity"
 
 def detect(case: Case) -> Detection | None:
     """Runs of elementwise kernels and reductions outside the optimizer and attention."""
-    found = case.explanation.inside_kernels.chains
-    if found is None:
+    inside = case.explanation.inside_kernels
+    found, repair = inside.chains, inside.compiled
+    if found is None or repair is None:
+        return None
+    # shorter runs are no finding: they gain with the chains' repair, but do not make one
+    if case.explanation.kernels.per_step(found.repair.saved_ns) < CAUSE.min_share * case.step_ns:
         return None
     return detection(
         case,
         _ID,
-        found.repair,
+        repair,
         message=(
-            "long chains of elementwise kernels and reductions ({kernels_per_step} kernels a "
-            "step, {kernels_ns_per_step}) read and write the same tensors again and again; merged, "
-            "each chain would do so once"
+            "long chains of elementwise kernels and reductions read and write the same tensors "
+            "again and again; a compiler makes one kernel of each, and of the shorter runs beside "
+            "them: {kernels_per_step} kernels a step, {kernels_ns_per_step}, then take some "
+            "{repaired_ns_per_step}"
         ),
         recommendations=[
             "torch.compile the model, or the function that spells the operation out",
@@ -46,8 +51,10 @@ CAUSE = Cause(
         "between such kernels."
     ),
     prediction=(
-        "the step with each chain as long as its longest kernel; the range's upper end saves half "
-        "of that"
+        "the step with each chain, and each shorter run, as one kernel: the tensors that enter and "
+        "leave it, at the speed at which its kernels move them, or its arithmetic, whichever takes "
+        "longer; reductions over columns stay kernels (kernels/merging.py). The range's upper end "
+        "is twice the passes, and the chains alone"
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     min_share=0.10,

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity import names as words
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.loader import Loader, loader_of
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.gaps.untraced_cpu import (
@@ -75,32 +75,19 @@ def detect(case: Case) -> Detection | None:
     )
     if why:
         message += f" ({why[0]})"
-    loader = _loader(case, pinned)
+    loader = loader_of(case, pinned_on_main=pinned)
     figures = [
         idle_figure(_ID),
         Figure("work_ns_per_step", "ns_per_step", f"SELECT {_WORK} {_FROM}"),
+        *loader.figures(),
     ]
-    if loader == "workers":
-        figures += [
-            Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
-            Figure(
-                "times_workers", "count", f"SELECT ceil(({_PERIOD}) / ({_WORK}))::BIGINT {_FROM}"
-            ),
-        ]
+    more, said = _pace(loader)
+    figures += more
+    message += said
+    if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
         message += (
-            "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
-            "{work_ns_per_step}: {times_workers} times as many would keep up"
-        )
-    elif loader == "main":
-        figures += [
-            Figure("loading_ns_per_step", "ns_per_step", f"SELECT {_WAIT} {_FROM}"),
-            Figure(
-                "workers_needed", "count", f"SELECT ceil(({_WAIT}) / ({_WORK}))::BIGINT {_FROM}"
-            ),
-        ]
-        message += (
-            "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
-            "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
+            "; the one thread that copies {pinned_bytes_per_step} a step into pinned memory then "
+            "limits it, with some {pinning_ns_per_step}"
         )
     waits = _waits_by_step(case)
     late = int((waits > _LATE * waits.max()).sum())
@@ -112,7 +99,13 @@ def detect(case: Case) -> Detection | None:
         ]
         message += (
             "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
-            "the mean better"
+            "the mean step of today better, on which the gain depends"
+        )
+    used_up = loader.who == "workers" and _uses_up(waits)
+    if used_up:
+        message += (
+            "; the first steps had batches that were ready before the capture began, so that the "
+            "run as a whole waits longer and gains more"
         )
     if weak:
         message += "; without annotations, other host work between steps looks the same"
@@ -122,21 +115,25 @@ def detect(case: Case) -> Detection | None:
         "move decoding and augmentation off the training thread, or prepare the data offline",
         "keep pin_memory=True and copy with non_blocking=True, so that the copy overlaps too",
     ]
-    if loader == "main":
+    if loader.who == "main":
         recommendations.insert(
             0, "the batch is prepared on the training thread itself: set num_workers"
         )
     return Detection(
         time_ns=time,
         uncertain_ns=case.idle_ns("launch_bound"),
-        # the mean of few long waits is as uncertain as their number is
-        direct_ns=case.direct_ns(_ID) * (1 - _scatter(waits) if seldom else 1),
+        direct_ns=case.direct_ns(_ID),
         message=message,
         recommendations=recommendations,
         texts=where.texts(),
         figures=figures,
         where=where,
-        next_capture=captures.WAITS if weak or not codes - {-1} else None,
+        supply_ns=loader.pinning_ns,
+        chance=chance_of(late) if seldom else 0.0,
+        at_least=used_up,
+        next_capture=(
+            captures.LONGER if used_up else captures.WAITS if weak or not codes - {-1} else None
+        ),
     )
 
 
@@ -152,21 +149,50 @@ def _waits_by_step(case: Case) -> IntArray:
     return waits
 
 
-def _scatter(waits: IntArray) -> float:
-    """Relative uncertainty of a mean of so many waits: one over the root of how many count."""
-    total, squares = float(waits.sum()), float((waits.astype(float) ** 2).sum())
-    return min(1.0, squares**0.5 / total) if total else 1.0
+def _uses_up(waits: IntArray) -> bool:
+    """Whether steps use up batches that were prepared ahead: late steps wait, early ones do not.
+
+    A recording begins after a pause in which workers go on; what they prepared meanwhile covers the
+    first steps. Half of the steps that hardly wait, then nearly all of the waiting, is that.
+    """
+    half = len(waits) // 2
+    total = int(waits.sum())
+    return half >= 2 and total > 0 and int(waits[:half].sum()) <= _LATE * total
 
 
-def _loader(case: Case, pinned: bool) -> str:
-    """Who prepares the batches: ``workers``, the ``main`` thread, or nobody can tell."""
-    host = case.explanation.gpu.host
-    names = set(host.ranges.texts.get("name", [])) | set(host.thread_names)
-    if any(words.LOADER_WITH_WORKERS.search(name) for name in names):
-        return "workers"
-    if pinned or any(words.LOADER_WITHOUT_WORKERS.search(name) for name in names):
-        return "main"
-    return "unknown"
+def _pace(loader: Loader) -> tuple[list[Figure], str]:
+    """At what pace batches come, and how many workers would keep up: figures and a template."""
+    if loader.fetch_ns:
+        said = (
+            "; {loader_workers} workers take {fetch_ns} for a batch each, the rest of the step "
+            "takes {work_ns_per_step}: {workers_needed} workers would keep up, given as many CPUs"
+        )
+        return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], said
+    if loader.who == "workers":
+        more = [
+            Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
+            Figure(
+                "times_workers", "count", f"SELECT ceil(({_PERIOD}) / ({_WORK}))::BIGINT {_FROM}"
+            ),
+        ]
+        said = (
+            "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
+            "{work_ns_per_step}: {times_workers} times as many would keep up"
+        )
+        return more, said
+    if loader.who == "main":
+        more = [
+            Figure("loading_ns_per_step", "ns_per_step", f"SELECT {_WAIT} {_FROM}"),
+            Figure(
+                "workers_needed", "count", f"SELECT ceil(({_WAIT}) / ({_WORK}))::BIGINT {_FROM}"
+            ),
+        ]
+        said = (
+            "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
+            "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
+        )
+        return more, said
+    return [], ""
 
 
 CAUSE = Cause(
@@ -184,7 +210,10 @@ CAUSE = Cause(
         "before. blocking_copy is the "
         "upload itself. A slow loader that hides behind the GPU costs nothing and is not reported."
     ),
-    prediction="the step without the idle time spent getting input",
+    prediction=(
+        "the step without the idle time spent getting input; not less than one thread takes to "
+        "copy the batch into pinned memory, where a loader with workers does"
+    ),
     reference="docs/how-it-works.md, idle time",
     min_share=0.05,
     detect=detect,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from stepscope.collectives.job import Collectives
+from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
     IMPOSED_SQL,
@@ -14,8 +18,14 @@ from stepscope.diagnosis.collective_figures import (
     recording_text,
     surplus_figure,
 )
+from stepscope.simulation import Change, EvenWork, RankLike
 
 _ID = "load_imbalance"
+
+_SLOWEST_SQL = "SELECT max(compute_ns) FROM rank_pace"
+
+_EXTRA_KERNELS: Final = 1.02
+"""A rank that launches so many times the kernels of the others has work that they do not have."""
 
 _MEAN_SQL = "SELECT round(avg(compute_ns))::BIGINT FROM rank_pace"
 _SHARED_OUT_SQL = f"SELECT least(imposed_ns, compute_ns - ({_MEAN_SQL})) FROM {PACE}"
@@ -26,9 +36,9 @@ def detect(case: Case) -> Detection | None:
     c = case.job.view.collectives
     late = c.lateness if c is not None else None
     me = position(case)
+    if c is not None and mostly_bubbles(c):
+        return _stage(case, c, me)
     if c is None or late is None or late.mechanism != "work" or me not in late.devices:
-        return None
-    if mostly_bubbles(c):  # stages that differ are the pipeline's own cause
         return None
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
@@ -80,9 +90,14 @@ def detect(case: Case) -> Detection | None:
     message += recording_text(c, late)
     if time <= 0:
         return None
+    # work that only this rank has can go; what is too much of the same is given to the others
+    shared_out = late.in_turn or experts or late.more_kernels < _EXTRA_KERNELS
+    one = len(late.devices) == 1
+    change: Change | None = EvenWork() if shared_out else RankLike(case.rank) if one else None
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
+        change=change,
         uncertain_ns=max(0.0, late.others_wait_ns - time),
         message=message,
         texts={"late": late_text(c, late)},
@@ -93,6 +108,47 @@ def detect(case: Case) -> Detection | None:
             None if c.matched.complete else "the same capture of the ranks that are missing"
         ),
         time_sql=time_sql,
+    )
+
+
+def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
+    """A stage of a pipeline that computes longer than the others, which wait for it."""
+    slow = slow_stage(c)
+    if slow is None or me not in slow.devices or slow.by_rate:
+        return None
+    ranks = [str(c.participants[d].rank) for d in slow.devices[:8]]
+    named = f"stage {slow.number} (rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)})"
+    return Detection(
+        time_ns=slow.surplus_ns,
+        direct_ns=slow.surplus_ns / 2,
+        message=(
+            "{slow} of {stages} pipeline stages computes {stage_compute_ns} a step, "
+            "{mean_compute_ns} in the mean of all; it sets the pace, and the other stages wait for "
+            "it inside sends and receives"
+        ),
+        texts={"slow": named},
+        recommendations=[
+            f"move layers away from {named}: the slowest stage sets the pace; embedding, loss and "
+            "output projection count as layers",
+            "split the layers by their measured time, not by their number",
+        ],
+        figures=[
+            Figure("stages", "count", "SELECT max(stage) + 1 FROM rank_pace"),
+            Figure("stage_compute_ns", "ns_per_step", _SLOWEST_SQL),
+            Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL),
+            Figure(
+                "others_wait_ns",
+                "ns_per_step",
+                "SELECT median(waiting_ns)::BIGINT FROM "
+                f"rank_pace WHERE compute_ns < 0.99 * ({_SLOWEST_SQL})",
+            ),
+        ],
+        floor_ns=0.0,
+        next_capture=(
+            None if c.matched.complete else "the same capture of the ranks that are missing"
+        ),
+        time_sql=f"SELECT ({_SLOWEST_SQL}) - ({_MEAN_SQL})",
+        change=EvenWork("stages"),
     )
 
 

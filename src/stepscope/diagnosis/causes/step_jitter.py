@@ -8,7 +8,7 @@ from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.outliers import PARTS, Outliers
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.intervals.distinct import among, distinct_values
@@ -58,8 +58,12 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
+        # what odd steps execute beside the normal ones goes with them
+        floor_ns=0.0,
+        chance=chance_of(len(odd.steps)),
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
-        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place),
+        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; the step meant here is the "
+        "mean of these {steady_steps}, which a repair shortens while the median stays",
         texts=where.texts() | ({"name": repr(name)} if name else {}),
         recommendations=_DO[kind],
         figures=[

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from stepscope.collectives.job import Collectives
 from stepscope.collectives.late import Lateness
+from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.collective_figures import (
@@ -31,6 +36,14 @@ _WHY = {
 }
 
 
+_PART_OF_IT: Final = 0.1
+"""Idle time of which the late rank has so much more than the others makes it late as well."""
+
+
+_NAMED_THEMSELVES: Final = frozenset({"checkpoint_stall"})
+"""What one rank does for all of them is a finding of its own: the rank is not slow."""
+
+
 def detect(case: Case) -> Detection | None:
     """A rank that needs longer for the same work than the others, which wait inside collectives."""
     c = case.job.view.collectives
@@ -38,11 +51,11 @@ def detect(case: Case) -> Detection | None:
     me = position(case)
     if c is None or late is None or late.common or me not in late.devices:
         return None
-    if late.mechanism == "work" or (late.mechanism != "idle" and mostly_bubbles(c)):
+    if late.mechanism == "work" or (late.mechanism != "idle" and not _slow_by_itself(c, late)):
         return None
-    # the cost of recording is known to a factor of two: what that much more of it would explain
-    # is not claimed; it slows hosts, and no kernel
-    doubt = 0.0 if late.mechanism == "rate" else max(pace.recording_ns for pace in c.paces)
+    if late.mechanism == "idle" and late.idle_cause in _NAMED_THEMSELVES:
+        return None
+    doubt = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
     if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:
         return None
     root_cause = late.idle_cause
@@ -81,6 +94,25 @@ def detect(case: Case) -> Detection | None:
     )
 
 
+def _more_recording(c: Collectives, late: Lateness) -> float:
+    """What the cost of recording would explain, were it twice what it is estimated at, ns a step.
+
+    It is known to a factor of two. It slows the other hosts as well; where it slows them as much,
+    it makes nobody late.
+    """
+    cost = np.array([pace.recording_ns for pace in c.paces])
+    others = np.array([d not in late.devices for d in range(len(cost))])
+    return max(0.0, float(cost[~others].max() - np.median(cost[others]))) if others.any() else 0.0
+
+
+def _slow_by_itself(c: Collectives, late: Lateness) -> bool:
+    """Whether it is no stage of a pipeline that only has more to do than the others."""
+    if not mostly_bubbles(c):
+        return True
+    slow = slow_stage(c)
+    return slow is not None and slow.by_rate and set(late.devices) <= set(slow.devices)
+
+
 def _change(case: Case, late: Lateness) -> Change | None:
     """The repair of one late rank; None where it is not one."""
     if len(late.devices) > 1 or late.in_turn:
@@ -109,7 +141,14 @@ def _symptoms(c: Collectives, late: Lateness) -> frozenset[tuple[str, int]]:
     """The late ranks' own findings of the cause behind it."""
     if late.idle_cause is None:
         return frozenset()
-    return frozenset((late.idle_cause, c.participants[d].rank) for d in late.devices)
+    causes_there = {late.idle_cause} | {
+        part.removeprefix("idle ")
+        for part, surplus in late.surplus_ns.items()
+        if part.startswith("idle ") and surplus >= _PART_OF_IT * late.imposed_ns
+    }
+    return frozenset(
+        (cause, c.participants[d].rank) for d in late.devices for cause in causes_there
+    )
 
 
 def _advice(late: Lateness, own: Detection | None) -> list[str]:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_jax
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.intervals.distinct import among
-from stepscope.kernels.view import CATEGORY_NAMES, Kernels
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.kernels.runs import short_runs
+from stepscope.trace.frame import BoolArray
 
 _ID: Final = "compile"
-_MERGED: Final = ("elementwise", "dropout", "random", "copy", "reduction", "softmax",
-                  "normalisation", "loss")  # fmt: skip
-_LEAST_KERNELS = 2
-_SAME_SIZE = 0.02  # grids are rounded up to whole blocks
-_ASSUMED_TENSORS = 2  # of a kernel whose name does not tell: it reads one and writes one
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -27,48 +19,11 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     kernels = case.explanation.kernels
     if is_jax(case.explanation.gpu):
         return None  # XLA has merged what it could
-    ops = kernels.gpu.ops
-    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
-    category = kernels.category[order]
-    can = among(category, [CATEGORY_NAMES.index(name) for name in _MERGED])
-    can &= ~taken[order] & ~kernels.in_phase("optimizer")[order]
-    thread, phase = kernels.attribution.thread[order], kernels.phase[order]
-    starts = np.ones(len(order), bool)
-    starts[1:] = ~(can[1:] & can[:-1] & (thread[1:] == thread[:-1]) & (phase[1:] == phase[:-1]))
-    run = np.cumsum(starts) - 1
-    length = np.bincount(run[can], minlength=int(run[-1]) + 1 if len(run) else 0)
-    inside = can & (length[run] >= _LEAST_KERNELS) if len(run) else can
-    rows, run = order[inside], run[inside]
-    elements = _elements(kernels, rows)
-    # casts of one weight after the other stand in a row and have nothing to do with each other
-    joined = np.zeros(len(rows) + 1, bool)
-    joined[1:-1] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
-    part_of = joined[:-1] | joined[1:]
-    rows, run, elements = rows[part_of], run[part_of], elements[part_of]
-    if not len(rows):
+    repair = short_runs(kernels, taken)
+    if repair is None:
         return None
-    duration = kernels.duration_ns[rows]
-    tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
-    tensors = np.maximum(np.where(tensors > 0, tensors, _ASSUMED_TENSORS), _ASSUMED_TENSORS)
-    each = duration / tensors  # what one tensor's way to or from memory takes at this speed
-    reduces = kernels.in_category("reduction", "loss")[rows]
-    reads = np.where(reduces, duration, each)
-    writes = np.where(reduces, 0, each)
-    linked = np.zeros(len(rows), bool)
-    linked[1:] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
-    between = np.zeros(len(rows))
-    between[1:] = np.where(linked[1:], np.minimum(writes[:-1], reads[1:]), 0)
-    saved = between.copy()
-    saved[:-1] += between[1:]
-    new = np.maximum(duration - saved, 0)
-    longest = np.zeros(int(run.max()) + 1)
-    np.maximum.at(longest, run, duration)
-    total = float(new.sum())
-    least = min(float(longest.sum()), total)
-    # what a later pass needs is written all the same
-    most = float(duration.sum()) - float(between.sum())
     return Found(
-        repair=changed(rows, duration, np.maximum(np.rint(new), 1), least, most),
+        repair=repair,
         message=(
             "{kernels_per_step} pointwise kernels, reductions and normalisations a step stand "
             "next to each other and take {kernels_ns_per_step}; merged, what one hands to the "
@@ -92,20 +47,6 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     )
 
 
-def _elements(kernels: Kernels, rows: IntArray) -> IntArray:
-    """Elements of the result of contiguous elementwise kernels, by their launch; 0 for others."""
-    each = np.array([c.thread_elements for c in kernels.classes] + [0])
-    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
-    return found
-
-
-def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
-    """Whether one kernel's result may be the next one's operand: of one size, if that is known."""
-    unknown = (before == 0) | (after == 0)
-    found: BoolArray = unknown | (np.abs(before - after) <= _SAME_SIZE * np.maximum(before, after))
-    return found
-
-
 LEVER = Lever(
     id=_ID,
     title="Compile",
@@ -119,12 +60,13 @@ LEVER = Lever(
         "function spelled out in primitives. These are the short runs that every model has."
     ),
     prediction=(
-        "each kernel's time, less the share of its tensors that the next or the previous kernel "
-        "of the run would take from the chip; at the speed at which it moves them here. The range "
-        "goes from each run as long as its longest kernel to runs whose results are all written "
-        "for the backward pass. GEMMs are left as they are, and so is the host's time"
+        "each run as one kernel: the tensors that enter and leave it, at the speed at which its "
+        "kernels move them here, or its arithmetic, whichever takes longer; reductions over "
+        "columns stay kernels. The range goes from the fewest passes and a well used pipe to "
+        "twice the passes. GEMMs are left as they are"
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     find=find,
+    instead=("fusion_opportunity",),
     order=3,
 )

@@ -9,18 +9,27 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.view import MATH_NAMES, scaled
-from stepscope.trace.frame import BoolArray
+from stepscope.kernels.efficiency import product_elements
+from stepscope.kernels.precision import FloatArray, in_precision
+from stepscope.kernels.view import MATH_NAMES, PHASES, Kernels
+from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "lower_precision"
 LARGE_NS: Final = {"fp32": 20_000, "tf32": 20_000, "16bit": 100_000}
 """Shorter products end before the quicker type pays for its casts; FP8's scaling costs most."""
 
-_SCALED: Final = {"tf32": ("16bit", 1.0), "16bit": ("8bit", 0.5), "fp32": ("16bit", 0.6)}
-"""Type -> the next quicker one, and the part of the gain that the ratio of their peaks promises.
-Libraries achieve the same share of the peak in half precision as in TF32; FP8 pays for scaling."""
-BEST: Final = 1.25
-"""The quicker type may achieve more of its peak, where its kernels are the better ones."""
+_QUICKER: Final = {"tf32": "16bit", "16bit": "8bit", "fp32": "16bit"}
+"""Type -> the next quicker one."""
+LEAST: Final = {"16bit": 0.75, "8bit": 0.4}
+"""Least part of the estimated gain, by the new type: in FP8 scaling may cost most of it."""
+MOST: Final = 1.2
+"""The most: tensors between the products are half as large as well, which is not counted."""
+NEWER_ATTENTION: Final = 6.0
+OLDER_ATTENTION: Final = 3.0
+"""How many times faster attention is in half precision than CUTLASS's in single precision, where
+newer kernels exist (5.6 backward to 8.7 forward on an H200, heads of 64, 512 positions), and where
+the type alone is what changes."""
+_CAST_BYTES: Final = 6  # four are read, two written
 _SINGLE_ATTENTION: Final = re.compile(r"fmha_cutlass[FB]_f32")
 """Fused attention in single precision: half precision has kernels of a newer design."""
 
@@ -48,27 +57,31 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return found
 
     best: tuple[int, str] = (0, "")
-    for math in _SCALED:
+    for math in _QUICKER:
         mine = large(math)
         spent = int(kernels.duration_ns[mine].sum())
-        if spent > best[0] and peaks.of(_SCALED[math][0]) > 1.2 * peaks.of(math) > 0:
+        if spent > best[0] and peaks.of(_QUICKER[math]) > 1.2 * peaks.of(math) > 0:
             best = spent, math
     math = best[1]
     if not math:
         return None
-    after, part = _SCALED[math]
+    after = _QUICKER[math]
     rows = np.flatnonzero(large(math))
-    ratio = peaks.of(after) / peaks.of(math)
-    usual = max(1 + (ratio - 1) * part, 1.0)
-    least = 1 + (usual - 1) / 2
     old = kernels.duration_ns[rows]
+    new = in_precision(kernels, rows, after) + _casts_ns(kernels, rows, after)
+    attention = kernels.in_category("attention")[rows]
+    if math == "tf32":
+        newer = NEWER_ATTENTION if peaks.eight else OLDER_ATTENTION
+        new = np.where(attention, old / newer, new)
+    new = np.minimum(new, old)
+    gain = float((old - new).sum())
     total = float(old.sum())
     eight = after == "8bit"
     dtype = "bfloat16" if peaks.bf16 else "float16"
     texts = {"before": _NAMES[math], "after": _NAMES[after]}
     return Found(
         repair=changed(
-            rows, old, scaled(old, 1 / usual), total / max(usual, ratio * BEST), total / least
+            rows, old, np.rint(new), max(total - gain * MOST, 0.0), total - gain * LEAST[after]
         ),
         message=(
             "large GEMMs and convolutions take {kernels_ns_per_step} a step in {before}; in "
@@ -102,6 +115,21 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     )
 
 
+def _casts_ns(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
+    """What the casts take that autocast adds to products in single precision, ns.
+
+    In the forward pass to the products' operands, in the backward pass of their results; none where
+    the shapes are not known, and none to FP8, whose scaling is in what it achieves.
+    """
+    elements = product_elements(kernels)
+    backward = kernels.phase[rows] == PHASES.index("backward")
+    each = np.where(backward, elements[1][rows], elements[0][rows])
+    if after != "16bit" or not kernels.attainable_bandwidth:
+        return np.zeros(len(rows))
+    found: FloatArray = each * _CAST_BYTES / kernels.attainable_bandwidth * 1e9
+    return found
+
+
 LEVER = Lever(
     id=_ID,
     title="Lower precision",
@@ -115,9 +143,10 @@ LEVER = Lever(
         "finding. Short GEMMs gain nothing and are not counted."
     ),
     prediction=(
-        "the time of the products over the ratio of the peaks, from TF32 to half precision; half "
-        "of that gain from half precision to FP8. The range goes from half of the gain to a "
-        "quarter more than the ratio"
+        "the products at what is achieved of both types' peaks, not beyond what shapes and memory "
+        "allow, plus the casts of their operands and results; attention in single precision at "
+        "what newer kernels gain. The range goes from three quarters of that gain (FP8: two "
+        "fifths) to a fifth more"
     ),
     reference="NVIDIA datasheets in kernels/ceilings.py; PyTorch: torchao.float8",
     find=find,

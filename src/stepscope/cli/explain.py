@@ -1,0 +1,48 @@
+"""``stepscope explain``."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.cli import options
+
+_WIDEST = 100
+"""Prose in longer lines is hard to read."""
+
+
+@click.command()
+@click.argument("term", nargs=-1)
+@click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
+@options.formats("text", "json")
+def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
+    """Explain a term: a cause, a column, a thread, a CUDA call, an error message, a tool ...
+
+    TERM is an id or a name as a capture or a terminal shows it, as in: stepscope explain host_sync,
+    explain pt_autograd_0, explain cudaStreamSynchronize, explain ERR_NVGPUCTRPERM, explain
+    gpu_op.start_ns.
+    """
+    from stepscope.api.terms import explain_term, terms
+
+    if listing:
+        known = terms()
+        if format_ == "json":
+            document = {"schema": "stepscope.terms/1", "terms": [[m.kind, m.id] for m in known]}
+            options.write(options.as_json(document))
+            return
+        from stepscope.render.knowledge import names_text
+
+        options.write(names_text(known, _width()))
+        return
+    answer = explain_term(" ".join(term))
+    if format_ == "json":
+        options.write(options.as_json(answer))
+        return
+    from stepscope.render.knowledge import explanation_text
+
+    options.write(explanation_text(answer, _width()))
+
+
+def _width() -> int:
+    from stepscope.render.fitted import terminal_width
+
+    return min(terminal_width() or _WIDEST, _WIDEST)

@@ -1,0 +1,287 @@
+"""What a run of kernels takes once a compiler has made one kernel of it.
+
+A merged kernel moves what enters and leaves the run, at the speed at which the run's own kernels
+move it, and still does all their arithmetic. Both are counted; the longer one is what it takes.
+
+*Passes.* One pass is one tensor of the run's size read or written once. How long that takes is
+read from the run: the time of its kernels over the tensors that each of them touches. Of a run in
+the forward pass, one tensor enters (two, where a kernel takes two: a residual or a gate) and one
+leaves. In the backward pass the gradient and the run's saved input enter, and a gradient leaves:
+intermediate results are computed again (PyTorch's min-cut partitioner saves what is not
+pointwise). A result that every kernel hands on to the next one is the other limit: two passes less
+for each pair.
+
+*Reductions.* A reduction over rows (the mean of a norm) is made in the same kernel. One over
+columns, or over all of a tensor, needs what blocks on other SMs have found: it stays a kernel, and
+reads what the run writes for it.
+
+*Arithmetic.* An SM issues 128 instructions for one element each a clock, and 16 special functions
+(CUDA C++ Programming Guide, throughput of arithmetic instructions); the busier of the two pipes
+counts. A kernel that only moves memory hides its instructions; one that does forty operations in
+one pass does not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.kernels.view import PHASES, Kernels
+from stepscope.trace.frame import BoolArray, IntArray
+
+FloatArray = npt.NDArray[np.float64]
+
+LIKE_THE_LONGEST: Final = 0.4
+"""Kernels of a run that take this part of its longest one move tensors of the same size: they touch
+two to four of them. Shorter ones work on a value a row, or on a parameter."""
+
+ISSUED: Final = (0.85, 0.65, 0.45)
+"""Share of the busier pipe that merged kernels use: most, usual, least. Instructions that depend on
+each other and the latency of loads take the rest."""
+
+_PASSES: Final = {
+    "elementwise": 2, "copy": 2, "random": 1, "dropout": 3, "reduction": 1, "softmax": 2,
+    "normalisation": 2, "loss": 2, "index": 2, "pooling": 2,
+}  # fmt: skip
+"""Tensors of full size that kernels touch whose name does not tell."""
+
+_WORK: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), plain, special)
+    for pattern, plain, special in (
+        # the first that is found counts; gradients of functions use the function's saved result
+        (r"(tanh|sigmoid|relu|threshold)_?backward", 4, 0),
+        (r"mish_?backward", 70, 4),
+        (r"gelu_?backward", 45, 2),
+        (r"(silu|softplus|elu)_?backward", 14, 2),
+        (r"mish", 60, 3),
+        (r"gelu|erf", 26, 1),
+        (r"softplus|log1p", 30, 1),
+        (r"tanh|sinh|cosh", 20, 2),
+        (r"silu|sigmoid|swish|glu|logit", 9, 2),
+        (r"atan2?", 40, 1),
+        (r"(?<!co)sin|cos", 25, 0),
+        (r"log(?!ical)", 20, 0),
+        (r"pow_tensor_tensor", 60, 2),
+        (r"pow", 3, 0),
+        (r"exp(?!and)", 3, 1),
+        (r"rsqrt", 3, 1),
+        (r"sqrt|div|reciprocal|fmod|remainder", 8, 1),
+        (r"softmax", 6, 1),
+        (r"norm", 8, 0),
+        (r"dropout|bernoulli|uniform|random|distribution", 60, 0),
+    )
+)
+"""Instructions of an operation for one element in single precision, and special functions among
+them: by what CUDA's functions and the divisions of Triton compile to (``tanh`` is one ``ex2`` and
+one ``rcp`` in some twenty instructions, Philox ten rounds of four)."""
+_PLAIN: Final = (2, 0)
+_OF_PASS: Final = 2  # loads or stores of four elements, their addresses and conversions
+SPECIAL_SHARE: Final = 8
+"""Special functions go through a pipe of their own with an eighth of the CUDA cores."""
+
+_WHOLE: Final = re.compile(r"GammaBeta|reduce_kernel<(?:\(int\))?\d+, ?(?:\(int\))?[248],")
+"""Reductions over columns: of the parameters of a normalisation, or with several results a thread
+(``ReduceOp`` with a vector of results, which PyTorch takes where results are contiguous)."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Runs as a compiler merges them.
+
+    Attributes:
+        new_ns: time of each row afterwards; 0 for one that goes.
+        goes: rows that are not launched any more.
+        low_ns: the least that all runs together may take.
+        high_ns: the most.
+    """
+
+    new_ns: IntArray
+    goes: BoolArray
+    low_ns: int
+    high_ns: int
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Figures of each run; arrays have one value a run.
+
+    Attributes:
+        pass_ns: what one pass takes.
+        elements: elements of its tensors.
+        plain: instructions for one element, recomputation included.
+        special: special functions among them.
+        passes: (least, usual, most) passes that remain.
+        shortest_ns: its shortest kernel of full size.
+        spent_ns: time of the kernels that are merged.
+    """
+
+    pass_ns: FloatArray
+    elements: FloatArray
+    plain: FloatArray
+    special: FloatArray
+    passes: tuple[FloatArray, FloatArray, FloatArray]
+    shortest_ns: FloatArray
+    spent_ns: FloatArray
+
+
+def merged(kernels: Kernels, rows: IntArray, run: IntArray) -> Merged:
+    """What runs take as merged kernels.
+
+    Args:
+        kernels: the device's kernels.
+        rows: rows of ``GPU.ops`` in the order of enqueueing.
+        run: number of the run of each, ascending from 0.
+    """
+    old = kernels.duration_ns[rows]
+    whole = whole_reductions(kernels)[rows]
+    runs = _figures(kernels, rows, run, whole)
+    ends = [_of_runs(runs, kernels, at) for at in range(3)]
+    stays = _longest(old, run, ~whole)
+    joined = np.bincount(run[~whole], minlength=len(runs.spent_ns))[run] > 0
+    # what the run hands to a reduction of its own is written, then read
+    reduction = old + np.where(joined, np.rint(runs.pass_ns[run]), 0)
+    new = np.where(whole, reduction, np.where(stays, np.rint(ends[1])[run], 0)).astype(np.int64)
+    kept = int(old[whole].sum())
+    written = int((reduction - old)[whole].sum())
+    before = int(old.sum())
+    return Merged(
+        new_ns=new,
+        goes=~whole & ~stays,
+        low_ns=min(int(ends[0].sum()) + kept, int(new.sum())),
+        high_ns=max(min(int(ends[2].sum()) + kept + 2 * written, before), int(new.sum())),
+    )
+
+
+def whole_reductions(kernels: Kernels) -> BoolArray:
+    """Reductions over columns or over a whole tensor: no kernel of a row of blocks makes them.
+
+    The name tells, or that several rows of blocks share each result.
+    """
+    reduction = kernels.in_category("reduction", "normalisation", "loss")
+    several = kernels.grid["grid_y"] > 1
+    named = kernels.gpu.ops.matches("name", _WHOLE)
+    found: BoolArray = reduction & (named | (several & kernels.in_category("reduction")))
+    return found
+
+
+def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) -> _Runs:
+    count = int(run[-1]) + 1 if len(run) else 0
+    old = kernels.duration_ns[rows].astype(np.float64)
+    name = kernels.gpu.ops["name"][rows]
+    told = np.array([c.tensors for c in kernels.classes] + [0])[name]
+    usual = np.array([_PASSES.get(c.category, 2) for c in kernels.classes] + [2])[name]
+    touched = np.where(told > 0, told, usual).astype(np.float64)
+    backward = kernels.phase[rows] == PHASES.index("backward")
+    grown = backward & kernels.in_category("softmax", "normalisation")[rows]
+    touched += np.where(grown & (told == 0), 1, 0)  # the result or the input, too
+
+    longest = np.zeros(count)
+    np.maximum.at(longest, run[~whole], old[~whole])
+    full = ~whole & (old >= LIKE_THE_LONGEST * longest[run])
+    known = full & (told > 0)
+    some_known = np.bincount(run[known], minlength=count) > 0
+    measured = np.where(some_known[run], known, full)
+    pass_ns = _sums(run, old, measured, count) / np.maximum(
+        _sums(run, touched, measured, count), 1.0
+    )
+    kernels_of = np.bincount(run[full], minlength=count).astype(np.float64)
+    before = _sums(run, touched, full, count)
+    shortest = np.full(count, np.inf)
+    np.minimum.at(shortest, run[full], old[full])
+    in_backward = np.bincount(run[backward], minlength=count) > 0
+    reduces = kernels.in_category("reduction", "loss")[rows]
+    takes_two = np.bincount(run[full & (told >= 3)], minlength=count) > 0
+    # what a reduction hands on is a value a row
+    tensors_of = np.bincount(run[full & ~reduces], minlength=count)
+    handed_on = np.maximum(before - 2 * (tensors_of - 1), 1)
+    needed = np.where(in_backward, 3.0, np.where(takes_two, 3.0, 2.0))
+    alone = kernels_of <= 1
+    passes = (
+        np.where(alone, before, np.minimum(handed_on, 2.0)),
+        np.where(alone, before, np.minimum(handed_on, needed)),
+        np.where(alone, before, np.minimum(handed_on, 2 * needed)),
+    )
+    elements = _elements(kernels, rows, run, full, pass_ns)
+    of_name = np.array([work_of(c.operation or c.category) for c in kernels.classes] + [(0, 0)])
+    work = of_name[name].astype(np.float64)
+    plain, special = (
+        _with_recomputation(_sums(run, work[:, at], full, count), elements,
+                            kernels_of * in_backward, in_backward)
+        for at in (0, 1)
+    )  # fmt: skip
+    return _Runs(
+        pass_ns=pass_ns,
+        elements=elements,
+        plain=plain,
+        special=special,
+        passes=passes,
+        shortest_ns=np.where(np.isfinite(shortest), shortest, 0),
+        spent_ns=_sums(run, old, ~whole, count),
+    )
+
+
+def _elements(
+    kernels: Kernels, rows: IntArray, run: IntArray, full: BoolArray, pass_ns: FloatArray
+) -> FloatArray:
+    """Elements of each run's tensors: by a launch of it, else by what a pass moves."""
+    each = np.array([c.thread_elements for c in kernels.classes] + [0])
+    launched = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    found = np.zeros(len(pass_ns))
+    np.maximum.at(found, run[full], launched[full].astype(np.float64))
+    by_traffic = pass_ns * 1e-9 * kernels.attainable_bandwidth / _FLOAT
+    return np.where(found > 0, found, by_traffic)
+
+
+_FLOAT: Final = 4.0  # bytes of an element where nothing tells: single precision
+
+
+def _with_recomputation(
+    own: FloatArray, elements: FloatArray, size: FloatArray, in_backward: BoolArray
+) -> FloatArray:
+    """Work for one element of each run; runs of the backward pass compute the forward ones again.
+
+    Which run of the forward pass belongs to which is not known: each gets its part by the number
+    of its kernels (``size``).
+    """
+    forward = float((own * elements)[~in_backward].sum())
+    share = size / max(float(size.sum()), 1.0)
+    return own + np.where(elements > 0, forward * share / np.maximum(elements, 1), 0)
+
+
+def work_of(operation: str) -> tuple[int, int]:
+    """Instructions of an operation for one element, and special functions among them."""
+    found = ((plain, special) for pattern, plain, special in _WORK if pattern.search(operation))
+    return next(found, _PLAIN)
+
+
+def _of_runs(runs: _Runs, kernels: Kernels, at: int) -> FloatArray:
+    """Time of each run's merged kernel: 0 for the least, 1 for the usual, 2 for the most."""
+    passes = runs.passes[at]
+    memory = passes * runs.pass_ns
+    arithmetic = np.zeros(len(memory))
+    if kernels.peaks is not None and kernels.peaks.fp32:
+        cores = kernels.peaks.fp32 / 2  # a multiply-add is two
+        busier = np.maximum(runs.plain + _OF_PASS * passes, SPECIAL_SHARE * runs.special)
+        arithmetic = runs.elements * busier / (cores * ISSUED[at]) * 1e9
+    least = np.maximum(np.maximum(memory, arithmetic), runs.shortest_ns)
+    return np.minimum(least, runs.spent_ns)
+
+
+def _sums(run: IntArray, values: FloatArray, mask: BoolArray, count: int) -> FloatArray:
+    found: FloatArray = np.bincount(run[mask], values[mask], count).astype(np.float64)
+    return found
+
+
+def _longest(old: IntArray, run: IntArray, mask: BoolArray) -> BoolArray:
+    """The longest row of each run among some rows; the first of several."""
+    found = np.zeros(len(old), bool)
+    rows = np.flatnonzero(mask)
+    order = rows[np.lexsort((rows, -old[rows], run[rows]))]
+    first = np.ones(len(order), bool)
+    first[1:] = run[order[1:]] != run[order[:-1]]
+    found[order[first]] = True
+    return found

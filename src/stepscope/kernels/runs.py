@@ -1,0 +1,121 @@
+"""Runs of kernels that wait for memory: which ones a compiler merges, and what is left of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stepscope.intervals.distinct import among
+from stepscope.kernels.merging import merged
+from stepscope.kernels.view import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
+from stepscope.trace.frame import BoolArray, IntArray
+
+COMPILED: Final = (
+    "elementwise",
+    "dropout",
+    "random",
+    "copy",
+    "reduction",
+    "softmax",
+    "normalisation",
+    "loss",
+)
+"""Categories that a compiler merges with their neighbours."""
+
+_LEAST_KERNELS = 2
+_SAME_SIZE = 0.02  # grids are rounded up to whole blocks
+
+
+def short_runs(kernels: Kernels, taken: BoolArray) -> Repair | None:
+    """Kernels that follow each other, launched by one thread, and what they take merged.
+
+    Args:
+        kernels: the device's kernels.
+        taken: operations that belong to another repair already.
+    """
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    can = compiled(kernels)[order] & ~taken[order]
+    thread, phase = kernels.attribution.thread[order], kernels.phase[order]
+    starts = np.ones(len(order), bool)
+    starts[1:] = ~(can[1:] & can[:-1] & (thread[1:] == thread[:-1]) & (phase[1:] == phase[:-1]))
+    run = np.cumsum(starts) - 1
+    length = np.bincount(run[can], minlength=int(run[-1]) + 1 if len(run) else 0)
+    inside = can & (length[run] >= _LEAST_KERNELS) if len(run) else can
+    rows, run = order[inside], run[inside]
+    elements = _elements(kernels, rows)
+    # casts of one weight after the other stand in a row and have nothing to do with each other
+    joined = np.zeros(len(rows) + 1, bool)
+    joined[1:-1] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
+    part_of = joined[:-1] | joined[1:]
+    rows, run, elements = rows[part_of], run[part_of], elements[part_of]
+    if not len(rows):
+        return None
+    linked = np.zeros(len(rows), bool)
+    linked[1:] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
+    return merged_repair(kernels, rows, np.cumsum(~linked) - 1)
+
+
+def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
+    """Runs as merged kernels, as a repair.
+
+    Args:
+        kernels: the device's kernels.
+        rows: rows of ``GPU.ops`` in the order of enqueueing; at least one.
+        run: number of the run of each, ascending from 0.
+    """
+    found = merged(kernels, rows, run)
+    by_row = np.argsort(rows, kind="stable")
+    return Repair(
+        rows=rows[by_row],
+        old_ns=kernels.duration_ns[rows[by_row]],
+        new_ns=found.new_ns[by_row],
+        merged=found.goes[by_row],
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=found.low_ns,
+        high_ns=found.high_ns,
+    )
+
+
+def together(sure: Repair, other: Repair) -> Repair:
+    """Two repairs of different operations as one; at most the first of them is made."""
+    rows = np.concatenate((sure.rows, other.rows))
+    by_row = np.argsort(rows, kind="stable")
+
+    def both(one: IntArray, two: IntArray) -> IntArray:
+        found: IntArray = np.concatenate((one, two))[by_row]
+        return found
+
+    return Repair(
+        rows=rows[by_row],
+        old_ns=both(sure.old_ns, other.old_ns),
+        new_ns=both(sure.new_ns, other.new_ns),
+        merged=np.concatenate((sure.merged, other.merged))[by_row],
+        idle_ns=both(sure.idle_ns, other.idle_ns),
+        low_ns=sure.low_ns + other.low_ns,
+        high_ns=sure.high_ns + int(other.old_ns.sum()),
+    )
+
+
+def compiled(kernels: Kernels) -> BoolArray:
+    """Kernels that a compiler of the model merges with their neighbours.
+
+    Not those of the optimizer, and not the transposes that a library puts around convolutions.
+    """
+    found: BoolArray = among(kernels.category, [CATEGORY_NAMES.index(name) for name in COMPILED])
+    found = found & ~kernels.in_phase("optimizer")
+    return found & ~kernels.gpu.ops.matches("name", LAYOUT_CHANGE)
+
+
+def _elements(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements of the result of contiguous elementwise kernels, by their launch; 0 for others."""
+    each = np.array([c.thread_elements for c in kernels.classes] + [0])
+    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    return found
+
+
+def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
+    """Whether one kernel's result may be the next one's operand: of one size, if that is known."""
+    unknown = (before == 0) | (after == 0)
+    found: BoolArray = unknown | (np.abs(before - after) <= _SAME_SIZE * np.maximum(before, after))
+    return found

@@ -1,0 +1,78 @@
+"""Entries of the knowledge base: what they hold, how they are read, how a name finds them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+KINDS: Final = {
+    "term": "a term of the field",
+    "thread": "a thread or process of a training job, by the name that a capture shows",
+    "call": "a call of CUDA, NCCL or the C library",
+    "error": "a message of a profiler or of the framework",
+    "tool": "a tool, and when it is the right one",
+}
+"""Every kind of entry, which is also the name of its folder."""
+
+_FOLDER: Final = Path(__file__).with_name("entries")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that is known.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        id: file name without suffix; unique among all kinds.
+        title: as people write it.
+        meaning: what it is; Markdown, links are relative to ``docs``.
+        reading: what it says where it is seen; empty where nothing is to be added.
+        remedies: what to do, the most effective first; commands begin with the program.
+        see: ids of other entries, causes, reports or limiters.
+        names: regular expressions for the whole of a name or message that a user may see.
+        reference: where the facts come from; empty for terms.
+    """
+
+    kind: str
+    id: str
+    title: str
+    meaning: str
+    reading: str = ""
+    remedies: list[str] = field(default_factory=list)
+    see: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    reference: str = ""
+
+    def is_named(self, name: str) -> bool:
+        """Whether a name as a capture or a terminal shows it means this entry."""
+        return any(re.fullmatch(pattern, name) for pattern in self.names)
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Every entry by id, ordered by kind and title.
+
+    Raises:
+        TypeError: a file lacks a field or has an unknown one, or two files share an id.
+    """
+    found: dict[str, Entry] = {}
+    for kind in KINDS:
+        for path in sorted((_FOLDER / kind).glob("*.toml")):
+            if path.stem in found:
+                raise TypeError(f"two entries are called {path.stem!r}; rename {path.name}")
+            try:
+                fields = tomllib.loads(path.read_text(encoding="utf-8"))
+                entry = Entry(kind=kind, id=path.stem, **fields)
+            except (tomllib.TOMLDecodeError, TypeError) as error:
+                raise TypeError(f"entries/{kind}/{path.name}: {error}") from error
+            found[path.stem] = entry
+    order = list(KINDS)
+    return dict(sorted(found.items(), key=lambda i: (order.index(i[1].kind), _letters(i[1].title))))
+
+
+def _letters(title: str) -> str:
+    return re.sub(r"\W", "", title.lower())

@@ -1,0 +1,132 @@
+"""The pace of a host: what launching costs it in each step, and programs at another pace.
+
+A capture shows the pace of a host that is being recorded, and that may be woken again and again in
+the middle of a step. What a repair gains is judged by the program that nobody records: the cost of
+recording is taken out of the step before and of the step after alike, and a host that is no longer
+woken works faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from stepscope.simulation.changes import Bound, Subject, without_recording
+from stepscope.simulation.program import MARK, C, own_work
+from stepscope.trace.frame import IntArray
+
+HALFWAY: Final = 0.5
+"""From the captured pace to that of the quickest step, for a host that is no longer woken."""
+
+_QUICKEST: Final = 5.0
+"""Percentile of the steps by what launching takes that counts as the quickest one."""
+
+_ONE_DEVIATION: Final = (16.0, 84.0)
+"""Percentiles one standard deviation from the middle, which outliers hardly move."""
+
+BETWEEN_RUNS: Final = 0.1
+"""Share by which the pace of a host differs from run to run at least. The mean pace of five runs of
+one program on one machine deviated by 8 % from one another, the untraced steps of programs whose
+host sets the pace by 13 % from one turn to the next (median of fourteen, on a shared machine)."""
+
+ON_HOST: Final = ("launch_bound", "host_compute", "input_starvation", "allocator_churn")
+"""What the host does itself, and not more slowly because it was woken."""
+
+
+def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> list[Subject]:
+    """Every step launches at a pace that the repaired program may have.
+
+    What launching costs the host differs from run to run and with what else the thread does: one
+    that sleeps and is woken again and again works more slowly (cold caches, low clock). How much, a
+    capture does not say; the spread between its steps, all ranks together, is what it shows.
+
+    Without being woken, its pace is somewhere between that of the capture and that of the capture's
+    quickest step; half of the way is within 7 % of the four repaired programs that were captured as
+    well, the one end up to 14 % too slow, the other up to 11 % too fast.
+
+    Args:
+        subjects: the programs, one a device.
+        bound: quick for ``low``, slow for ``high``.
+        woken: whether the host was woken in the capture and no longer is.
+    """
+    of_rank = [_launching(s) for s in subjects]
+    of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
+    if len(of_step) < 3 or not of_step.any() or (bound == "expected" and not woken):
+        return subjects
+    mean = float(of_step.mean())
+    if woken:
+        part = {"low": 1.0, "expected": HALFWAY, "high": 0.0}[bound]
+        pace = 1 + part * (float(np.percentile(of_step, _QUICKEST)) / mean - 1)
+    else:
+        low, high = np.percentile(of_step, _ONE_DEVIATION)
+        # about the mean, which is the captured pace: a few slow steps are part of it
+        apart = max(float(high - low) / 2 / mean, BETWEEN_RUNS)
+        pace = 1 + (-apart if bound == "low" else apart)
+    # a host that is slower in another run is so in all that it does
+    causes = ("launch_bound",) if woken else ON_HOST
+    return [_slowed(subject, max(pace, 0.0), causes) for subject in subjects]
+
+
+def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
+    """Hosts need less for launching than they took, by so much a step each, ns."""
+    found = []
+    for subject, spare in zip(subjects, spare_ns, strict=True):
+        launching = _launching(subject)
+        cost = float(launching.mean()) if len(launching) else 0.0
+        part = max(0.0, 1 - spare / cost) if cost > 0 else 1.0
+        found.append(_at(subject, part))
+    return found
+
+
+def unrecorded(subjects: list[Subject], factor: float) -> list[Subject]:
+    """Nothing is recorded: less so many times the estimated cost of recording."""
+    return [without_recording(subject, factor) for subject in subjects]
+
+
+def is_recorded(subjects: list[Subject]) -> bool:
+    """Whether recording has a cost that is estimated for any of them."""
+    return any(
+        s.program.recording_ns.any() or s.program.work_ns[:, C["profiler_overhead"]].any()
+        for s in subjects
+    )
+
+
+def no_longer_woken(before: list[Subject], after: list[Subject]) -> bool:
+    """Whether a host no longer sleeps and is woken in the middle of the step.
+
+    It does where it waits for the device: in one step in two at least there is a wait less.
+    """
+    for one, other in zip(before, after, strict=True):
+        steps = int((one.program.kind == MARK).sum())
+        if 2 * (_waits(one) - _waits(other)) >= max(steps, 1):
+            return True
+    return False
+
+
+def _waits(subject: Subject) -> int:
+    return len(subject.program.waits) + int(subject.program.blocks.sum())
+
+
+def _at(subject: Subject, pace: float) -> Subject:
+    """The same with launching at so many times the cost."""
+    return _slowed(subject, pace, ("launch_bound",))
+
+
+def _slowed(subject: Subject, pace: float, causes: Sequence[str]) -> Subject:
+    """The same with launching, and the host's work of some causes, at so many times the cost."""
+    work = own_work(subject.program)
+    columns = [C[cause] for cause in causes]
+    work[:, columns] = np.floor(work[:, columns] * pace)
+    call = np.where(subject.is_op, np.floor(subject.program.call_ns * pace), 0)
+    call += np.where(subject.is_op, 0, subject.program.call_ns)
+    return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
+
+
+def _launching(subject: Subject) -> IntArray:
+    """What enqueueing costs the host in each step, ns."""
+    program = subject.program
+    cost = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
+    step = np.cumsum(program.kind == MARK)
+    return np.bincount(step, weights=cost)[1:].astype(np.int64)

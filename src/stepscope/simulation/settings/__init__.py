@@ -1,0 +1,1 @@
+"""Settings of a training program that ``stepscope whatif --set`` can try, one file each."""

@@ -1,0 +1,300 @@
+"""Another precision of GEMMs, convolutions and attention, and what autocast does around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.kernels.view import MATH_NAMES
+from stepscope.operators.bounds import kernel_bounds
+from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.program import C
+from stepscope.simulation.setting import Validity
+from stepscope.simulation.settings.base import (
+    Edit,
+    Facts,
+    Setting,
+    launch_cost_ns,
+    of_items,
+    rescaled,
+)
+from stepscope.simulation.settings.shapes import input_elements, names_with, on_parameters
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray, IntArray
+
+FloatArray = npt.NDArray[np.float64]
+
+ORDER: Final = ("fp32", "tf32", "16bit", "8bit")
+"""Types of products, from the slowest to the quickest."""
+
+_TARGETS: Final = {"tf32": "tf32", "bf16": "16bit", "fp16": "16bit", "fp8": "8bit"}
+_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "16bit": "16 bits", "8bit": "FP8"}
+
+EIGHT_PART: Final = 0.5
+"""Part of what the ratio of the peaks promises that FP8 keeps after the scaling of its operands."""
+EIGHT_NS: Final = 100_000
+"""Shorter GEMMs gain nothing in FP8: the scaling costs as much."""
+
+ACHIEVED: Final = {"fp32": 0.72, "tf32": 0.60, "16bit": 0.72, "8bit": 0.60}
+"""Share of the dense peak that GEMMs and convolutions of a training step achieve, by their shapes:
+measured on an H200 with a language model of width 1024 (0.75, 0.61, 0.74); FP8 is assumed."""
+
+ATTENTION: Final = (4.0, 6.5, 9.0)
+"""Fused attention in single precision over half precision, least, usual and most: other kernels,
+besides half of the bytes. 6.6 on an H100 and an H200, with 512 tokens and heads of 64."""
+
+SPREAD: Final = (0.75, 1.25)
+"""Libraries achieve another share of the peak in another type: so much of the ratio."""
+
+POINTWISE: Final = (1.0, 0.75, 0.5)
+"""Time of pointwise kernels in half precision over single: of those between two GEMMs half of the
+bytes go, residual additions and what autocast keeps in FP32 stay. Most, usual, least."""
+
+CASTS_A_GEMM: Final = 1.6
+"""Kernels that cast for a product in either pass: its weight, and every other time its input."""
+CASTS_A_BIAS: Final = 1.0
+"""One more where a bias is added in the same operator."""
+
+CAST_BYTES: Final = 6
+"""Bytes that a cast between single and half precision moves for an element."""
+
+_KEPT: Final = r"layer_?norm|rms_?norm|group_?norm|softmax|nll_loss|loss"
+"""What autocast keeps in FP32 (PyTorch: autocast op reference)."""
+
+
+@dataclass(frozen=True)
+class Precision(Edit):
+    """Products take place in another type.
+
+    Attributes:
+        target: ``tf32``, ``bf16``, ``fp16`` or ``fp8``.
+    """
+
+    target: str
+    order = 2
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """In words."""
+        how = "autocast to " if _TARGETS[self.target] == "16bit" else ""
+        return f"{how}{self.target.upper()} for GEMMs, convolutions and attention"
+
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
+        """The programs in the other type."""
+        changed = []
+        for subject, one in zip(subjects, facts, strict=True):
+            after = rescaled(subject, one, lengths(one, self.target, bound))
+            if _TARGETS[self.target] == "16bit":
+                after = _with_casts(after, one, bound)
+            changed.append(after)
+        return changed
+
+    def assumptions(self, facts: Sequence[Facts]) -> list[str]:
+        """What is assumed."""
+        peaks = facts[0].kernels.peaks
+        source = peaks.source if peaks else ""
+        found = [
+            f"products go faster by the ratio of the ceilings ({source}), as far as memory allows; "
+            "whether the model's accuracy bears it only training tells"
+        ]
+        if _TARGETS[self.target] == "16bit":
+            found.append(
+                "autocast casts weights, their inputs and gradients, each cast a launch; "
+                "normalisation of layers, softmax and loss stay in FP32"
+            )
+        return found
+
+    def validity(self, facts: Sequence[Facts]) -> Validity:
+        """FP8 was not compared with measured runs."""
+        return "extrapolated" if self.target == "fp8" else "modelled"
+
+
+def products(facts: Facts, target: str) -> tuple[BoolArray, IntArray]:
+    """Products in a slower type than the target, and the type of each as a place in ``ORDER``."""
+    kernels = facts.kernels
+    to = ORDER.index(_TARGETS[target])
+    place = np.array([ORDER.index(name) if name in ORDER else -1 for name in MATH_NAMES] + [-1])
+    now = place[kernels.math]
+    now = np.where(_single_attention(facts), ORDER.index("tf32"), now)
+    now = np.where((now < 0) & _single_operands(facts), _usual_single(facts, now), now)
+    mine = kernels.in_category("matmul", "convolution", "attention") & (now >= 0) & (now < to)
+    if target == "tf32":
+        mine &= ~kernels.in_category("attention")
+    if target == "fp8":
+        mine &= kernels.in_category("matmul") & (now == ORDER.index("16bit"))
+        mine &= kernels.duration_ns >= EIGHT_NS
+    return mine, now
+
+
+def _single_operands(facts: Facts) -> BoolArray:
+    """GEMMs and convolutions of operators whose first operand is in single precision."""
+    table, operator = facts.kernels.attribution.operators, facts.kernels.attribution.operator
+    if not len(table) or "input_types" not in table:
+        return np.zeros(len(operator), bool)
+    texts = table.texts["input_types"]
+    single = np.array([text.startswith('["float"') for text in texts] + [False])
+    named = (operator >= 0) & single[table["input_types"][np.maximum(operator, 0)]]
+    mask: BoolArray = named & facts.kernels.in_category("matmul", "convolution")
+    return mask
+
+
+def _usual_single(facts: Facts, now: IntArray) -> int:
+    """FP32 or TF32: what most kernels in single precision use whose names tell, by their time."""
+    spent = [
+        int(facts.kernels.duration_ns[now == ORDER.index(name)].sum()) for name in ("fp32", "tf32")
+    ]
+    return ORDER.index("tf32") if spent[1] > spent[0] else ORDER.index("fp32")
+
+
+def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
+    """What each row of ``GPU.ops`` takes, ns, without the casts.
+
+    Raises:
+        UsageError: nothing becomes faster, or the device is not known.
+    """
+    kernels = facts.kernels
+    peaks = kernels.peaks
+    if peaks is None:
+        raise UsageError(
+            f"precision={target}: the peaks of {kernels.device[0] or 'this device'} are not known; "
+            "measure them with 'stepscope ceilings' and pass --ceilings"
+        )
+    mine, now = products(facts, target)
+    after = _TARGETS[target]
+    if not (mine & kernels.steady).any() or not peaks.of(after):
+        raise UsageError(_nothing(target, bool(peaks.of(after))))
+    ratios = np.array([_ratio(peaks.of(name), peaks.of(after), name, after) for name in ORDER])
+    if after == "8bit":
+        ratios = 1 + (ratios - 1) * EIGHT_PART
+    ratio = np.maximum(ratios[np.maximum(now, 0)], 1.0)
+    ratio *= {"low": SPREAD[1], "high": SPREAD[0], "expected": 1.0}[bound]
+    attention = dict(zip(("high", "expected", "low"), ATTENTION, strict=True))[bound]
+    ratio = np.where(_single_attention(facts) & (after == "16bit"), attention, ratio)
+    old = kernels.duration_ns.astype(np.float64)
+    start = np.minimum(old, facts.start_ns)
+    least = _memory_ns(facts, after)
+    quicker = start + np.maximum((old - start) / np.maximum(ratio, 1.0), least)
+    new = np.where(mine, np.minimum(quicker, old), old)
+    if after == "16bit":
+        share = dict(zip(("high", "expected", "low"), POINTWISE, strict=True))[bound]
+        new = np.where(_pointwise(facts), old * share, new)
+    return np.rint(new).astype(np.int64)
+
+
+def _ratio(before: float, after: float, name: str, to: str) -> float:
+    """How many times as fast products are, from what libraries achieve of either peak."""
+    if not before or not after:
+        return 1.0
+    return after * ACHIEVED[to] / (before * ACHIEVED[name])
+
+
+def _single_attention(facts: Facts) -> BoolArray:
+    """Fused attention kernels for operands in single precision."""
+    return names_with(facts.kernels, r"fmha_cutlass[FB]_f32")
+
+
+def _memory_ns(facts: Facts, after: str) -> FloatArray:
+    """Least time of products whose bytes are known, ns; 0 elsewhere."""
+    if not facts.bandwidth:
+        return np.zeros(len(facts.gpu.ops))
+    bounds = kernel_bounds(facts.kernels, facts.read)
+    item = {"tf32": 1.0, "16bit": 0.5, "8bit": 0.75}[after]  # FP8's results keep 16 bits
+    known: FloatArray = np.where(bounds.flop > 0, bounds.moved_bytes * item / facts.bandwidth, 0.0)
+    return known
+
+
+def _pointwise(facts: Facts) -> BoolArray:
+    """Kernels that go through activations of half the size."""
+    kernels = facts.kernels
+    light = kernels.in_category("elementwise", "copy", "dropout", "pooling", "normalisation")
+    light &= ~kernels.in_phase("optimizer") & ~names_with(kernels, _KEPT)
+    mask: BoolArray = light & ~on_parameters(kernels, facts.parameters)
+    return mask
+
+
+def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
+    """What autocast's casts cost: bytes on the device, launches on the host.
+
+    They are added to the products that they are for, half in either pass.
+    """
+    kernels = facts.kernels
+    mine, _ = products(facts, "bf16")
+    mine &= kernels.in_category("matmul", "convolution")
+    steady = mine & kernels.steady
+    forward = steady & kernels.in_phase("forward")
+    count = max(kernels.per_step(int(steady.sum())), 1.0)
+    rows = np.flatnonzero(forward)
+    # half of the inputs come from an operation that autocast keeps in FP32
+    inputs = kernels.per_step(float(input_elements(kernels, rows).sum()))
+    share = {"low": 0.0, "expected": 0.5, "high": 1.0}[bound]
+    numbers = 2 * facts.parameters.count + 2 * share * inputs
+    each = numbers * CAST_BYTES / facts.bandwidth / count if facts.bandwidth else 0.0
+    casts = np.where(_with_bias(facts)[rows], CASTS_A_GEMM + CASTS_A_BIAS, CASTS_A_GEMM)
+    launches = 2 * kernels.per_step(float(casts.sum())) / count
+    # cuBLAS runs several kernels for a product at times: what is added is for each of them
+    extra = of_items(subject, np.where(mine, round(each), 0))
+    hosted = of_items(subject, np.where(mine, round(launches * launch_cost_ns(subject)), 0))
+    work = subject.program.work_ns.copy()
+    work[:, C["launch_bound"]] += np.where(subject.program.hosted, hosted, 0)
+    return subject.becomes(duration_ns=subject.program.duration_ns + extra, work_ns=work)
+
+
+def _with_bias(facts: Facts) -> BoolArray:
+    """Operations whose operator adds a bias to a product; all where operators are not recorded."""
+    table, operator = facts.kernels.attribution.operators, facts.kernels.attribution.operator
+    if not len(table):
+        return np.ones(len(operator), bool)
+    adds = table.matches("name", re.compile(r"addmm|baddbmm"))
+    found: BoolArray = (operator >= 0) & adds[np.maximum(operator, 0)]
+    return found
+
+
+def _nothing(target: str, has: bool) -> str:
+    if not has:
+        return (
+            f"precision={target}: the tensor cores of this device do not multiply {target.upper()}"
+        )
+    if target == "fp8":
+        return (
+            "precision=fp8: no GEMM in 16 bits takes 0.1 ms or more, so scaling would cost what "
+            "FP8 gains"
+        )
+    return (
+        f"precision={target}: no GEMM, convolution or attention kernel is known to be slower than "
+        f"{_NAMES[_TARGETS[target]]}; nothing would change"
+    )
+
+
+_WRITTEN: Final = re.compile(r"tf32|bf16|fp16|fp8")
+
+
+def read(text: str) -> Precision:
+    """One of the types."""
+    if not _WRITTEN.fullmatch(text):
+        raise ValueError(text)
+    return Precision(text)
+
+
+SETTING = Setting(
+    name="precision",
+    title="Precision",
+    values="tf32|bf16|fp16|fp8",
+    example="bf16",
+    help="the type in which GEMMs, convolutions and attention multiply",
+    model=(
+        "products take their time over the ratio of what libraries achieve in either type (the "
+        "datasheet's peaks, or measured ceilings with --ceilings), but not less than their bytes "
+        "take at memory speed; attention gets the newer kernels that half precision has. With "
+        "16 bits, pointwise kernels between products move fewer bytes, and autocast's casts are "
+        "added, on the device by their bytes and on the host as launches"
+    ),
+    assumes="autocast around forward and loss; accuracy is not looked at",
+    checked="FP32 or TF32 to BF16, and FP32 to TF32; FP8 is extrapolated",
+    refuses="where no product is in a slower type, or the device is not known",
+    reads=read,
+)

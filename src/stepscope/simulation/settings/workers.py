@@ -1,0 +1,226 @@
+"""The number of the DataLoader's workers: how often a batch is ready."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
+from stepscope.intervals.distinct import distinct_values
+from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.program import LAUNCH, MARK, WAIT, C
+from stepscope.simulation.setting import Validity
+from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
+from stepscope.simulation.settings.items import arranged
+from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import IntArray
+
+FETCH_RANGE: Final = "DataLoader fetch"
+"""The range that ``stepscope run`` puts around the making of a batch in a worker process."""
+
+_WITHOUT: Final = re.compile(r"_SingleProcessDataLoaderIter")
+_WITH: Final = re.compile(r"_MultiProcessingDataLoaderIter|pt_data_(pin|worker)")
+
+MOST: Final = 512
+
+SPREAD: Final = {"low": 1.0, "expected": 1.0, "high": 1.3}
+"""More workers share cores and memory: a batch may take each so much longer."""
+
+
+@dataclass(frozen=True)
+class Workers(Edit):
+    """So many worker processes make batches.
+
+    Attributes:
+        then: how many.
+        now: how many in the capture, where stated.
+    """
+
+    then: int
+    now: int | None = None
+    order = 2
+    paces_input = True
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """In words."""
+        instead = "" if self.now is None else f" instead of {self.now}"
+        return f"{self.then} DataLoader workers{instead}"
+
+    def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
+        """The programs with input as often as so many workers bring it."""
+        changed = []
+        for subject, one in zip(subjects, facts, strict=True):
+            period = self.period_ns(one, subject) * SPREAD[bound]
+            changed.append(fed(subject, round(period)))
+        return changed
+
+    def period_ns(self, facts: Facts, subject: Subject) -> float:
+        """How often a batch is ready then, ns.
+
+        Raises:
+            UsageError: the capture does not tell what a batch takes.
+        """
+        fetch, workers = _recorded(facts)
+        if fetch:
+            return fetch / self.then
+        now = self._now(facts, workers)
+        waited = _waited_ns(subject)
+        if now == 0:
+            return waited / self.then  # the training thread made each batch itself
+        step = facts.explanation.step_ns
+        if waited < LONG_UNTRACED_STEP_SHARE * step:
+            if self.then >= now:
+                return 0.0  # they kept up
+            raise UsageError(
+                f"workers={self.then}: the workers keep up, so that the capture does not tell what "
+                "a batch takes them; record it with 'stepscope run', which times each fetch"
+            )
+        return step * now / self.then
+
+    def _now(self, facts: Facts, workers: int) -> int:
+        if self.now is not None:
+            return self.now
+        names = {*facts.gpu.host.ranges.texts.get("name", []), *facts.gpu.host.thread_names}
+        if workers:
+            return workers
+        if any(_WITHOUT.search(name) for name in names):
+            return 0
+        known = "it has some, how many is not recorded" if any(map(_WITH.search, names)) else (
+            "nothing in the capture tells of it"
+        )  # fmt: skip
+        raise UsageError(
+            f"workers={self.then}: how many workers the loader has now? {known}; state both, as in "
+            f"--set workers=4:{self.then} (0 for none)"
+        )
+
+    def assumptions(self, facts: Sequence[Facts]) -> list[str]:
+        """What is assumed."""
+        return [
+            "a batch takes a worker as long as it does now, as long as there are cores for them; "
+            "without recorded fetches, a loader that is waited for is taken to be the limit"
+        ]
+
+    def validity(self, facts: Sequence[Facts]) -> Validity:
+        """Modelled, from what a fetch takes or from the pace of the loader."""
+        return "modelled"
+
+
+def _recorded(facts: Facts) -> tuple[float, int]:
+    """Mean time of a fetch, ns, and the workers that fetched; zeros where not recorded."""
+    rows = facts.read("range", "process_id", "start_ns", "end_ns", "name")
+    mine = rows.equals("name", FETCH_RANGE) if len(rows) else np.zeros(0, bool)
+    if not mine.any():
+        return 0.0, 0
+    length = (rows["end_ns"] - rows["start_ns"])[mine]
+    return float(length.mean()), len(distinct_values(rows["process_id"][mine]))
+
+
+def _waited_ns(subject: Subject) -> float:
+    """What getting input takes the training thread, ns a step."""
+    steps = max(int((subject.program.kind == MARK).sum()), 1)
+    return int(subject.program.work_ns[:, C["input_starvation"]].sum()) / steps
+
+
+def fed(subject: Subject, period_ns: int) -> Subject:
+    """The program without the time that input takes the host, but no quicker than batches come.
+
+    A stream of its own makes a batch each period; the host waits for one before it goes on.
+
+    Args:
+        subject: the program.
+        period_ns: from one batch to the next; 0 where input is never waited for.
+    """
+    program = subject.program
+    work = program.work_ns.copy()
+    where = np.flatnonzero(work[:, C["input_starvation"]] > 0)
+    work[:, C["input_starvation"]] = 0
+    freed = subject.becomes(work_ns=work)
+    if period_ns <= 0:
+        return freed
+    at = _places(subject, where)
+    m = len(program)
+    # behind the item before that which waited: the batch is made, then it is waited for
+    position = np.concatenate((np.arange(m) * 3, at * 3 - 2, at * 3 - 1))
+    source = np.concatenate((np.arange(m), at, at))
+    part = np.repeat([0, 1, 2], [m, len(at), len(at)])
+    order = np.argsort(position, kind="stable")
+    after, part = arranged(freed, source[order]), part[order]
+    return _with_loader(after, np.flatnonzero(part == 1), np.flatnonzero(part == 2), period_ns)
+
+
+def _places(subject: Subject, where: IntArray) -> IntArray:
+    """The item of each step before which most of the waiting for input was; else its first."""
+    program = subject.program
+    step = steps_of(subject)
+    found = []
+    for number in range(int(step.max(initial=-1)) + 1):
+        mine = where[step[where] == number]
+        begin = int(np.flatnonzero((step == number) & (program.kind == MARK))[0])
+        spent = program.work_ns[mine, C["input_starvation"]]
+        chosen = int(mine[np.argmax(spent)]) if len(mine) else begin
+        found.append(max(chosen, begin + 1) if begin + 1 < len(program) else begin)
+    return np.array(found, np.int64)
+
+
+def _with_loader(after: Subject, made: IntArray, waited: IntArray, period_ns: int) -> Subject:
+    """The items put in become batches, and waits for them."""
+    program = after.program
+    new = np.concatenate((made, waited))
+    stream = int(program.stream.max(initial=-1)) + 1
+    columns = {name: getattr(program, name).copy() for name in (
+        "kind", "op", "stream", "duration_ns", "call_ns", "latency_ns", "kernel_gap_ns", "delay_ns",
+        "recording_ns", "recording_untraced_ns", "communication", "hosted", "blocks", "wait_cause",
+        "return_ns", "instance", "behind",
+    )}  # fmt: skip
+    for name, value in (
+        ("op", -1), ("stream", -1), ("duration_ns", 0), ("call_ns", 0), ("latency_ns", 0),
+        ("kernel_gap_ns", 0), ("delay_ns", 0), ("recording_ns", 0), ("recording_untraced_ns", 0),
+        ("communication", False), ("hosted", False), ("blocks", False), ("wait_cause", -1),
+        ("return_ns", 0), ("instance", -1), ("behind", -2 * len(program)),
+    ):  # fmt: skip
+        columns[name][new] = value
+    work = program.work_ns.copy()
+    work[new] = 0
+    columns["kind"][made], columns["kind"][waited] = LAUNCH, WAIT
+    columns["stream"][made], columns["duration_ns"][made] = stream, period_ns
+    columns["wait_cause"][waited] = C["input_starvation"]
+    gone = set(new.tolist())
+    depends = {k: on for k, on in program.depends.items() if k not in gone}
+    waits = {k: on for k, on in program.waits.items() if k not in gone}
+    waits.update({int(w): (int(k),) for w, k in zip(waited, made, strict=True)})
+    changed = replace(program, **columns, work_ns=work, depends=depends, waits=waits)
+    return replace(after, program=changed)
+
+
+def read(text: str) -> Workers:
+    """``8`` or ``4:8``."""
+    now, colon, then = text.partition(":")
+    if not colon:
+        return Workers(whole(text, 1, MOST))
+    return Workers(whole(then, 1, MOST), whole(now, 0, MOST))
+
+
+SETTING = Setting(
+    name="workers",
+    title="DataLoader workers",
+    values="COUNT or NOW:THEN",
+    example="4:8",
+    help="so many processes make batches (DataLoader's num_workers)",
+    model=(
+        "a batch is ready every so often: what a fetch takes one worker over their number. Fetches "
+        "are timed in captures of 'stepscope run'; else a loader that is waited for brings its "
+        "batches at the pace of the step, and without workers a batch takes what the training "
+        "thread spends on it. The host waits for a batch where it waited before"
+    ),
+    assumes="cores for all workers, and memory and disks that keep up; collating, pinning and "
+    "handing over are not the limit",
+    checked="the training thread's own loading against workers, and eight workers, on one GPU",
+    refuses="fewer workers where the present ones keep up and no fetch is timed; where the present "
+    "number is not known",
+    reads=read,
+)

@@ -1,0 +1,83 @@
+"""What more workers gain: predictions against a loader that is simulated on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.test_time_causes import diagnosed, figures
+from tests.support.build import Build
+from tests.support.loading import Batch, loading, mean_step
+
+WORK = 6_000.0
+"""What a step takes without waiting, us."""
+NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def captured(batches: list[Batch], *, fetches: bool = True, size: int = 1 << 16) -> Build:
+    """The steps of some batches as ``stepscope run`` records them."""
+    b = Build()
+    begin = batches[0].asked
+    for batch in batches:
+        asked, given = batch.asked - begin, batch.given - begin
+        b.range(asked, given + WORK, "step 1")
+        b.range(asked, given + 5, NEXT)
+        b.copy(given + 20, given + 60, call=(given + 10, given + 14), size=size)
+        for k in range(2):
+            at = given + 60 + 2_960 * k
+            call = (given + 20 + 8 * k, given + 24 + 8 * k)
+            b.kernel(at, at + 2_960, call=call, name=f"k{k}")
+        if fetches and batch.made[0] >= begin:
+            worker = 200 + batch.worker
+            b.range(*(t - begin for t in batch.made), "DataLoader fetch", thread=worker)
+            b.rows["range"][-1]["process_id"] = worker
+            b.rows["range"][-1]["end_missing"] = False
+    b.rows["thread"] = [{"process_id": 100, "thread_id": 7, "name": "pt_data_pin"}] + [
+        {"process_id": p, "thread_id": p, "name": "pt_data_worker"}
+        for p in {200 + batch.worker for batch in batches}
+    ]
+    return b
+
+
+@pytest.mark.parametrize(("workers", "batch_us"), [(2, 33_000.0), (4, 27_000.0)])
+def test_more_workers_are_predicted(tmp_path: Path, workers: int, batch_us: float) -> None:
+    today = loading(workers=workers, batch_us=batch_us, step_us=WORK)
+    found = diagnosed(captured(today[100:124]), tmp_path)
+    first = found.findings[0]
+    known = figures(first)
+    assert (first.cause, first.at_least) == ("input_starvation", False)
+    assert known["loader_workers"] == workers
+    assert known["fetch_ns"] == pytest.approx(batch_us * 1e3, rel=0.05)
+    needed = int(known["workers_needed"])
+    enough = mean_step(loading(workers=needed, batch_us=batch_us, step_us=WORK))
+    assert enough == pytest.approx(WORK, rel=0.02)  # so many do keep up, and one less does not
+    assert mean_step(loading(workers=needed - 1, batch_us=batch_us, step_us=WORK)) > 1.02 * WORK
+    truth = enough / mean_step(today)
+    assert first.predicted_step_ns / known["step_ns"] == pytest.approx(truth, rel=0.02)
+    low, high = first.prediction_low_ns, first.prediction_high_ns
+    assert low / known["step_ns"] < truth < high / known["step_ns"]
+
+
+def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
+    """60 MB a batch: 12 ms at 5 GB/s, while the step has work for 6 ms."""
+    size, pin_us = 60_000_000, 12_000.0
+    today = loading(workers=2, batch_us=80_000.0, step_us=WORK, pin_us=pin_us)
+    first = diagnosed(captured(today[100:124], size=size), tmp_path).findings[0]
+    enough = mean_step(loading(workers=20, batch_us=80_000.0, step_us=WORK, pin_us=pin_us))
+    truth = enough / mean_step(today)
+    step = figures(first)["step_ns"]
+    assert first.predicted_step_ns / step == pytest.approx(truth, rel=0.03)
+    assert "one thread that copies 60.0 MB a step into pinned memory" in first.message
+
+
+def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
+    """Recording begins after a pause in which the workers prepared all that they may."""
+    workers, batch_us = 4, 60_000.0
+    paused = loading(workers=workers, batch_us=batch_us, step_us=WORK, steps=12, pause_us=1e6)
+    sustained = mean_step(loading(workers=workers, batch_us=batch_us, step_us=WORK))
+    first = diagnosed(captured(paused[1:], fetches=False), tmp_path).findings[0]
+    assert first.cause == "input_starvation"
+    assert first.at_least
+    assert first.next_capture is not None and "--warmup 20" in first.next_capture
+    # the mean of these steps hides how long they take in the long run
+    assert figures(first)["step_ns"] < 0.9 * sustained * 1e3

@@ -1,0 +1,173 @@
+"""The exam of predictions: format of the stored pairs, arithmetic of the score, one stored pair."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stepscope.api import Job
+from stepscope.diagnosis.cause import causes
+from stepscope.diagnosis.lever import levers
+
+EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
+CAPTURES = EXAM / "captures"
+MOST_BYTES = 16_000_000
+
+
+@pytest.fixture(scope="module")
+def exam() -> Iterator[Any]:
+    """The modules of the exam, which are scripts and no package."""
+    sys.path.insert(0, str(EXAM))
+    names = ("columns", "program", "store", "score")
+    yield {name: importlib.import_module(name) for name in names}
+    sys.path.remove(str(EXAM))
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def truths() -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(CAPTURES.glob("*.json"))]
+
+
+def test_stored_pairs_are_whole() -> None:
+    known = {*causes(), *levers()}
+    names = [truth["name"] for truth in truths()]
+    assert len(names) >= 46
+    for truth in truths():
+        assert {truth["cause"], *truth["others"]} <= known, truth["name"]
+        for side in ("before", "after"):
+            times = truth[side]
+            assert len(times["mean_ms"]) == len(times["steps"]) >= 2, truth["name"]
+            assert min(times["mean_ms"]) > 0
+        for source in truth["recorded"]:
+            assert (CAPTURES / f"{truth['name']}.{source}.tar.xz").is_file(), truth["name"]
+    packed = list(CAPTURES.glob("*.tar.xz"))
+    assert {file.name.split(".")[0] for file in packed} == set(names)
+    assert sum(file.stat().st_size for file in packed) < MOST_BYTES
+
+
+def test_both_halves_are_large(exam: Any) -> None:
+    halves = [exam["program"].half(truth["name"]) for truth in truths()]
+    assert min(halves.count("development"), halves.count("unseen")) >= len(halves) / 3
+
+
+def test_a_trace_by_column_is_the_same(exam: Any) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1790857026123.456, "dur": 2.5}
+    trace = {
+        "schemaVersion": 1,
+        "traceEvents": [
+            event | {"args": {"External id": 7, "Input Dims": [[2, 3], []], "on": True}},
+            event
+            | {"ts": 1790857026125.001, "args": {"External id": 9, "Input Dims": [], "on": 1}},
+            {"ph": "s", "id": 3, "ts": 1.0001},
+            {"ph": "s", "id": 4, "ts": 2},
+            event | {"args": {}},
+            {"ph": "M", "args": "text"},
+            {"ph": "M", "args": None},
+            event
+            | {"name": "b", "args": {"External id": 1, "Input Dims": [[2, 3], []], "on": "x"}},
+        ],
+    }
+    text = json.dumps(trace)
+    columns = exam["columns"]
+    assert columns.unpacked(columns.packed(text)) == text
+
+
+def result(demo: Any, predicted: int, low: int, high: int, *, cause: str, cost: int) -> Any:
+    """The demo's diagnosis with another first finding, of a step of 100 ms."""
+    finding = msgspec.structs.replace(
+        demo.findings[0],
+        cause=cause,
+        time_ns_per_step=cost,
+        predicted_step_ns=predicted,
+        prediction_low_ns=low,
+        prediction_high_ns=high,
+        evidence=[],
+    )
+    step = msgspec.structs.replace(demo.step_ns, mean=100)
+    return msgspec.structs.replace(demo, findings=[finding], levers=[], step_ns=step)
+
+
+TRUTH = {
+    "name": "some_pair",
+    "cause": "host_sync",
+    "samples": 1.0,
+    "before": {"mean_ms": [10.0, 10.0]},
+    "after": {"mean_ms": [7.8, 8.2]},
+}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    from tools.docs.snippets import demo_job
+
+    with demo_job() as job:
+        return job.diagnose()
+
+
+@pytest.mark.parametrize(
+    ("predicted", "cost", "error", "holds", "wrong"),
+    [
+        ((80, 75, 85), 20, 0.0, True, []),
+        ((84, 82, 90), 20, 0.05, False, []),
+        ((60, 60, 90), 20, -0.25, True, ["gains more than it costs"]),
+        ((101, 80, 102), 20, 0.2625, True, ["longer than the step"]),
+        ((90, 70, 85), 20, 0.125, True, ["outside its own range"]),
+    ],
+)
+def test_a_pair_is_scored(
+    exam: Any,
+    demo: Any,
+    predicted: tuple[int, int, int],
+    cost: int,
+    error: float,
+    holds: bool,
+    wrong: list[str],
+) -> None:
+    diagnosis = result(demo, *predicted, cause="host_sync", cost=cost)
+    row = exam["score"].scored(TRUTH, "own", diagnosis, 0.01)
+    assert (row.measured, row.rank) == (0.8, 1)
+    assert row.error == pytest.approx(error)
+    assert (row.holds, row.wrong) == (holds, wrong)
+    assert row.spread == pytest.approx(0.05)
+
+
+def test_what_is_not_named_has_no_error_and_samples_count(exam: Any, demo: Any) -> None:
+    diagnosis = result(demo, 80, 75, 85, cause="host_compute", cost=20)
+    row = exam["score"].scored(TRUTH | {"samples": 2.0}, "own", diagnosis, None)
+    assert (row.measured, row.rank, row.predicted, row.error) == (0.4, -1, None, None)
+    figures = exam["score"].summary([row])
+    assert (figures["not named"], figures["predicted"]) == (1, 0)
+
+
+def test_a_summary_counts(exam: Any, demo: Any) -> None:
+    rows = [
+        exam["score"].scored(
+            TRUTH, "own", result(demo, p, p - 5, p + 5, cause="host_sync", cost=40), error
+        )
+        for p, error in ((80, 0.0), (84, 0.01), (96, -0.03))
+    ]
+    figures = exam["score"].summary(rows)
+    assert figures["median error"] == pytest.approx(0.05)
+    assert figures["within 10 %"] == pytest.approx(2 / 3, abs=1e-3)
+    assert figures["ranges that hold"] == pytest.approx(2 / 3, abs=1e-3)
+    assert figures["replay errors over 2 %"] == 1
+
+
+def test_a_stored_pair_is_diagnosed(exam: Any, tmp_path: Path) -> None:
+    """The smallest capture of each source opens as what it was."""
+    for source in ("own", "kineto"):
+        packed = min(CAPTURES.glob(f"*.{source}.tar.xz"), key=lambda file: file.stat().st_size)
+        paths = exam["store"].unpack_capture(packed, tmp_path / source)
+        truth = json.loads((CAPTURES / f"{packed.name.split('.')[0]}.json").read_text())
+        assert len(paths) == truth["ranks"]
+        found = Job([str(path) for path in paths]).diagnose()
+        recorded = truth["recorded"][source]
+        assert found.step_ns.mean / 1e6 == pytest.approx(recorded, rel=0.25)

@@ -1,0 +1,84 @@
+"""The page of the exam of predictions, from the scores that ``benchmarks/predictions`` keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tools.docs.markdown import table
+
+_EXAM = Path(__file__).parents[2] / "benchmarks" / "predictions"
+_SCORES = _EXAM / "scores.json"
+
+_INTRODUCTION = """\
+Pairs of programs, one with a planted fault and one with that fault repaired by hand, were timed
+untraced; the faulty one was then recorded by `stepscope run` (`own`) and by torch.profiler
+(`kineto`). The *measured* ratio is the repaired program's mean step over the faulty one's, the
+*predicted* one what `stepscope diagnose` says of the recording: the step without the planted cause,
+or with the lever, over the recorded step. The *error* is predicted over measured, less one. A pair
+belongs to the development half or to the unseen one by a hash of its name; single results of the
+unseen half were not looked at while the model was worked on.
+
+How it was made, and how to run it: `benchmarks/predictions/README.md`."""
+
+_TITLES = {"development": "Development half", "unseen": "Unseen half"}
+
+
+def predictions_page() -> list[str]:
+    """The parts of the page."""
+    scores: dict[str, Any] = json.loads(_SCORES.read_text(encoding="utf-8"))
+    parts = ["# Predictions against measurements", _INTRODUCTION, "## Summary"]
+    parts.append(_summary(scores["summaries"]))
+    for half, title in _TITLES.items():
+        chosen = [row for row in scores["rows"] if row["half"] == half]
+        parts += [f"## {title}", _table(chosen) if chosen else "No pair is stored yet."]
+    return parts
+
+
+def _summary(found: dict[str, dict[str, int | float]]) -> str:
+    if not found:
+        return "No pair is stored yet."
+    figures = next(iter(found.values()))
+    return table(
+        ("", *found),
+        [(name, *(_figure(each[name]) for each in found.values())) for name in figures],
+    )
+
+
+def _figure(value: int | float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.1%}"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    return table(
+        ("pair", "source", "planted", "measured", "predicted", "range", "error", "named"),
+        [
+            (
+                row["name"],
+                row["source"],
+                row["cause"],
+                f"{row['measured']:.3f}",
+                *_predicted(row),
+                _named(row),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _predicted(row: dict[str, Any]) -> tuple[str, str, str]:
+    if row["predicted"] is None:
+        return ("nothing", "", "")
+    between = f"{row['low']:.3f} to {row['high']:.3f}"
+    if row["at_least"]:
+        return ("at least a gain", between, "")
+    return f"{row['predicted']:.3f}", between, f"{row['predicted'] / row['measured'] - 1:+.1%}"
+
+
+def _named(row: dict[str, Any]) -> str:
+    if row["rank"] == 1:
+        return "first"
+    if row["rank"] == 0:
+        return "as a lever"
+    return f"not; first is {row['verdict']}" if row["rank"] < 0 else f"no. {row['rank']}"
