@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1500, 850
 WAIT_MS = 60_000
-FLAGS = [
-    "--no-sandbox",
-    "--renderer-process-limit=1",
-    "--disable-site-isolation-trials",
-    "--disable-gpu",
-    "--in-process-gpu",
-]
+FLAGS = ["--no-sandbox", "--renderer-process-limit=1", "--disable-site-isolation-trials"]
 """One process draws all pages: one for each load takes half of the time of a test."""
 WATCH = """
 (() => {
@@ -109,8 +105,24 @@ def browsing(browser: Any, **options: Any) -> Iterator[Any]:
 
 def settle(page: Any) -> None:
     """Wait until all that was done has had its effect: nothing is asked, drawn or pending."""
-    page.wait_for_selector("html[data-idle]", state="attached")
-    page.evaluate(f"stepscopeSettled({WAIT_MS})")
+    from playwright.sync_api import Error
+
+    try:
+        page.evaluate(f"stepscopeSettled({WAIT_MS})")
+    except Error as error:
+        if "navigation" not in str(error):
+            raise
+        page.wait_for_selector("html[data-idle]", state="attached")  # of the next page
+        page.evaluate(f"stepscopeSettled({WAIT_MS})")
+
+
+def becomes(page: Any, found: Callable[[], T], wanted: T) -> None:
+    """Wait, while the page goes on, until something outside of it is as it should be."""
+    for _ in range(WAIT_MS // 50):
+        if found() == wanted:
+            return
+        page.wait_for_timeout(50)
+    assert found() == wanted
 
 
 class Shown:
@@ -119,7 +131,6 @@ class Shown:
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
         page.goto(address)
-        self.settle()
         page.wait_for_selector("[aria-label=Findings]")
         self.settle()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope
-from tests.server.browser import Shown, browsing
+from tests.server.browser import Shown, becomes, browsing
 from tests.server.served import Answer, Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import AUTOGRAD, Build
@@ -357,6 +357,11 @@ def test_notes_live_on_and_other_tabs_see_them(capture: Path, browser: Any) -> N
         assert page.errors == []
 
 
+def kept_texts(served: Served) -> list[str]:
+    """The texts of the notes that the server keeps."""
+    return [note["text"] for note in json.loads(served.get("api/notes").body)["notes"]]
+
+
 def test_what_is_typed_right_after_the_key_belongs_to_the_note(capture: Path, browser: Any) -> None:
     with serving(capture) as served, browsing(browser) as page:
         shown = Shown(page, served.address)
@@ -375,8 +380,8 @@ def test_what_is_typed_right_after_the_key_belongs_to_the_note(capture: Path, br
         page.wait_for_function(
             "() => document.querySelector('.notes textarea').value === 'was slow'"
         )
-        kept = json.loads(served.get("api/notes").body)["notes"]
-        assert [note["text"] for note in kept] == ["was slow"]
+        # each change waits for the answer to the one before
+        becomes(page, lambda: kept_texts(served), ["was slow"])
         assert shown.window() == before
         page.get_by_label("Remove the mark").click()
         shown.settle()

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stepscope.trace.meta import Meta
 from stepscope.trace.problems import ProblemLog
-from stepscope.trace.schema import TABLES
+from stepscope.trace.schema import TABLES, arrow_schema
 from stepscope.trace.store import TraceWriter, write_meta
 from stepscope.trace.trace import Trace
 
@@ -186,7 +186,10 @@ class Build:
             columns: dict[str, Any] = {}
             for column in TABLES[table].columns:
                 if any(column.name in row for row in rows):
-                    columns[column.name] = pa.array([row.get(column.name) for row in rows])
+                    kind = arrow_schema(table).field(column.name).type
+                    kind = getattr(kind, "value_type", kind)  # pyarrow looks long for what it is
+                    values = [row.get(column.name) for row in rows]
+                    columns[column.name] = pa.array(values, type=kind)
             writer.append(table, columns)
         known = writer.close()
         ends = [row["end_ns"] for rows in self.rows.values() for row in rows if "end_ns" in row]

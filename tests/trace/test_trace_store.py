@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.trace import table_file
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.meta import Meta, MissingTable
 from stepscope.trace.problems import DECLARED, ProblemLog
@@ -235,6 +236,7 @@ def test_what_fails_while_writing_is_told(folder: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+    monkeypatch.setattr(table_file, "_SORTED_ROWS", 5)  # more are written before the end
     writer = TraceWriter(folder, ProblemLog())
 
     def append_many() -> None:

@@ -1,6 +1,7 @@
 """Write the Parquet file of one table: in the order of arrival, sorted at the end where needed.
 
-Sorting holds a few groups of rows at a time, so that memory is bounded by them and by the keys.
+A small table is held until its end and written once. Sorting a large one holds a few groups of rows
+at a time, so that memory is bounded by them and by the keys.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class TableFile:
         self.rows = 0
         self._sorted = True
         self._last = np.iinfo(np.int64).min
-        self._writer: pq.ParquetWriter | None = _parquet_writer(spec, self.path)
+        self._held: list[pa.RecordBatch] | None = []  # None as soon as they are too many
+        self._writer: pq.ParquetWriter | None = None
+        write_private(self.path, b"")
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows; ``id`` is numbered again."""
@@ -55,12 +58,25 @@ class TableFile:
             if key[0] < self._last or bool((key[1:] < key[:-1]).any()):
                 self._sorted = False
             self._last = max(self._last, int(key[-1]))
-        assert self._writer is not None
-        self._writer.write_batch(_with_id(batch, self.rows))
+        batch = _with_id(batch, self.rows)
         self.rows += batch.num_rows
+        if self._held is not None:
+            self._held.append(batch)
+            if self.rows <= _SORTED_ROWS:
+                return
+            self._writer = _parquet_writer(self.spec, self.path)
+            batches, self._held = self._held, None
+        else:
+            batches = [batch]
+        assert self._writer is not None
+        for one in batches:
+            self._writer.write_batch(one)
 
     def close(self) -> int:
         """Finish the file; returns its rows."""
+        if self._held is not None:
+            self._write_held(self._held)
+            return self.rows
         self.abandon()
         if not self._sorted:
             self._sort()
@@ -71,6 +87,19 @@ class TableFile:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+    def _write_held(self, batches: list[pa.RecordBatch]) -> None:
+        import pyarrow as pa
+
+        with _parquet_writer(self.spec, self.path) as writer:
+            if not batches:
+                return
+            whole = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+            if not self._sorted:
+                order = np.argsort(whole.column(self.spec.sort).to_numpy(), kind="stable")
+                whole = whole.take(pa.array(order)).combine_chunks()
+            (batch,) = whole.to_batches()
+            writer.write_batch(_with_id(batch, 0))
 
     def _sort(self) -> None:
         import pyarrow.parquet as pq
