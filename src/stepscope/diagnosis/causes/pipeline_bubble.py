@@ -83,8 +83,8 @@ CAUSE = Cause(
         "exposed_communication is data that moves; a bubble is waiting for work. An all-to-all is "
         "sent as sends and receives as well, but among all ranks at once: uneven ones are "
         "load_imbalance, as is a stage with more layers than the others: what they wait for it is "
-        "no bubble. A stage that is late for a reason of its own (its host, its input, its GPU) is a "
-        "straggler."
+        "no bubble. A stage that is late for a reason of its own (its host, its input, its GPU) is "
+        "a straggler."
     ),
     prediction=(
         "the step with twice the micro-batches, which fill and drain the pipeline in half the "
