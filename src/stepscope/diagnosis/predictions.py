@@ -99,7 +99,7 @@ def simulated(
         most = (before - detection.max_gain_ns) * scale
         step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
     low = min(low, step)
-    high = max(found.high_ns + added, step)
+    high = max(found.high_ns + added, step, min(detection.left_ns * scale, case.step_ns))
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
 
