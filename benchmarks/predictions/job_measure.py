@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import hashlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -24,15 +25,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
 import torch
 import torch.distributed as dist
 from job_programs import DEVICE, PROGRAMS, RANK
 from measure import compile_collector, pack, whole_gpu
 from program import SMALL, Program, Running
 
+HERE = Path(__file__).parent
 TURNS = 1 if SMALL else 2
 WARMUP = 2 if SMALL else 12
 
@@ -73,7 +72,7 @@ def turn(running: Running, steps: int) -> tuple[float, float]:
         at.append(time.perf_counter())
     synchronize()
     mean = slowest((time.perf_counter() - at[0]) / steps * 1e3)
-    return mean, statistics.median(b - a for a, b in zip(at, at[1:], strict=False)) * 1e3
+    return mean, statistics.median(b - a for a, b in itertools.pairwise(at)) * 1e3
 
 
 def slowest(ms: float) -> float:
@@ -182,6 +181,7 @@ def one(mode: str, program: Program, folder: Path) -> None:
     profiler = None
     with whole_gpu() if RANK == 0 else contextlib.nullcontext():
         dist.init_process_group(*(["gloo"] if SMALL else ["nccl"]))
+        together()  # no rank uses its GPU before the first one holds the lock
         if mode == "own":
             own(program, folder)
         else:

@@ -5,8 +5,8 @@ usage: python benchmarks/predictions/score.py [--half development|unseen|both] [
 
 The measured ratio is the repaired program's mean step over the faulty one's, both untraced; the
 predicted one is the predicted step over the recorded step. ``--half development`` prints each pair;
-the unseen half prints its summary only, unless ``--reveal`` is given. ``--docs`` keeps the scores
-of both halves, of which ``dev.py docs`` makes ``docs/reference/predictions.md``.
+the unseen half prints its summary only, unless ``--reveal`` is given. ``--docs`` keeps the scores,
+of which ``dev.py docs`` makes ``docs/reference/predictions.md``.
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ def main() -> None:
     for title, figures in found.items():
         print(f"{title}: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
     if given.docs:
-        kept = {"summaries": found, "rows": [asdict(r) for r in rows]}
+        told = [asdict(r) for r in rows if r.half == "development" or given.reveal]
+        kept = {"summaries": found, "rows": told}
         SCORES.write_text(json.dumps(kept, indent=1) + "\n")
         print("now: python3 dev.py docs")
 

@@ -13,7 +13,13 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1500, 850
 WAIT_MS = 60_000
-FLAGS = ["--no-sandbox", "--renderer-process-limit=1", "--disable-site-isolation-trials", "--disable-gpu", "--in-process-gpu"]
+FLAGS = [
+    "--no-sandbox",
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
+    "--disable-gpu",
+    "--in-process-gpu",
+]
 """One process draws all pages: one for each load takes half of the time of a test."""
 WATCH = """
 (() => {

@@ -12,6 +12,7 @@ from tests.support.build import US, Build
 from stepscope.breakdown.explain import explain
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import (
+    Change,
     Free,
     FuseOps,
     LaunchesFree,
@@ -120,8 +121,10 @@ def test_loops_that_read_go_with_the_reading(tmp_path: Path):
             at += 125 if k else 130
 
     s = simulation(steps(Build(), 700, step).trace(tmp_path))
-    kept = replay([one.program for one in s.edited([Free("host_sync")], "high")])[0].step_ns
-    gone = s.replay([Free("host_sync")])[0].step_ns
+    kept, gone = (
+        replay([one.program for one in s.edited([Free("host_sync")], bound)])[0].step_ns
+        for bound in ("high", "expected")
+    )
     assert gone < kept - 4 * 60 * US  # what the host did from one read to the next
 
 
@@ -367,3 +370,38 @@ def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
     assert run.steps == 3
     assert f"steps {run.first} to {run.last} were replayed" in s.message()
     assert s.predict([]).step_ns == s.measured_step_ns
+
+
+def test_predictions_side_by_side_are_those_made_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trace = steps(Build(), 300, reading).trace(tmp_path)
+    several: list[list[Change]] = [
+        [Free("host_sync")],
+        [],
+        [ScaleKernels("gemm", 0.5)],
+        [Free("host_sync"), ScaleKernels("gemm", 0.5)],
+        [Free("host_sync")],
+    ]
+    alone = [simulation(trace).predict(changes) for changes in several]
+    monkeypatch.setattr("stepscope.simulation.model._WORTH_THREADS", 1)
+    monkeypatch.setattr("stepscope.simulation.model.cores", lambda: 3)
+    s = simulation(trace)
+    assert s.predict_many(several) == alone
+    assert s.predict(several[2]) is s.predict(several[2])
+    with pytest.raises(UsageError, match="no cause"):
+        s.predict_many([[Free("gremlins")], [Free("host_sync")]])
+
+
+def test_what_the_device_did_before_the_capture_is_no_delay(tmp_path: Path):
+    """The first operation starts late, behind what was enqueued before the capture began."""
+
+    def step(b: Build, t: float) -> None:
+        late = 200 if t < 400 else 0
+        b.kernel(t + 8 + late, t + 108 + late, call=(t, t + 3))
+        b.api(t + 20, t + 120 + late, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 400, step).trace(tmp_path))
+    assert s.replay_error == 0
+    assert not s.subjects[0].program.delay_ns.any()
+    assert s.settled_error < 0

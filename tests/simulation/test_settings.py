@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from tests.support.captures import unpack
+from tests.support.pipeline import gpipe, played, step_us
 from tests.support.programs import Item, mark, naive_bounds, program, programs, wait
 
 from stepscope.api import Job
@@ -215,6 +216,16 @@ def test_a_pipeline_has_its_bubble(stages: int, count: int) -> None:
     # a host that needs longer than its kernels sets the pace
     slow = schedule([Stage(100, 200, 400, 400, 0, 0)] * stages, count)
     assert max(r.step_ns for r in replay(slow, 4)) >= count * 800
+
+
+@pytest.mark.parametrize(("now", "then", "within"), [(4, 4, 0.002), (4, 8, 0.06), (8, 4, 0.06)])
+def test_a_pipeline_is_cut_otherwise(now: int, then: int, within: float, tmp_path: Path) -> None:
+    # all forward, then all backward, messages that take time: another schedule than the model's
+    job = played(tmp_path, gpipe(4, now, lambda _: 1000.0), ahead=True)
+    truth_us = step_us(gpipe(4, then, lambda _: 1000.0 * now / then))
+    found = job.whatif([f"micro_batches={now}:{then}"])
+    assert found.predicted_step_ns / 1e3 == pytest.approx(truth_us, rel=within)
+    assert found.validity == "extrapolated"
 
 
 def test_a_link_is_fitted_through_its_messages() -> None:

@@ -78,8 +78,9 @@ def played(folder: Path, ranks: list[Rank], steps: int, *, ahead: bool = True) -
             host[number] = called + CALL
             if rank.saves(step):
                 for _ in range(COPIES):
-                    build.copy(now + 10, now + COPY - 10, call=(max(host[number], now - COPY), now + COPY),
-                               kind="DtoH", size=STATE, src="device", dst="pageable")  # fmt: skip
+                    call = max(host[number], now - COPY), now + COPY
+                    build.copy(now + 10, now + COPY - 10, call=call, kind="DtoH", size=STATE,
+                               src="device", dst="pageable")  # fmt: skip
                     host[number] = now = now + COPY
                 device[number] = now
                 host[number] = now + WRITE

@@ -114,7 +114,7 @@ def played(
     """
     for stage, done in enumerate(scheduled(programs)):
         build = Build()
-        called = 0.0
+        called, begun = 0.0, done[0].start - 90
 
         def launch(start: float, ahead: bool = ahead) -> tuple[float, float]:
             """A call that ends before the work begins."""
@@ -125,8 +125,7 @@ def played(
         for step in range(STEPS):
             mine = [d for d in done if d.step == step]
             if ahead:  # the loop begins a step when the device begins the one before
-                began = done[0].start - 90 if step == 0 else begun
-                called = max(called, began)
+                called = max(called, begun)
                 begun = mine[0].start
                 build.range(called, called + 2, f"step {step}")
             for one in mine:

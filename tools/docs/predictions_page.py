@@ -32,7 +32,7 @@ def predictions_page() -> list[str]:
     parts.append(_summary(scores["summaries"]))
     for half, title in _TITLES.items():
         chosen = [row for row in scores["rows"] if row["half"] == half]
-        parts += [f"## {title}", _table(chosen) if chosen else "No pair is stored yet."]
+        parts += [f"## {title}", _table(chosen) if chosen else "Only the summary is told so far."]
     return parts
 
 

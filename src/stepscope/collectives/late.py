@@ -55,7 +55,6 @@ class Lateness:
         surplus_ns: what the late devices spend beyond the others, by part, ns a window.
         more_work: largest ratio of what was launched on the late device and on the others.
         more_time: ratio of their compute time.
-        more_kernels: ratio of the kernels launched on the late device and on the others.
     """
 
     devices: list[int]
@@ -70,7 +69,6 @@ class Lateness:
     surplus_ns: dict[str, float] = field(default_factory=dict)
     more_work: float = 1.0
     more_time: float = 1.0
-    more_kernels: float = 1.0
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
@@ -149,7 +147,6 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         surplus_ns=surplus,
         more_work=more_work,
         more_time=more_time,
-        more_kernels=_more(work.kernels, late),
     )
 
 

@@ -127,6 +127,7 @@ class Detection:
         time_sql: statement that gives ``time_ns``, where it is another than the cause's.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
+        alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns a step.
         left_ns: what the repaired step takes at most where less is repaired than could be, of the
@@ -159,6 +160,7 @@ class Detection:
     time_sql: str | None = None
     change: Change | None = None
     also: tuple[Change, ...] = ()
+    alternative: Change | None = None
     added_ns: float = 0.0
     left_ns: float = 0.0
     floor_ns: float | None = None

@@ -98,8 +98,11 @@ def simulated(
     if detection.max_gain_ns is not None:
         most = (before - detection.max_gain_ns) * scale
         step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
-    low = min(low, step)
-    high = max(found.high_ns + added, step, min(detection.left_ns * scale, case.step_ns))
+    other = detection.alternative
+    reach = [step] if other is None else [step, float(simulation.predict([other]).step_ns)]
+    low = min(low, *reach)
+    left = min(detection.left_ns * scale, case.step_ns)
+    high = max(found.high_ns + added, *reach, left)
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
 

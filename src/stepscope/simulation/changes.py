@@ -289,9 +289,11 @@ def without_inferred(subject: Subject) -> Subject:
     kept = {}
     for item, on in program.depends.items():
         if item in program.inferred and not moves[item]:
-            on = tuple(pair for pair in on if moves[pair[0] % m])
-        if on:
-            kept[item] = on
+            sure = tuple(pair for pair in on if moves[pair[0] % m])
+        else:
+            sure = on
+        if sure:
+            kept[item] = sure
     return subject.becomes(depends=kept)
 
 

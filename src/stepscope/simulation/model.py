@@ -341,9 +341,9 @@ class Simulation:
             isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes
         )
         tool: Bound | None = "expected" if recorded else None
-        before = self._before_ns(tool)
-        after = self.edited(changes, tool=tool)
         sets = [c for c in changes if isinstance(c, Edit)]
+        before = self._before_ns(tool, sets=sets)
+        after = self.edited(changes, tool=tool)
         most = math.inf if sets else 1.0  # a setting may make the step longer
         (expected,) = _over([after], [before], most) if changes else (1.0,)
         gains = expected < 1 - LEAST_GAIN or bool(sets)
@@ -356,11 +356,11 @@ class Simulation:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
             # the run that the gain is measured in has a pace of its own before the repair, too
-            paced = [self._before_ns(tool, b) for b in ENDS]
+            paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
-            deviating += _over(costs, [self._before_ns(b) for b in ENDS], most)
+            deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
@@ -395,18 +395,31 @@ class Simulation:
             return 0.0
         return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
 
-    def _before_ns(self, tool: Bound | None, pace_of: Bound = "expected") -> float:
-        """The unchanged step, recorded or at so much less than recording costs, ns."""
+    def _before_ns(
+        self, tool: Bound | None, pace_of: Bound = "expected", sets: Sequence[Edit] = ()
+    ) -> float:
+        """The unchanged step, recorded or at so much less than recording costs, ns.
+
+        Settings may know of a limit of the captured program that its replay does not have.
+        """
+        limited = self.subjects
+        for one in sets:
+            limited = one.limited(self.facts, limited)
+        if limited is not self.subjects:
+            return max(self._paced_ns(limited, tool, pace_of), 1.0)
         if tool is None and pace_of == "expected":
             return max(slowest_ns(self.unchanged), 1.0)
         if (tool, pace_of) not in self._before:
-            subjects = self.subjects
-            if tool is not None:
-                subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
-            subjects = pace.at_pace(subjects, pace_of)
-            replayed = steps_of([[s.program for s in subjects]])[0]
-            self._before[tool, pace_of] = max(r.step_ns for r in replayed)
+            self._before[tool, pace_of] = self._paced_ns(self.subjects, tool, pace_of)
         return max(self._before[tool, pace_of], 1.0)
+
+    def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
+        """The step of some programs at a pace of the host, recorded or not, ns."""
+        if tool is not None:
+            subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+        subjects = pace.at_pace(subjects, pace_of)
+        replayed = steps_of([[s.program for s in subjects]])[0]
+        return max(r.step_ns for r in replayed)
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""

@@ -1,8 +1,8 @@
 """The operations of several ranks side by side: the same place in the step, the same name.
 
 Ranks of a job run the same program: the third launch of a kernel in a step on one rank is the third
-launch of it on the others. What an operation takes on the other ranks is therefore known one by one,
-and step by step, which tells a slow device, extra work and a bad step apart.
+launch of it on the others. What an operation takes on the other ranks is therefore known one by
+one, and step by step, which tells a slow device, extra work and a bad step apart.
 """
 
 from __future__ import annotations

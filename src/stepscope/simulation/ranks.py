@@ -100,8 +100,8 @@ def device_like(subjects: list[Subject], rank: int) -> list[Subject]:
     """The operations of one rank take what the same operations take on the others.
 
     Kernel by kernel: the same name at the same place of the step, in the median of the other ranks.
-    What no other rank has is as much quicker as the rest. Pauses before a kernel become those of the
-    others as well: a device that another process computes on pauses for it. Transfers that took
+    What no other rank has is as much quicker as the rest. Pauses before a kernel become those of
+    the others as well: a device that another process computes on pauses for it. Transfers that took
     longer than the same ones do in other steps take as long as there.
     """
     mine = [n for n, s in enumerate(subjects) if s.rank == rank]
@@ -266,8 +266,8 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
     """The device work of the ranks is spread evenly over them; none of it is gone.
 
     Each rank computes the mean of all in each part: between collectives that all of them share, or
-    in the run as a whole, where the ranks are stages of a pipeline. Operations that take the same on
-    all ranks do not follow the work and stay. The messages of all-to-alls become as even.
+    in the run as a whole, where the ranks are stages of a pipeline. Operations that take the same
+    on all ranks do not follow the work and stay. The messages of all-to-alls become as even.
     """
     parts, count = _shared_parts(subjects)
     if scope == "stages":
@@ -283,9 +283,11 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         moves = [
             compute[n] & ~(at.of_items(n, same.astype(float)) > 0) for n in range(len(subjects))
         ]
-    own = np.stack(
+    own: FloatArray = np.stack(
         [
-            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)], count)
+            np.bincount(
+                p[m & (p < count)], s.program.duration_ns[m & (p < count)].astype(float), count
+            )
             for p, m, s in zip(parts, moves, subjects, strict=True)
         ]
     ).astype(float)

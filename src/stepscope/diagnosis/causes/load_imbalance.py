@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from stepscope.collectives.job import Collectives
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
@@ -23,9 +21,6 @@ from stepscope.simulation import Change, EvenWork, RankLike
 _ID = "load_imbalance"
 
 _SLOWEST_SQL = "SELECT max(compute_ns) FROM rank_pace"
-
-_EXTRA_KERNELS: Final = 1.02
-"""A rank that launches so many times the kernels of the others has work that they do not have."""
 
 _MEAN_SQL = "SELECT round(avg(compute_ns))::BIGINT FROM rank_pace"
 _SHARED_OUT_SQL = f"SELECT least(imposed_ns, compute_ns - ({_MEAN_SQL})) FROM {PACE}"
@@ -90,14 +85,15 @@ def detect(case: Case) -> Detection | None:
     message += recording_text(c, late)
     if time <= 0:
         return None
-    # work that only this rank has can go; what is too much of the same is given to the others
-    shared_out = late.in_turn or experts or late.more_kernels < _EXTRA_KERNELS
+    # tokens and lengths go to the other ranks; what one rank alone does in each step can go
+    shared_out = late.in_turn or experts
     one = len(late.devices) == 1
     change: Change | None = EvenWork() if shared_out else RankLike(case.rank) if one else None
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
         change=change,
+        alternative=None if shared_out or not one else EvenWork(),
         uncertain_ns=max(0.0, late.others_wait_ns - time),
         message=message,
         texts={"late": late_text(c, late)},
@@ -165,8 +161,10 @@ CAUSE = Cause(
         "kernels and of their threads. exposed_communication excludes waiting for late ranks."
     ),
     prediction=(
-        "the step without the late ranks' surplus over what the next rank needs on its own "
-        "account; where experts are uneven, with the mean work of all ranks on each"
+        "the step with the late rank's work as that of the others, operation by operation; the "
+        "range reaches to its surplus being shared out. Where experts are uneven, lengths differ "
+        "from step to step, or a stage of a pipeline is slow, with the mean work of all ranks on "
+        "each"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,

@@ -82,13 +82,13 @@ CAUSE = Cause(
     differential=(
         "exposed_communication is data that moves; a bubble is waiting for work. An all-to-all is "
         "sent as sends and receives as well, but among all ranks at once: uneven ones are "
-        "load_imbalance, as is a stage with more layers than the others: what they wait for it is no "
-        "bubble. A stage that is late for a reason of its own (its host, its input, its GPU) is a "
+        "load_imbalance, as is a stage with more layers than the others: what they wait for it is "
+        "no bubble. A stage that is late for a reason of its own (its host, its input, its GPU) is a "
         "straggler."
     ),
     prediction=(
-        "the step with twice the micro-batches, which fill and drain the pipeline in half the time; "
-        "at best without any filling and draining, which a schedule without bubbles reaches"
+        "the step with twice the micro-batches, which fill and drain the pipeline in half the "
+        "time; at best without any filling and draining, which a schedule without bubbles reaches"
     ),
     reference="GPipe (arXiv:1811.06965), Megatron-LM (arXiv:2104.04473)",
     min_share=0.05,

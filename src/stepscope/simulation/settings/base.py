@@ -96,6 +96,15 @@ class Edit(SettingChange):
             UsageError: the captures do not tell what it needs.
         """
 
+    def limited(self, facts: Sequence[Facts], subjects: list[Subject]) -> list[Subject]:
+        """The captured programs with the limit that the setting lifts, where they lack it.
+
+        Args:
+            facts: one a device, in the order of the subjects.
+            subjects: the programs; they are returned as they are where nothing is added.
+        """
+        return subjects
+
     @abstractmethod
     def assumptions(self, facts: Sequence[Facts]) -> list[str]:
         """What is assumed for these captures, in sentences."""

@@ -120,7 +120,8 @@ SETTING = Setting(
         "they slow the kernels beside them"
     ),
     assumes="DistributedDataParallel",
-    checked="see the guide",
+    checked="two GPUs, one bucket cut into many; with small buckets the host counts, which is less "
+    "sure",
     refuses="where no gradients are reduced in the backward pass, or the capture does not tell the "
     "sizes of messages",
     reads=read,

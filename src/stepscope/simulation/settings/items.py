@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation.changes import Subject
-from stepscope.simulation.program import LAUNCH, Program
+from stepscope.simulation.program import LAUNCH, LONG_AGO_NS, Program
 from stepscope.trace.frame import IntArray
 
 _COLUMNS = (
@@ -17,6 +17,8 @@ _COLUMNS = (
     *("stream", "latency_ns", "kernel_gap_ns", "delay_ns", "duration_ns", "hosted", "blocks"),
     *("wait_cause", "return_ns", "communication"),
 )
+_OPTIONAL = ("posts", "before_start_ns", "before_end_ns")
+"""Columns that are empty where no item has a value."""
 
 
 def arranged(
@@ -57,7 +59,8 @@ def arranged(
             if found:
                 waits[at] = found
     instance = program.instance[source]
-    columns = {name: getattr(program, name)[source] for name in _COLUMNS}
+    held = [name for name in _OPTIONAL if len(getattr(program, name))]
+    columns = {name: getattr(program, name)[source] for name in (*_COLUMNS, *held)}
     changed = replace(
         program,
         **columns,
@@ -139,6 +142,41 @@ def _depth(program: Program, stream: int) -> int | None:
     reference = int(program.behind[items[at]])
     ordinal = int(np.searchsorted(items, reference % m))
     return at - ordinal - len(items) * (reference // m)
+
+
+def put_in(program: Program, items: IntArray, values: Mapping[str, int]) -> Program:
+    """The program with some items as new ones, which nothing refers to in the run before.
+
+    Args:
+        program: the program; the items are copies of any others.
+        items: the new ones.
+        values: what they have; all other columns are zero, and no item is waited for.
+    """
+    plain = {
+        **dict.fromkeys(("duration_ns", "call_ns", "latency_ns", "kernel_gap_ns", "delay_ns"), 0),
+        **dict.fromkeys(("recording_ns", "recording_untraced_ns", "return_ns"), 0),
+        **dict.fromkeys(("communication", "hosted", "blocks", "posts"), 0),
+        **dict.fromkeys(("op", "stream", "wait_cause", "instance"), -1),
+        **dict.fromkeys(("before_start_ns", "before_end_ns"), LONG_AGO_NS),
+        "kind": LAUNCH,
+        "behind": -2 * len(program),
+    }
+    columns = {}
+    for name, value in {**plain, **values}.items():
+        column = getattr(program, name).copy()
+        if len(column):
+            column[items] = value
+        columns[name] = column
+    work = program.work_ns.copy()
+    work[items] = 0
+    gone = set(items.tolist())
+    return replace(
+        program,
+        **columns,
+        work_ns=work,
+        depends={item: on for item, on in program.depends.items() if item not in gone},
+        waits={item: on for item, on in program.waits.items() if item not in gone},
+    )
 
 
 def highest_instance(subjects: Sequence[Subject]) -> int:

@@ -32,7 +32,7 @@ LATENCY_NS: Final = 60_000
 step on four H200: starting on all ranks, the steps of the ring, the ramp to full rate."""
 
 PCIE_GB_S: Final = 20.0
-"""Without NVLink: PCI Express 4.0 with 16 lanes, one direction, as copies achieve it."""
+"""Without NVLink: PCI Express 4.0, sixteen wide, in one direction, as copies achieve it."""
 
 FAR_APART: Final = 1.5
 """Sizes that differ by this tell latency and bandwidth apart."""

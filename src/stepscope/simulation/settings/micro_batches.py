@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from stepscope.simulation.program import LAUNCH, MARK, C, Program
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, launches, rescaled, whole
 from stepscope.simulation.settings.batch import lengths
+from stepscope.simulation.settings.shapes import names_with
 from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray
 
-MOST = 1024
+MOST: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Stage:
         forward_host_ns: what the host needs to enqueue the former.
         backward_host_ns: what it needs for the latter.
         rest_ns: kernels of the step that are in neither: the update.
-        rest_host_ns: what the host needs for them.
+        rest_host_ns: what the host needs for them, and what it does but launch.
     """
 
     forward_ns: int
@@ -97,10 +100,22 @@ def _refuse(change: MicroBatches, facts: Sequence[Facts], subjects: Sequence[Sub
         sends = one.gpu.is_communication & (kind[one.gpu.ops["name"]] == kinds.POINT_TO_POINT)
         if not launches(subject, sends).any():
             raise UsageError(f"{wanted}: rank {one.rank} sends nothing to a neighbour; no pipeline")
-        if not launches(subject, one.kernels.in_phase("backward")).any():
+        if not backward_of(subject, one).any():
             raise UsageError(
                 f"{wanted}: nothing tells which kernels of rank {one.rank} are backward"
             )
+
+
+def backward_of(subject: Subject, facts: Facts) -> BoolArray:
+    """Items of the backward pass: by their thread or range, else by the kernels' names."""
+    kernels = facts.kernels
+    named = launches(subject, kernels.in_phase("backward") & kernels.gpu.is_compute)
+    if named.any():
+        return named
+    return launches(subject, names_with(kernels, _BACKWARD) & kernels.gpu.is_compute)
+
+
+_BACKWARD: Final = r"backward|bwd|dgrad|wgrad"
 
 
 def stage(subject: Subject, facts: Facts, micro_batches: int) -> Stage:
@@ -114,9 +129,10 @@ def stage(subject: Subject, facts: Facts, micro_batches: int) -> Stage:
     program = subject.program
     steps = max(int((program.kind == MARK).sum()), 1)
     own = subject.is_op & ~program.communication
-    host = program.work_ns.sum(axis=1) + program.call_ns
+    host = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)
+    once = program.work_ns.sum(axis=1) - program.work_ns[:, C["launch_bound"]]
     kernels = facts.kernels
-    backward = launches(subject, kernels.in_phase("backward"))
+    backward = backward_of(subject, facts)
     update = launches(subject, kernels.in_phase("optimizer"))
     forward = subject.is_op & ~backward & ~update
 
@@ -129,7 +145,7 @@ def stage(subject: Subject, facts: Facts, micro_batches: int) -> Stage:
         mean(host, forward, micro_batches),
         mean(host, backward, micro_batches),
         mean(program.duration_ns, own & update, 1),
-        mean(host, update, 1),
+        mean(host, update, 1) + mean(once, np.ones(len(program), bool), 1),
     )
 
 
@@ -270,7 +286,8 @@ SETTING = Setting(
         "Kernels of another size take what another batch size makes of them"
     ),
     assumes="1F1B, stages in the order of the ranks, one rank a stage, transfers hidden",
-    checked="the formula of equal stages only: no pipeline was measured with two numbers",
+    checked="within 5 % of exact simulations of four stages, equal and not; no pipeline was "
+    "measured with two numbers",
     refuses="a single rank, ranks that send nothing to a neighbour, and unknown backward passes",
     reads=read,
 )

@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.settings.base import Facts, launch_cost_ns, launches, steps_of
-from stepscope.simulation.settings.items import arranged
+from stepscope.simulation.settings.items import arranged, put_in
 from stepscope.simulation.settings.links import Link, Messages
 from stepscope.simulation.settings.shapes import gradients
 from stepscope.trace.frame import IntArray
@@ -274,26 +274,13 @@ def _filled_in(
     ready: Ready,
 ) -> Subject:
     """What the all-reduces take, what they wait for, and what waits for them."""
-    program = after.program
     cost = launch_cost_ns(after, 25)  # by C++, without Python in between
-    stream = int(program.stream.max()) + 1
-    columns = {name: getattr(program, name).copy() for name in (
-        "kind", "op", "stream", "duration_ns", "call_ns", "latency_ns", "kernel_gap_ns", "delay_ns",
-        "recording_ns", "recording_untraced_ns", "communication", "hosted", "blocks", "wait_cause",
-        "return_ns", "instance", "behind",
-    )}  # fmt: skip
-    work = program.work_ns.copy()
-    for name, value in (
-        ("kind", LAUNCH), ("op", -1), ("stream", stream), ("call_ns", cost * BUCKET_LAUNCHES),
-        ("delay_ns", 0), ("recording_ns", 0), ("recording_untraced_ns", 0), ("communication", True),
-        ("hosted", True), ("blocks", False), ("wait_cause", -1), ("return_ns", 0), ("instance", -1),
-        ("kernel_gap_ns", 0), ("behind", -2 * len(program)),
-    ):  # fmt: skip
-        columns[name][placed] = value
-    work[placed] = 0
-    columns["duration_ns"][placed] = [round(link.all_reduce_ns(b.bytes, ranks)) for b in chosen]
-    depends = {k: on for k, on in program.depends.items() if not _in(placed, k)}
-    waits = {k: on for k, on in program.waits.items() if not _in(placed, k)}
+    stream = int(after.program.stream.max()) + 1
+    values = {"stream": stream, "call_ns": cost * BUCKET_LAUNCHES, "communication": 1, "hosted": 1}
+    program = put_in(after.program, placed, values)
+    work, duration = program.work_ns, program.duration_ns
+    duration[placed] = [round(link.all_reduce_ns(b.bytes, ranks)) for b in chosen]
+    depends = dict(program.depends)
     step = steps_of(after)
     copies = facts.bandwidth and COPY_BYTES / 2 / facts.bandwidth
     tensors = len(ready.item) * cost // max(int(step.max(initial=0)) + 1, 1)
@@ -301,7 +288,7 @@ def _filled_in(
         source = _compute_before_all(after, placed, item)
         if source >= 0:
             depends[item] = ((source, 0),)
-            columns["duration_ns"][source] += round(bucket.bytes / 4 * copies)
+            duration[source] += round(bucket.bytes / 4 * copies)
     for number in sorted(set(step[placed].tolist())):
         mine = placed[step[placed] == number]
         following = _first_after(after, int(mine[-1]), placed)
@@ -312,10 +299,9 @@ def _filled_in(
         if following >= 0:
             pairs = ((int(mine[-1]), 0),)
             depends[following] = (*depends.get(following, ()), *pairs)
-            columns["duration_ns"][following] += round(total / 4 * copies)
+            duration[following] += round(total / 4 * copies)
             work[following, C["launch_bound"]] += tensors
-    changed = replace(program, **columns, work_ns=work, depends=depends, waits=waits)
-    return replace(after, program=changed)
+    return replace(after, program=replace(program, depends=depends))
 
 
 def _in(ascending: IntArray, value: int) -> bool:

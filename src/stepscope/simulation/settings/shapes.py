@@ -149,11 +149,11 @@ def _only(shapes: Iterable[Shape], known: frozenset[Shape]) -> bool:
 
 def of_weight_gradients(kernels: Kernels, known: Parameters) -> tuple[BoolArray, BoolArray]:
     """GEMMs whose result is a gradient of a weight; and those for which shapes tell at all."""
-    told = np.zeros(len(kernels.gpu.ops), bool)
-    weights = told.copy()
+    judged = np.zeros(len(kernels.gpu.ops), bool)
+    weights = judged.copy()
     table = kernels.attribution.operators
     if not known.shapes or not len(table):
-        return weights, told
+        return weights, judged
     either_way = known.shapes | {shape[::-1] for shape in known.shapes}
     operator = kernels.attribution.operator
     gemm = np.flatnonzero(kernels.in_category("matmul") & (operator >= 0))
@@ -164,9 +164,9 @@ def of_weight_gradients(kernels: Kernels, known: Parameters) -> tuple[BoolArray,
         if len(shapes) < 2:
             continue
         mine = gemm[operator[gemm] == row]
-        told[mine] = True
+        judged[mine] = True
         weights[mine] = (shapes[-2][-2], shapes[-1][-1]) in either_way
-    return weights, told
+    return weights, judged
 
 
 def names_with(kernels: Kernels, pattern: str) -> BoolArray:

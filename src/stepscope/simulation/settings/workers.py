@@ -12,10 +12,10 @@ import numpy as np
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation.changes import Bound, Subject
-from stepscope.simulation.program import LAUNCH, MARK, WAIT, C
+from stepscope.simulation.program import MARK, WAIT, C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
-from stepscope.simulation.settings.items import arranged
+from stepscope.simulation.settings.items import arranged, put_in
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
@@ -58,6 +58,16 @@ class Workers(Edit):
             period = self.period_ns(one, subject) * SPREAD[bound]
             changed.append(fed(subject, round(period)))
         return changed
+
+    def limited(self, facts: Sequence[Facts], subjects: list[Subject]) -> list[Subject]:
+        """With the present workers, where each of their fetches is timed."""
+        timed = [_recorded(one) for one in facts]
+        if not all(fetch for fetch, _ in timed):
+            return subjects
+        return [
+            fed(subject, round(fetch / (self.now or workers)))
+            for subject, (fetch, workers) in zip(subjects, timed, strict=True)
+        ]
 
     def period_ns(self, facts: Facts, subject: Subject) -> float:
         """How often a batch is ready then, ns.
@@ -169,32 +179,12 @@ def _places(subject: Subject, where: IntArray) -> IntArray:
 
 def _with_loader(after: Subject, made: IntArray, waited: IntArray, period_ns: int) -> Subject:
     """The items put in become batches, and waits for them."""
-    program = after.program
-    new = np.concatenate((made, waited))
-    stream = int(program.stream.max(initial=-1)) + 1
-    columns = {name: getattr(program, name).copy() for name in (
-        "kind", "op", "stream", "duration_ns", "call_ns", "latency_ns", "kernel_gap_ns", "delay_ns",
-        "recording_ns", "recording_untraced_ns", "communication", "hosted", "blocks", "wait_cause",
-        "return_ns", "instance", "behind",
-    )}  # fmt: skip
-    for name, value in (
-        ("op", -1), ("stream", -1), ("duration_ns", 0), ("call_ns", 0), ("latency_ns", 0),
-        ("kernel_gap_ns", 0), ("delay_ns", 0), ("recording_ns", 0), ("recording_untraced_ns", 0),
-        ("communication", False), ("hosted", False), ("blocks", False), ("wait_cause", -1),
-        ("return_ns", 0), ("instance", -1), ("behind", -2 * len(program)),
-    ):  # fmt: skip
-        columns[name][new] = value
-    work = program.work_ns.copy()
-    work[new] = 0
-    columns["kind"][made], columns["kind"][waited] = LAUNCH, WAIT
-    columns["stream"][made], columns["duration_ns"][made] = stream, period_ns
-    columns["wait_cause"][waited] = C["input_starvation"]
-    gone = set(new.tolist())
-    depends = {k: on for k, on in program.depends.items() if k not in gone}
-    waits = {k: on for k, on in program.waits.items() if k not in gone}
-    waits.update({int(w): (int(k),) for w, k in zip(waited, made, strict=True)})
-    changed = replace(program, **columns, work_ns=work, depends=depends, waits=waits)
-    return replace(after, program=changed)
+    stream = int(after.program.stream.max(initial=-1)) + 1
+    program = put_in(after.program, made, {"stream": stream, "duration_ns": period_ns})
+    waiting = {"kind": WAIT, "wait_cause": C["input_starvation"]}
+    program = put_in(program, waited, waiting)
+    waits = {int(w): (int(k),) for w, k in zip(waited, made, strict=True)}
+    return replace(after, program=replace(program, waits={**program.waits, **waits}))
 
 
 def read(text: str) -> Workers:
