@@ -81,9 +81,9 @@ def detect(case: Case) -> Detection | None:
         Figure("work_ns_per_step", "ns_per_step", f"SELECT {_WORK} {_FROM}"),
         *loader.figures(),
     ]
-    more, said = _pace(loader)
+    more, pace_text = _pace(loader)
     figures += more
-    message += said
+    message += pace_text
     if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
         message += (
             "; the one thread that copies {pinned_bytes_per_step} a step into pinned memory then "
@@ -163,11 +163,11 @@ def _uses_up(waits: IntArray) -> bool:
 def _pace(loader: Loader) -> tuple[list[Figure], str]:
     """At what pace batches come, and how many workers would keep up: figures and a template."""
     if loader.fetch_ns:
-        said = (
+        pace_text = (
             "; {loader_workers} workers take {fetch_ns} for a batch each, the rest of the step "
             "takes {work_ns_per_step}: {workers_needed} workers would keep up, given as many CPUs"
         )
-        return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], said
+        return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], pace_text
     if loader.who == "workers":
         more = [
             Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
@@ -175,11 +175,11 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
                 "times_workers", "count", f"SELECT ceil(({_PERIOD}) / ({_WORK}))::BIGINT {_FROM}"
             ),
         ]
-        said = (
+        pace_text = (
             "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
             "{work_ns_per_step}: {times_workers} times as many would keep up"
         )
-        return more, said
+        return more, pace_text
     if loader.who == "main":
         more = [
             Figure("loading_ns_per_step", "ns_per_step", f"SELECT {_WAIT} {_FROM}"),
@@ -187,11 +187,11 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
                 "workers_needed", "count", f"SELECT ceil(({_WAIT}) / ({_WORK}))::BIGINT {_FROM}"
             ),
         ]
-        said = (
+        pace_text = (
             "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
             "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
         )
-        return more, said
+        return more, pace_text
     return [], ""
 
 
