@@ -22,7 +22,8 @@ def packed(text: str) -> str:
     order = []
     for event in trace["traceEvents"]:
         args = event.get("args")
-        shape = (event.get("ph"), event.get("cat"), list(event), args and list(args))
+        inner = list(args) if isinstance(args, dict) else None
+        shape = (event.get("ph"), event.get("cat"), list(event), inner)
         number = kinds.setdefault(json.dumps(shape), len(kinds))
         if number == len(rows):
             rows.append([])

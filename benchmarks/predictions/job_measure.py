@@ -15,7 +15,6 @@ import contextlib
 import gc
 import hashlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,7 +29,6 @@ sys.path.insert(0, str(HERE))
 
 import torch
 import torch.distributed as dist
-
 from job_programs import DEVICE, PROGRAMS, RANK
 from measure import compile_collector, pack, whole_gpu
 from program import SMALL, Program, Running
@@ -222,7 +220,9 @@ def work(program: Program, mode: str, folder: Path) -> None:
         return
     log.unlink()
     print("\n".join(line for line in said.splitlines() if "->" in line), flush=True)
-    with tarfile.open(folder / f"{program.name}.{'own' if mode == 'own' else 'kineto'}.tar", "w") as tar:
+    with tarfile.open(
+        folder / f"{program.name}.{'own' if mode == 'own' else 'kineto'}.tar", "w"
+    ) as tar:
         for rank in found:
             tar.add(rank, arcname=rank.name)
 

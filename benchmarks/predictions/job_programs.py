@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from program import SMALL, Program, Running
 from torch import nn
 from torch.nn import functional as fn
 from torch.nn.parallel import DistributedDataParallel
-
-from program import SMALL, Program, Running
 
 Step = Callable[[int], None]
 
@@ -160,7 +159,11 @@ def late_input(repaired: bool) -> Step:
     model = Images().to(DEVICE)
     net, optimizer = ddp(model), torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     size = 16 if SMALL else 112
-    x = torch.randn(BATCH * 16, 3, size, size).pin_memory() if not SMALL else torch.randn(4, 3, 16, 16)
+    x = (
+        torch.randn(BATCH * 16, 3, size, size).pin_memory()
+        if not SMALL
+        else torch.randn(4, 3, 16, 16)
+    )
     y = torch.randint(0, 100, (len(x),), device=DEVICE)
 
     def step(i: int) -> None:
@@ -472,9 +475,7 @@ def tensor_parallel(repaired: bool) -> Step:
     """Row-parallel products are summed before anything else; repaired: beside the other half."""
     inner = 4 * WIDTH // WORLD
     up = [nn.Linear(WIDTH, inner, device=DEVICE, dtype=torch.bfloat16) for _ in range(2 * LAYERS)]
-    down = [
-        nn.Linear(inner, WIDTH, bias=False, device=DEVICE, dtype=torch.bfloat16) for _ in up
-    ]
+    down = [nn.Linear(inner, WIDTH, bias=False, device=DEVICE, dtype=torch.bfloat16) for _ in up]
     x = torch.randn(BATCH * 4 * LENGTH, WIDTH, device=DEVICE, dtype=torch.bfloat16)
 
     def step(i: int) -> None:
@@ -597,7 +598,11 @@ def making(build: Callable[[bool], Step]) -> Callable[[bool], Running]:
 
 
 def job(
-    build: Callable[[bool], Step], cause: str, repair: str, family: str = "language", period: int = 1
+    build: Callable[[bool], Step],
+    cause: str,
+    repair: str,
+    family: str = "language",
+    period: int = 1,
 ) -> Program:
     """A program of two ranks, named as the function that builds it."""
     return Program(
@@ -622,13 +627,19 @@ PROGRAMS = [
     job(hot_expert, "load_imbalance", "every expert gets as many tokens", "moe"),
     job(small_buckets, "exposed_communication", "buckets of 25 MB"),
     job(one_bucket, "exposed_communication", "buckets of 25 MB"),
-    job(no_overlap, "exposed_communication", "DistributedDataParallel, which sums while it computes"),
+    job(
+        no_overlap, "exposed_communication", "DistributedDataParallel, which sums while it computes"
+    ),
     job(micro_batches, "exposed_communication", "no_sync for all micro-batches but the last"),
     job(metrics, "host_sync", "the sum of losses stays on the device"),
     job(fsdp_whole, "exposed_communication", "fully_shard every layer"),
     job(fsdp_late, "straggler", "the last rank's host work is gone"),
     job(zero, "host_sync", "one broadcast a rank, and nothing is read back"),
-    job(tensor_parallel, "exposed_communication", "a quarter of the batch is summed while another computes"),
+    job(
+        tensor_parallel,
+        "exposed_communication",
+        "a quarter of the batch is summed while another computes",
+    ),
     job(uneven_stages, "load_imbalance", "as many layers on both stages"),
     job(few_micro_batches, "pipeline_bubble", "eight micro-batches instead of two"),
     job(checkpoint, "checkpoint_stall", "no checkpoint is written", period=5),

@@ -63,6 +63,12 @@ def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
         (("--overlap-communication",), "no communication kernel"),
         (("--rank-like-median", "0"), "there is only one rank"),
         (("--rank-like-median", "3"), "there is no rank 3"),
+        (("--set", "tea=2"), "'tea' is no setting that can be tried"),
+        (("--set", "batch=2"), "is not batch=FACTORx or NOW:THEN, as in batch=2x"),
+        (("--set", "batch=2x,batch=4x"), "batch is set twice"),
+        (("--set", "workers=4"), "state both, as in --set workers=4:4"),
+        (("--set", "precision=tf32"), "nothing would change"),
+        (("--set", "bucket=50"), "reduces no gradients"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -71,6 +77,26 @@ def test_what_cannot_be_is_refused(
     done = reader("whatif", capture, *arguments, expect=2)
     assert done.stdout == ""
     assert message in is_one_line(done.stderr)
+
+
+def test_settings_are_tried_together(reader: Stepscope, capture: Path):
+    arguments = ("--set", "batch=2x", "--set", "optimizer=fused", "--free", "host_sync")
+    result = reader.json("whatif", capture, *arguments)
+    assert result["schema"] == "stepscope.whatif/2"
+    assert result["changes"] == ["without host_sync", "2 times the batch", "a fused optimizer"]
+    assert [one["samples_factor"] for one in result["alone"]] == [1, 2, 1]
+    assert [one["validity"] for one in result["alone"]] == ["modelled"] * 3
+    # twice the samples take longer, but not twice as long: the update stays, the host waits less
+    step = result["predicted_step_ns"]
+    assert result["alone"][0]["predicted_step_ns"] < step < 2 * result["measured_step_ns"]
+    gain = 2 * result["measured_step_ns"] / step
+    assert result["throughput_factor"] == pytest.approx(gain, rel=1e-5)
+    assert result["prediction_low_ns"] <= step <= result["prediction_high_ns"]
+    text = reader("whatif", capture, *arguments).stdout
+    assert "2 times the samples a step" in text
+    assert "Each alone" in text
+    listed = reader("whatif", "--list").stdout
+    assert all(f"--set {name}=" in listed for name in ("batch", "precision", "ranks", "workers"))
 
 
 def test_critical_path(reader: Stepscope, capture: Path):

@@ -78,6 +78,6 @@ def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
     first = diagnosed(captured(paused[1:], fetches=False), tmp_path).findings[0]
     assert first.cause == "input_starvation"
     assert first.at_least
-    assert first.next_capture is not None and "--warmup 20" in first.next_capture
+    assert "--warmup 20" in (first.next_capture or "")
     # the mean of these steps hides how long they take in the long run
     assert figures(first)["step_ns"] < 0.9 * sustained * 1e3

@@ -13,7 +13,7 @@ from tests.support.build import Build
 from stepscope.activity.device import gpus
 from stepscope.diagnosis.causes import exposed_communication
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.gaps.profiler_overhead import LARGEST_PART, UNIT_COSTS, call_overhead
+from stepscope.gaps.profiler_overhead import LARGEST_PART, UNIT_COSTS, call_cost_ns, call_overhead
 
 KERNELS, STEP, STEPS = 500, 10_000, 4
 
@@ -74,6 +74,27 @@ def test_the_tool_makes_no_more_than_its_part_of_a_step(tmp_path: Path) -> None:
     assert quick.calls == 5
     assert quick.most_ns == pytest.approx(min(45_000, LARGEST_PART * 100_000))
     assert call_overhead(gpu, "kineto", 0, 100_000, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("call_us", "source", "each_ns"),
+    [
+        (6.0, "stepscope", 3_800),  # 2.2 us are the launch itself
+        (2.3, "stepscope", 300),  # the least that was measured
+        (40.0, "stepscope", 12_000),  # the most
+        (6.0, "nsys", 1_500),
+    ],
+)
+def test_recorded_launches_show_what_the_collector_costs(
+    tmp_path: Path, call_us: float, source: str, each_ns: int
+) -> None:
+    build = Build()
+    for k in range(9):
+        build.kernel(1_000 * k + 50, 1_000 * k + 60, call=(1_000 * k, 1_000 * k + call_us))
+    (gpu,) = gpus(build.trace(tmp_path).frame)
+    tool = call_overhead(gpu, source, 0, 9_000_000, 1)
+    assert tool is not None
+    assert call_cost_ns(gpu, tool) == each_ns
 
 
 def test_a_surer_cause_comes_first(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     multiple=True,
     metavar="NAME=VALUE",
     help="A setting of the program: batch=2x, workers=8, precision=bf16, graphs=on, "
-    "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=16. --list explains each.",
+    "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list explains each.",
 )
 @click.option(
     "--list",

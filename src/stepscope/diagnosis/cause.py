@@ -129,6 +129,8 @@ class Detection:
             is charged to the cause.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns a step.
+        left_ns: what the repaired step takes at most where less is repaired than could be, of the
+            program itself, ns; the prediction's upper end is not below it.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:
@@ -158,6 +160,7 @@ class Detection:
     change: Change | None = None
     also: tuple[Change, ...] = ()
     added_ns: float = 0.0
+    left_ns: float = 0.0
     floor_ns: float | None = None
     least_floor_ns: float | None = None
     supply_ns: tuple[float, float, float] | None = None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
 
+_BOUNDS: Final[tuple[Bound, ...]] = ("low", "expected", "high")
 _HIGH, _MEDIUM = 0.20, 0.08
 
 TABLE_COLUMNS: Final = {
@@ -268,21 +269,27 @@ def _predicted(
         return Predicted(step - middle, step - high, step - low), False
     replay, most = replays.replay, kernels.per_step(spent)
 
-    def gained(bound: Bound) -> tuple[float, float]:
-        """As it is, and with the findings repaired."""
+    def gained(bound: Bound) -> tuple[float, float, float, float]:
+        """As it is, its bounds, and with the findings repaired."""
         change = changes_of_repair(case, repair, bound, None)
-        alone = min(max(step - float(replay.predict(change).step_ns), 0.0), most)
+        found = replay.predict(change)
+        alone, least, greatest = (
+            min(max(step - float(ns), 0.0), most)
+            for ns in (found.step_ns, found.high_ns, found.low_ns)
+        )
         if not replays.repairs:
-            return alone, 0.0
+            return alone, 0.0, least, greatest
         with_them = float(replay.predict([*replays.repairs, *change]).step_ns)
-        return alone, min(max(replays.repaired_ns - with_them, 0.0), most)
+        return alone, min(max(replays.repaired_ns - with_them, 0.0), most), least, greatest
 
-    now, later = gained("expected")
+    ends = {bound: gained(bound) for bound in _BOUNDS}
+    now, later = ends["expected"][:2]
     after = later > now + noise_ns(case)
     chosen = max(now, later)
-    least = min(max(gained("high")), chosen, low)
+    least = min(chosen, low, ends["high"][1] if after else min(end[2] for end in ends.values()))
+    greatest = max(chosen, high, ends["low"][1] if after else max(end[3] for end in ends.values()))
     return Predicted(
-        step - chosen, step - max(high, chosen), step - least, replay.replay_error
+        step - chosen, step - min(greatest, most), step - least, replay.replay_error
     ), after
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import RUN_TO_RUN, Free, Simulation
+from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +87,8 @@ def simulated(
     if change is None or not _typical(simulation):
         return arithmetic(case, cause_id, detection, simulation.recording_ns)
     found = simulation.predict([change, *detection.also])
+    if detection.chance:
+        found = _without_rare_steps(found, simulation)
     before = case.step_ns if found.unrecorded is None else float(found.unrecorded[0])
     # additions and limits are those of the program itself, recorded or not
     scale = case.step_ns / before if before else 1.0
@@ -97,7 +99,7 @@ def simulated(
         most = (before - detection.max_gain_ns) * scale
         step, low = max(step, most), max(low, most - detection.uncertain_ns * scale)
     low = min(low, step)
-    high = max(found.high_ns + added, step)
+    high = max(found.high_ns + added, step, min(detection.left_ns * scale, case.step_ns))
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
 
@@ -140,14 +142,33 @@ def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predict
     )
 
 
+def _without_rare_steps(found: Prediction, simulation: Simulation) -> Prediction:
+    """What few steps hold more or less of in the replayed ones than in all is gone from both.
+
+    The mean step differs by it before, and no longer does afterwards: the replay's own step counts.
+    """
+    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    return replace(
+        found,
+        step_ns=round(found.step_ns * share),
+        low_ns=round(found.low_ns * min(share, 1.0)),
+        high_ns=round(found.high_ns * max(share, 1.0)),
+    )
+
+
+def _replayed_ns(simulation: Simulation) -> float:
+    """The measured mean of the replayed steps, ns."""
+    return max(run.measured_ns / run.steps for run in simulation.runs)
+
+
 def _typical(simulation: Simulation) -> bool:
     """Whether the replayed steps are as long as the steady ones on average.
 
     A replay leaves a last step out whose end nothing marks. Where that one waited far longer than
     the others (a loader that falls behind now and then), the rest says nothing about the wait.
     """
-    replayed = max(run.measured_ns / run.steps for run in simulation.runs)
-    return abs(replayed / max(simulation.measured_step_ns, 1) - 1) <= LARGEST_REPLAY_ERROR
+    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    return abs(share - 1) <= LARGEST_REPLAY_ERROR
 
 
 def arithmetic(

@@ -80,8 +80,8 @@ them: by what CUDA's functions and the divisions of Triton compile to (``tanh`` 
 one ``rcp`` in some twenty instructions, Philox ten rounds of four)."""
 _PLAIN: Final = (2, 0)
 _OF_PASS: Final = 2  # loads or stores of four elements, their addresses and conversions
-SPECIAL_LANES: Final = 8
-"""Special functions go through a pipe of their own with an eighth of the FP32 lanes."""
+SPECIAL_SHARE: Final = 8
+"""Special functions go through a pipe of their own with an eighth of the CUDA cores."""
 
 _WHOLE: Final = re.compile(r"GammaBeta|reduce_kernel<(?:\(int\))?\d+, ?(?:\(int\))?[248],")
 """Reductions over columns: of the parameters of a normalisation, or with several results a thread
@@ -264,9 +264,9 @@ def _of_runs(runs: _Runs, kernels: Kernels, at: int) -> FloatArray:
     memory = passes * runs.pass_ns
     arithmetic = np.zeros(len(memory))
     if kernels.peaks is not None and kernels.peaks.fp32:
-        lanes = kernels.peaks.fp32 / 2  # a multiply-add is two
-        busier = np.maximum(runs.plain + _OF_PASS * passes, SPECIAL_LANES * runs.special)
-        arithmetic = runs.elements * busier / (lanes * ISSUED[at]) * 1e9
+        cores = kernels.peaks.fp32 / 2  # a multiply-add is two
+        busier = np.maximum(runs.plain + _OF_PASS * passes, SPECIAL_SHARE * runs.special)
+        arithmetic = runs.elements * busier / (cores * ISSUED[at]) * 1e9
     least = np.maximum(np.maximum(memory, arithmetic), runs.shortest_ns)
     return np.minimum(least, runs.spent_ns)
 

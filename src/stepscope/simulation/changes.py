@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity.device import GpuTimeline
+from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.links import columns_of, without
@@ -217,6 +218,7 @@ def free(subject: Subject, cause: str, bound: Bound) -> Subject:
         "small_kernels": _no_kernel_gap,
         "unexplained": _no_delays,
         "checkpoint_stall": _saved_beside,
+        "allocator_churn": _no_allocation,
     }
     if cause in special:
         return special[cause](subject, bound)
@@ -237,6 +239,26 @@ def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
     if cause == "host_compute" and bound != "high":
         subject = _without_trailing_waits(subject)
     return _without_waits(subject.becomes(work_ns=work), cause)
+
+
+def _no_allocation(subject: Subject, bound: Bound) -> Subject:
+    """Blocks come from the allocator's cache: without the calls, and without the way to them.
+
+    A block that is not in the cache costs the host more than the calls: the search, the release of
+    other blocks, the retry. Launches with such calls before them then take what the others take: on
+    average (expected), or as the median one (low).
+    """
+    program = subject.program
+    with_calls = program.work_ns[:, C["allocator_churn"]] > 0
+    freed = _no_work(subject, "allocator_churn", bound)
+    others = program.work_ns[subject.is_op & ~with_calls, C["launch_bound"]]
+    if bound == "high" or not len(others) or not with_calls.any():
+        return freed
+    usual = int(np.median(others) if bound == "low" else others.mean())
+    work = freed.program.work_ns.copy()
+    launching = work[with_calls, C["launch_bound"]]
+    work[with_calls, C["launch_bound"]] = np.minimum(launching, usual)
+    return freed.becomes(work_ns=work)
 
 
 def _without_trailing_waits(subject: Subject) -> Subject:
@@ -274,8 +296,12 @@ def without_inferred(subject: Subject) -> Subject:
 
 
 def _without_waits(subject: Subject, cause: str) -> Subject:
+    return without_waits(subject, subject.program.wait_cause == C[cause])
+
+
+def without_waits(subject: Subject, gone: BoolArray) -> Subject:
+    """The host does not wait at some items."""
     program = subject.program
-    gone = program.wait_cause == C[cause]
     waits = without(program.waits, gone)
     return subject.becomes(
         waits=waits,
@@ -286,14 +312,21 @@ def _without_waits(subject: Subject, cause: str) -> Subject:
 
 
 def launches_free(subject: Subject, bound: Bound) -> Subject:
-    """Enqueueing takes the host no time, and kernels follow one another as inside a graph."""
+    """Enqueueing takes the host no time, and kernels follow one another as inside a graph.
+
+    That is the whole step as one graph. At most, the update stays outside of it, as it does where
+    the model alone is captured: its launches, and what the host does for them, are left.
+    """
     program = subject.program
+    graphed = np.ones(len(program), bool)
+    if bound == "high":
+        graphed = ~subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
     work = own_work(program)
-    work[:, C["launch_bound"]] = 0
+    work[graphed, C["launch_bound"]] = 0
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
-        call_ns=np.where(subject.is_op, 0, program.call_ns),
+        call_ns=np.where(subject.is_op & graphed, 0, program.call_ns),
         kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
     )
 

@@ -548,9 +548,7 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     return after, count
 
 
-_SURE: Final = frozenset(
-    {"input_starvation", "allocator_churn", "compilation_or_warmup", "small_kernels"}
-)
+_SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_kernels"})
 
 
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:

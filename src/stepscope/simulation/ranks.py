@@ -8,11 +8,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from stepscope.intervals.distinct import among, common_values
+from stepscope.intervals.distinct import among, common_values, distinct_values
+from stepscope.simulation import changes as edit
 from stepscope.simulation import peers
 from stepscope.simulation.changes import Scope, Subject
 from stepscope.simulation.peers import FloatArray, Places
-from stepscope.simulation.program import MARK, Program
+from stepscope.simulation.program import MARK, WAIT, Program
 from stepscope.trace.frame import BoolArray, IntArray
 
 
@@ -201,12 +202,39 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
         scaled = program.duration_ns * _ratio(left[:, None], [t[:, None] for t in theirs])[part, 0]
         duration = np.where(np.isnan(value), scaled, value)
         duration = np.where(at.place[n] >= 0, duration, program.duration_ns)
-        changed[n] = subjects[n].becomes(
+        own_waits = _own_waits(subjects, n, chosen, parts, count)
+        changed[n] = edit.without_waits(subjects[n], own_waits).becomes(
             work_ns=np.round(program.work_ns * host[part, :-1]).astype(np.int64),
-            call_ns=np.round(program.call_ns * host[part, -1]).astype(np.int64),
+            call_ns=np.where(
+                own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])
+            ).astype(np.int64),
             duration_ns=np.round(duration).astype(np.int64),
         )
     return changed
+
+
+def _own_waits(
+    subjects: list[Subject], number: int, others: list[int], parts: list[IntArray], count: int
+) -> BoolArray:
+    """Items at which a host waits for its device although in the median no other one does there."""
+    found = np.zeros(len(subjects[number].program), bool)
+    waiting = [
+        (s.program.wait_cause >= 0)
+        & (s.program.blocks | among(np.arange(len(s.program)), np.array(sorted(s.program.waits))))
+        for s in subjects
+    ]
+    for cause in distinct_values(subjects[number].program.wait_cause[waiting[number]]).tolist():
+        theirs = [
+            np.bincount(
+                np.minimum(parts[o], count)[waiting[o] & (subjects[o].program.wait_cause == cause)],
+                minlength=count + 1,
+            )
+            for o in others
+        ]
+        none = np.median(np.stack(theirs), axis=0) == 0
+        mine = waiting[number] & (subjects[number].program.wait_cause == cause)
+        found |= mine & none[np.minimum(parts[number], count)]
+    return found
 
 
 def _left(
@@ -257,10 +285,10 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         ]
     own = np.stack(
         [
-            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)].astype(float), count)
+            np.bincount(p[m & (p < count)], s.program.duration_ns[m & (p < count)], count)
             for p, m, s in zip(parts, moves, subjects, strict=True)
         ]
-    )
+    ).astype(float)
     mean = own.mean(axis=0)
     even = [np.ones(len(s.program)) for s in subjects]
     if scope == "parts":

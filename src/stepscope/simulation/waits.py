@@ -301,8 +301,9 @@ def host_waits(
             found = device.last_of(events.stream_of[call], count)
         elif of_one:
             found = device.latest(until, count)
-            if found and is_event[call] and device.end_ns[found[0]] <= at:
-                found = ()  # it waits for one of them; the latest, if the call waited at all
+            if is_event[call] and not (found and device.end_ns[found[0]] > at):
+                # it waits for one of them: the latest, or one before it that ended as it returned
+                found = device.just_ended(at, until, count)
         else:
             found = device.everything(until, count)
         if not synchronises and not found:
@@ -359,6 +360,22 @@ class _Queued:
         for back in range(place, max(place - _FAR, -1), -1):
             position = int(self._by_end[back])
             if position < count <= successor[position]:
+                return (position,)
+        return ()
+
+    def just_ended(self, began_ns: int, until_ns: int, count: int) -> tuple[int, ...]:
+        """The operation among the first ``count`` that ended right before a call returned.
+
+        An event may stand for work that has more behind it on its stream by then: loops that keep
+        a step ahead of the device wait for the step before.
+        """
+        place = int(np.searchsorted(self._sorted_ns, until_ns, side="right")) - 1
+        for back in range(place, max(place - _FAR, -1), -1):
+            position = int(self._by_end[back])
+            end = int(self.end_ns[position])
+            if end <= began_ns or end < until_ns - RETURN_NS:
+                return ()
+            if position < count:
                 return (position,)
         return ()
 

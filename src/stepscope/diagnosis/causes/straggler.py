@@ -40,6 +40,10 @@ _PART_OF_IT: Final = 0.1
 """Idle time of which the late rank has so much more than the others makes it late as well."""
 
 
+_NAMED_THEMSELVES: Final = frozenset({"checkpoint_stall"})
+"""What one rank does for all of them is a finding of its own: the rank is not slow."""
+
+
 def detect(case: Case) -> Detection | None:
     """A rank that needs longer for the same work than the others, which wait inside collectives."""
     c = case.job.view.collectives
@@ -48,6 +52,8 @@ def detect(case: Case) -> Detection | None:
     if c is None or late is None or late.common or me not in late.devices:
         return None
     if late.mechanism == "work" or (late.mechanism != "idle" and not _slow_by_itself(c, late)):
+        return None
+    if late.mechanism == "idle" and late.idle_cause in _NAMED_THEMSELVES:
         return None
     doubt = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
     if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:

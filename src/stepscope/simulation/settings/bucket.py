@@ -116,7 +116,7 @@ SETTING = Setting(
         "gradients are ready where the capture accumulates them (with recorded shapes), else "
         "evenly before the all-reduce that they are in. They are grouped as DDP does, a bucket "
         "being closed by the gradient that reaches the limit, and each all-reduce takes the "
-        "latency and bandwidth that fit those of the capture. Where they begin earlier than before, "
+        "latency and bandwidth that fit those of the capture. Where they begin earlier than now, "
         "they slow the kernels beside them"
     ),
     assumes="DistributedDataParallel",

@@ -82,6 +82,7 @@ export interface Finding {
   names: string[];
   evidence: Evidence[];
   inside: InsideKernel[];
+  at_least: boolean;
 }
 
 export interface Location {

@@ -1,0 +1,89 @@
+"""The pace of hosts: recorded, woken, and in another run."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import pytest
+from tests.support.programs import Item, mark, program, wait
+
+from stepscope.activity.device import GpuTimeline
+from stepscope.simulation import pace
+from stepscope.simulation.changes import Subject
+from stepscope.simulation.engine import replay
+from stepscope.simulation.model import _range
+
+NO_GPU = cast("GpuTimeline", None)
+"""The pace needs the program only."""
+
+
+def subjects(items: list[Item], **columns: object) -> list[Subject]:
+    return [Subject(0, NO_GPU, program(items)).becomes(**columns)]
+
+
+def step_ns(found: list[Subject]) -> float:
+    return replay([s.program for s in found])[0].step_ns
+
+
+def launching(*work: int) -> list[Item]:
+    """Steps in which launching takes so long, and the host computes for 1000."""
+    return [
+        item
+        for ns in work
+        for item in (mark(), Item(work=1000, cause="host_compute"), Item(work=ns, duration=1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "woken", "expected"),
+    [
+        # steps of 100 on average, and the host's work: a tenth to either side at least
+        ("low", False, 900 + 90),
+        ("expected", False, 1000 + 100),
+        ("high", False, 1100 + 110),
+        # the quickest in twenty of 98, 100 and 102 is 98.2; what the host computes stays
+        ("low", True, 1000 + 98.2),
+        ("expected", True, 1000 + 99.1),
+        ("high", True, 1000 + 100),
+    ],
+)
+def test_the_pace_that_a_repaired_program_may_have(
+    bound: pace.Bound, woken: bool, expected: float
+) -> None:
+    steps = subjects(launching(98, 100, 102))
+    assert step_ns(pace.at_pace(steps, bound, woken=woken)) == pytest.approx(expected, abs=1)
+
+
+def test_steps_that_differ_more_say_how_much() -> None:
+    """The 16th and 84th percentile of 50, 100 and 150 are 66 and 134: 34 % to either side."""
+    steps = subjects(launching(50, 100, 150))
+    assert step_ns(pace.at_pace(steps, "low")) == pytest.approx(660 + 66, abs=3)
+
+
+def test_what_recording_costs_is_taken_from_where_it_was_paid() -> None:
+    items = [mark(), Item(work=100, call=20, duration=10), Item(work=40, call=20, duration=10)]
+    steps = subjects(items, recording_ns=program(items).call_ns + 10)
+    assert pace.is_recorded(steps)
+    assert step_ns(steps) == 180
+    # 10 for the mark, which has no launching to take it from, 30 for each launch
+    assert step_ns(pace.unrecorded(steps, 1.0)) == 180 - 60
+    assert step_ns(pace.unrecorded(steps, 2.0)) == 180 - 120
+    # all that launching takes is gone, and the device sets the pace
+    assert step_ns(pace.unrecorded(steps, 4.0)) == 20
+
+
+def test_a_host_is_no_longer_woken_where_waits_went() -> None:
+    items = [mark(), Item(duration=50), wait(1), mark(), Item(duration=50), wait(4)]
+    before = subjects(items)
+    (after,) = subjects(items)
+    one_less = after.becomes(waits={5: after.program.waits[5]})
+    assert not pace.no_longer_woken(before, before)
+    assert pace.no_longer_woken(before, [one_less])
+
+
+def test_independent_uncertainties_add_by_their_squares() -> None:
+    low, high = _range(0.5, [0.4, 0.6, 0.53], 0.03)
+    assert low == pytest.approx(0.5 - math.hypot(0.1, 0.03))
+    assert high == pytest.approx(0.5 + math.hypot(0.1, 0.03, 0.03))
+    assert _range(0.02, [0.0], 0.1)[0] == 0
