@@ -62,8 +62,8 @@ def detect(case: Case) -> Detection | None:
         floor_ns=0.0,
         chance=chance_of(len(odd.steps)),
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
-        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; the step meant here is the "
-        "mean of these {steady_steps}, which a repair shortens while the median stays",
+        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
+        "shortens is the mean step, while the median stays",
         texts=where.texts() | ({"name": repr(name)} if name else {}),
         recommendations=_DO[kind],
         figures=[
