@@ -58,7 +58,7 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        # what odd steps execute beside the normal ones goes with them
+        # what outlier steps execute beside the normal ones goes with them
         floor_ns=0.0,
         chance=chance_of(len(odd.steps)),
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
