@@ -130,8 +130,8 @@ class Detection:
         alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns a step.
-        left_ns: what the repaired step takes at most where less is repaired than could be, of the
-            program itself, ns; the prediction's upper end is not below it.
+        lesser: a repair that does less and is as likely; the prediction's upper end is that of its
+            own range.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:
@@ -162,7 +162,7 @@ class Detection:
     also: tuple[Change, ...] = ()
     alternative: Change | None = None
     added_ns: float = 0.0
-    left_ns: float = 0.0
+    lesser: Change | None = None
     floor_ns: float | None = None
     least_floor_ns: float | None = None
     supply_ns: tuple[float, float, float] | None = None

@@ -101,8 +101,9 @@ def simulated(
     other = detection.alternative
     reach = [step] if other is None else [step, float(simulation.predict([other]).step_ns)]
     low = min(low, *reach)
-    left = min(detection.left_ns * scale, case.step_ns)
-    high = max(found.high_ns + added, *reach, left)
+    high = max(found.high_ns + added, *reach)
+    if detection.lesser is not None:
+        high = max(high, simulation.predict([detection.lesser, *detection.also]).high_ns)
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity.device import GpuTimeline
-from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.links import columns_of, without
@@ -45,6 +44,18 @@ class Free:
 @dataclass(frozen=True)
 class LaunchesFree:
     """Launches cost the host nothing, and kernels follow one another as inside a CUDA graph."""
+
+
+@dataclass(frozen=True)
+class InGraphs:
+    """Launches become CUDA graphs, without what the host did from one of them to the next.
+
+    Attributes:
+        scope: ``step`` for one graph that holds the update, too; ``model`` for graphs of the
+            forward and the backward pass alone.
+    """
+
+    scope: Literal["step", "model"] = "step"
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,7 @@ class EvenWork:
 Change = (
     Free
     | LaunchesFree
+    | InGraphs
     | ScaleKernels
     | ScaleOps
     | RemoveOps
@@ -316,19 +328,15 @@ def without_waits(subject: Subject, gone: BoolArray) -> Subject:
 def launches_free(subject: Subject, bound: Bound) -> Subject:
     """Enqueueing takes the host no time, and kernels follow one another as inside a graph.
 
-    That is the whole step as one graph. At most, the update stays outside of it, as it does where
-    the model alone is captured: its launches, and what the host does for them, are left.
+    That is the whole step as one graph (``graphs.model_alone`` is less than that).
     """
     program = subject.program
-    graphed = np.ones(len(program), bool)
-    if bound == "high":
-        graphed = ~subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
     work = own_work(program)
-    work[graphed, C["launch_bound"]] = 0
+    work[:, C["launch_bound"]] = 0
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
-        call_ns=np.where(subject.is_op & graphed, 0, program.call_ns),
+        call_ns=np.where(subject.is_op, 0, program.call_ns),
         kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
     )
 

@@ -17,7 +17,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
-from stepscope.simulation import pace, ranks
+from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
     RECORDING_FACTOR,
@@ -27,6 +27,7 @@ from stepscope.simulation.changes import (
     EvenWork,
     Free,
     FuseOps,
+    InGraphs,
     LaunchesFree,
     OverlapCommunication,
     RankLike,
@@ -581,6 +582,9 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             after, count = edit.free(subject, cause, bound), 1
         case LaunchesFree():
             after, count = edit.launches_free(subject, bound), 1
+        case InGraphs(scope):
+            inside = graphs.whole_step if scope == "step" else graphs.model_alone
+            after, count = inside(subject, bound), 1
         case OverlapCommunication():
             after = edit.overlap_communication(subject, bound)
             count = int(subject.program.communication.sum())
@@ -599,7 +603,7 @@ _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_ke
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | OverlapCommunication | DeviceLike | EvenWork | Edit)
+        isinstance(c, LaunchesFree | InGraphs | OverlapCommunication | DeviceLike | EvenWork | Edit)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

@@ -21,6 +21,7 @@ from stepscope.simulation.changes import (
     EvenWork,
     Free,
     FuseOps,
+    InGraphs,
     LaunchesFree,
     OverlapCommunication,
     RankLike,
@@ -133,6 +134,10 @@ def describe(change: Change) -> str:
             stated += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
         case LaunchesFree():
             stated = "launches cost nothing, as with CUDA graphs"
+        case InGraphs("step"):
+            stated = "each step is one CUDA graph"
+        case InGraphs():
+            stated = "forward and backward pass are CUDA graphs"
         case ScaleKernels(regex, factor):
             stated = f"kernels matching {regex!r} take {factor:g} times as long"
         case ScaleOps(ops, factor):

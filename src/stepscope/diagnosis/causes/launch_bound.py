@@ -12,12 +12,15 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 )
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.simulation import InGraphs
 
 _ID = "launch_bound"
-_PREDICTED = "; the prediction is for the whole step as one CUDA graph"
-PARTIAL_GRAPHS_NS = 3_000_000.0
-"""What the host needs for a step at most where graphs hold the model, not the whole step: guards,
-replays, and the optimizer's Python took 1.6 to 2.9 ms of it in three such programs (torch 2.11)."""
+_PREDICTED = (
+    "; the prediction is for the whole step as one CUDA graph, its range reaches to graphs of the "
+    "model alone"
+)
+OTHER_WORK = 0.2
+"""Of the time that is charged to late launches: a graph is credited with so much of other work."""
 _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
 
 
@@ -65,15 +68,18 @@ def detect(case: Case) -> Detection | None:
         direct_ns=time - doubt,
         overhead_ns=doubt,
         uncertain_ns=case.idle_ns("small_kernels"),
-        # free launches also hide waits and host work of other causes, which keep their own gain
-        max_gain_ns=time + case.idle_ns("small_kernels"),
-        left_ns=PARTIAL_GRAPHS_NS,
+        # free launches also hide waits of other causes, which keep their own gain; host work
+        # between launches goes with them, but is not what this finding is about
+        max_gain_ns=time + case.idle_ns("small_kernels") + _other_work_ns(case, time),
+        change=InGraphs("step"),
+        lesser=InGraphs("model"),
         message=message + _PREDICTED + tool_text(case, time),
         texts=where.texts(),
         recommendations=[
             "capture the whole step, update included, in a CUDA graph (torch.cuda.graph; an "
-            "optimizer with capturable=True); torch.compile(model, mode='reduce-overhead') and "
-            "torch.cuda.make_graphed_callables leave the update, and some Python, outside of it",
+            "optimizer with capturable=True): the prediction is for that. "
+            "torch.compile(model, mode='reduce-overhead') and torch.cuda.make_graphed_callables "
+            "leave the update, and some Python, outside of it, and gain less",
             "give each kernel more work: larger batches, or several steps' batches together",
             "use fused optimizers (fused=True, or foreach=True) and torch.compile, which merges "
             "elementwise kernels",
@@ -97,6 +103,11 @@ def detect(case: Case) -> Detection | None:
     )
 
 
+def _other_work_ns(case: Case, time_ns: float) -> float:
+    """Host work that a graph takes away beside launching, and is credited with, ns a step."""
+    return min(case.idle_ns("host_compute"), OTHER_WORK * time_ns)
+
+
 CAUSE = Cause(
     id=_ID,
     title="Launch-bound",
@@ -110,9 +121,11 @@ CAUSE = Cause(
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
     prediction=(
-        "the step as one CUDA graph: its kernels in their order, 0.4 us between two of them, and "
-        "the host's other work and waits as they are. The range's upper end is that of graphs of "
-        "the model alone: the update's launches stay, and up to 3 ms of the host's work"
+        "the step as one CUDA graph: its kernels in their order, 0.4 us between two of them, "
+        "without what the host does from one captured launch to the next; waits, input and what "
+        "lies around the launches stay. The range's upper end is that of graphs of the model "
+        "alone (torch.compile with mode='reduce-overhead'): the update and the way into the model "
+        "stay, and the host needs up to 1.9 ms a step for the graphs"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,
