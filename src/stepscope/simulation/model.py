@@ -20,6 +20,7 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
+    CALLS_FACTOR,
     RECORDING_FACTOR,
     Bound,
     Change,
@@ -62,7 +63,7 @@ _MOST_AT_ONCE: Final = 8_000_000
 _WORTH_THREADS: Final = 20_000
 """Items from which on a thread for a prediction pays."""
 
-_FACTORS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+_FACTORS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 """Costs of recording over their estimate that are tried where the cost was measured."""
 
 LEAST_GAIN: Final = 0.01
@@ -287,6 +288,15 @@ class Simulation:
         for change in sorted(changes, key=_turn):
             if isinstance(change, Edit):
                 subjects, count = change.apply(self.facts, subjects, bound), 1
+            elif isinstance(change, Free) and change.cause == "profiler_overhead":
+                factor = self.recording_factor[bound]
+                subjects = [
+                    edit.without_recording(s, factor)
+                    if change.ranks is None or s.rank in change.ranks
+                    else s
+                    for s in subjects
+                ]
+                count = len(subjects)
             else:
                 subjects, count = _changed(subjects, change, bound)
             counts.append(count)
@@ -360,7 +370,7 @@ class Simulation:
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
-            if pace.no_longer_woken(self.subjects, self.changed(changes)):
+            if pace.no_longer_woken(self.subjects, after):
                 # the pace above is that of a host that is no longer woken, in the same run
                 other = [pace.in_another_run(after, b) for b in ENDS]
                 deviating += _over(other, [before] * 2, most)
@@ -468,11 +478,13 @@ class Simulation:
 
         Where steps of the run were timed that nobody recorded (``Explanation.measured``), it is
         what makes the replayed step as long as those were on average, within the error of that
-        mean; elsewhere the estimate, with its own uncertainty.
+        mean; elsewhere the estimate, with its own uncertainty. A host that waits for input from
+        elsewhere waits less where recording slows it: steps then do not tell what that costs.
         """
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
-        if e.measured is None or not pace.is_recorded(self.subjects):
-            return RECORDING_FACTOR
+        recorded = e.measured is not None and pace.is_recorded(self.subjects)
+        if e.measured is None or not recorded or self._paced_by_input(self.subjects):
+            return CALLS_FACTOR if e.tool is not None else RECORDING_FACTOR
         unchanged = slowest_ns(self.unchanged)
         # the replayed steps may be fewer than the steady ones, and the replay a little off
         scale = unchanged / max(e.step_ns, 1.0)
