@@ -494,9 +494,7 @@ class Simulation:
         jobs = [pace.unrecorded(self.subjects, factor) for factor in _FACTORS]
         steps = _over(jobs, [1.0] * len(jobs), math.inf)
         gained = np.maximum.accumulate(unchanged - np.array(steps))
-        return {
-            bound: float(np.interp(ns * scale, gained, _FACTORS)) for bound, ns in cost.items()
-        }
+        return {bound: float(np.interp(ns * scale, gained, _FACTORS)) for bound, ns in cost.items()}
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns a step."""
