@@ -324,7 +324,11 @@ def test_commands_exist_with_their_options(page: Path, line: str) -> None:
     if not arguments and name != "demo":
         return  # the text speaks of the command
     # raises on a wrong option or value
-    context = commands()[name].make_context(name, arguments, **cli.context_settings)
+    try:
+        context = commands()[name].make_context(name, arguments, **cli.context_settings)
+    except click.exceptions.Exit as end:  # an option that answers at once, such as --list
+        assert end.exit_code == 0
+        return
     sql = context.params.get("sql")
     if sql and not re.match(r"(?i)describe", sql):
         assert re.match(r"(?i)select\b", sql)

@@ -92,10 +92,10 @@ def is_one_line(stderr: str) -> str:
 
 
 def left_over(cache: Path) -> list[str]:
-    """What an import that failed must not leave in the cache; the compiled collector may stay."""
+    """What an import that failed must not leave in the cache; compiled libraries may stay."""
     if not cache.is_dir():
         return []
-    kept = {"digests.json", "collector"}
+    kept = {"digests.json", "collector", "native"}
     return sorted(found.name for found in cache.iterdir() if found.name not in kept)
 
 

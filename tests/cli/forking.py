@@ -204,6 +204,7 @@ def _import_all() -> None:
     import pkgutil
 
     import stepscope.cache.revisions
+    from stepscope.native.library import load, names
 
     for name in HEAVY:
         importlib.import_module(name)
@@ -216,6 +217,8 @@ def _import_all() -> None:
             with contextlib.suppress(ImportError):  # of what is not installed: commands say so
                 importlib.import_module(module.name)
     stepscope.cache.revisions.code_digest()  # of the code that is loaded now; children need it
+    for name in names():
+        load(name)  # a command with an empty cache would compile it
 
 
 def _run(program: str) -> NoReturn:

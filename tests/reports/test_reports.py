@@ -415,7 +415,7 @@ def test_long_tables_are_read_on_several_cores(
     stored = pq.read_table(path)
     names = ("cuda_gpu_trace", "cuda_gpu_kern_sum:base", "cuda_gpu_mem_size_sum", "gpu_gaps:gap=0")
     expected = [rows(trace, name) for name in names]
-    monkeypatch.setattr("stepscope.sql.files._MANY_ROWS", 1)
+    monkeypatch.setattr("stepscope.sql.files.MANY_ROWS", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     for size in (1, 2, 100):
         pq.write_table(stored, path, row_group_size=size)

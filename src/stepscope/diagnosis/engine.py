@@ -67,10 +67,7 @@ _OUTSIDE = (
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
 
-_UNRECORDED = (
-    "recording is part of the captured step: without it some {unrecorded_before_ns} become "
-    "{unrecorded_step_ns}, and the predicted step is as much less than the captured one"
-)
+_UNRECORDED = "unrecorded, the step goes from {unrecorded_before_ns} to {unrecorded_step_ns}"
 
 
 def diagnose(

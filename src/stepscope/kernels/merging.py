@@ -172,17 +172,17 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     count = int(run[-1]) + 1 if len(run) else 0
     old = kernels.duration_ns[rows].astype(np.float64)
     name = kernels.gpu.ops["name"][rows]
-    told = np.array([c.tensors for c in kernels.classes] + [0])[name]
+    named = np.array([c.tensors for c in kernels.classes] + [0])[name]
     usual = np.array([_PASSES.get(c.category, 2) for c in kernels.classes] + [2])[name]
-    touched = np.where(told > 0, told, usual).astype(np.float64)
+    touched = np.where(named > 0, named, usual).astype(np.float64)
     backward = kernels.phase[rows] == PHASES.index("backward")
     grown = backward & kernels.in_category("softmax", "normalisation")[rows]
-    touched += np.where(grown & (told == 0), 1, 0)  # the result or the input, too
+    touched += np.where(grown & (named == 0), 1, 0)  # the result or the input, too
 
     longest = np.zeros(count)
     np.maximum.at(longest, run[~whole], old[~whole])
     full = ~whole & (old >= LIKE_THE_LONGEST * longest[run])
-    known = full & (told > 0)
+    known = full & (named > 0)
     some_known = np.bincount(run[known], minlength=count) > 0
     measured = np.where(some_known[run], known, full)
     pass_ns = _sums(run, old, measured, count) / np.maximum(
@@ -194,7 +194,7 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     np.minimum.at(shortest, run[full], old[full])
     in_backward = np.bincount(run[backward], minlength=count) > 0
     reduces = kernels.in_category("reduction", "loss")[rows]
-    takes_two = np.bincount(run[full & (told >= 3)], minlength=count) > 0
+    takes_two = np.bincount(run[full & (named >= 3)], minlength=count) > 0
     # what a reduction hands on is a value a row
     tensors_of = np.bincount(run[full & ~reduces], minlength=count)
     handed_on = np.maximum(before - 2 * (tensors_of - 1), 1)

@@ -23,10 +23,12 @@ _LEAST_SHARE = 0.005
 def whatif_text(result: WhatIf) -> str:
     """A prediction: the answer first, then the budgets."""
     gain = result.measured_step_ns / max(result.predicted_step_ns, 1)
+    # with other samples a step its length says little; the line of the samples does
+    faster = f": {gain:.2f} times as fast" if result.samples_factor == 1 else ""
     lines = [
         f"Predicted step {milliseconds(result.predicted_step_ns)} "
         f"({milliseconds(result.prediction_low_ns)} to {milliseconds(result.prediction_high_ns)}), "
-        f"measured {milliseconds(result.measured_step_ns)}: {gain:.2f} times as fast",
+        f"measured {milliseconds(result.measured_step_ns)}{faster}",
         *(f"  with: {clean(change, 400)}" for change in result.changes),
         *filter(None, [_samples(result), _unrecorded(result)]),
         "",

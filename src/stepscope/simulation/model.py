@@ -62,14 +62,18 @@ _MOST_AT_ONCE: Final = 8_000_000
 _WORTH_THREADS: Final = 20_000
 """Items from which on a thread for a prediction pays."""
 
+_FACTORS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Costs of recording over their estimate that are tried where the cost was measured."""
+
 LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
 ENDS: Final[tuple[Bound, Bound]] = ("low", "high")
 
 RUN_TO_RUN: Final = 0.03
-"""Share by which the mean steps of two short runs of one program differ, on machines that others
-use: most of them lie within 5 % of one another (``compare.statistics``)."""
+"""Share by which the mean steps of two short runs of one program differ where the device sets the
+pace, in nine of ten: their turns differ by 1.8 % (root mean square). What the host does differs more
+(``pace.BETWEEN_RUNS``) and widens the range by as much as it moves the step."""
 
 WORTH_A_WORD: Final = 0.005
 """A replay that is slower than the measured steps by more is explained where it can be."""
@@ -356,6 +360,10 @@ class Simulation:
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
+            if pace.no_longer_woken(self.subjects, self.changed(changes)):
+                # the pace above is that of a host that is no longer woken, in the same run
+                other = [pace.in_another_run(after, b) for b in ENDS]
+                deviating += _over(other, [before] * 2, most)
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
@@ -417,7 +425,7 @@ class Simulation:
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         if tool is not None:
-            subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+            subjects = pace.unrecorded(subjects, self.recording_factor[tool])
         subjects = pace.at_pace(subjects, pace_of)
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
@@ -451,8 +459,32 @@ class Simulation:
             subjects = [edit.without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
         if tool is not None:
-            subjects = pace.unrecorded(subjects, RECORDING_FACTOR[tool])
+            subjects = pace.unrecorded(subjects, self.recording_factor[tool])
         return pace.at_pace(subjects, pace_of, woken=woken)
+
+    @cached_property
+    def recording_factor(self) -> dict[Bound, float]:
+        """What recording costs over its estimate, to either side.
+
+        Where steps of the run were timed that nobody recorded (``Explanation.measured``), it is
+        what makes the replayed step as long as those were on average, within the error of that
+        mean; elsewhere the estimate, with its own uncertainty.
+        """
+        _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
+        if e.measured is None or not pace.is_recorded(self.subjects):
+            return RECORDING_FACTOR
+        unchanged = slowest_ns(self.unchanged)
+        # the replayed steps may be fewer than the steady ones, and the replay a little off
+        scale = unchanged / max(e.step_ns, 1.0)
+        cost: dict[Bound, float] = {
+            "low": e.measured.high_ns, "expected": e.measured.cost_ns, "high": e.measured.low_ns,
+        }  # fmt: skip
+        jobs = [pace.unrecorded(self.subjects, factor) for factor in _FACTORS]
+        steps = _over(jobs, [1.0] * len(jobs), math.inf)
+        gained = np.maximum.accumulate(unchanged - np.array(steps))
+        return {
+            bound: float(np.interp(ns * scale, gained, _FACTORS)) for bound, ns in cost.items()
+        }
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns a step."""

@@ -58,12 +58,12 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time,
-        # what odd steps execute beside the normal ones goes with them
+        # what outlier steps execute beside the normal ones goes with them
         floor_ns=0.0,
         chance=chance_of(len(odd.steps)),
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
-        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; the step meant here is the "
-        "mean of these {steady_steps}, which a repair shortens while the median stays",
+        "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
+        "shortens is the mean step, while the median stays",
         texts=where.texts() | ({"name": repr(name)} if name else {}),
         recommendations=_DO[kind],
         figures=[

@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
-from stepscope.simulation.settings.links import Link, link_of, messages
+from stepscope.simulation.settings.links import Link, by_datasheet, link_of, messages
 from stepscope.simulation.settings.reduction import (
     BUCKET_BYTES,
     FIRST_BYTES,
@@ -108,7 +108,7 @@ class Ranks(Edit):
 
     def assumptions(self, facts: Sequence[Facts]) -> list[str]:
         """What is assumed."""
-        link = link_of(facts, []) if len(facts) == 1 else None
+        link = by_datasheet(facts[0].kernels.device[0]) if len(facts) == 1 else None
         source = link.source if link is not None else "the capture's own all-reduces"
         return [
             f"bandwidth between GPUs: {source}",

@@ -100,11 +100,11 @@ class Workers(Edit):
             return workers
         if any(_WITHOUT.search(name) for name in names):
             return 0
-        known = "it has some, how many is not recorded" if any(map(_WITH.search, names)) else (
-            "nothing in the capture tells of it"
+        known = "there are some" if any(map(_WITH.search, names)) else (
+            "nothing in it tells of a loader"
         )  # fmt: skip
         raise UsageError(
-            f"workers={self.then}: how many workers the loader has now? {known}; state both, as in "
+            f"workers={self.then}: the capture does not say how many workers the loader has now ({known}); state both, as in "
             f"--set workers=4:{self.then} (0 for none)"
         )
 
