@@ -57,6 +57,12 @@ class InGraphs:
 
     scope: Literal["step", "model"] = "step"
 
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        whole = self.scope == "step"
+        return "each step is one CUDA graph" if whole else "forward and backward are CUDA graphs"
+
 
 @dataclass(frozen=True)
 class ScaleKernels:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.names import OPTIMIZER_KERNEL
+from stepscope.intervals.distinct import with_first
 from stepscope.simulation.changes import Bound, Subject, launches_free
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
@@ -65,9 +66,9 @@ def _of_update(subject: Subject) -> BoolArray:
     mine = subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
     step = np.cumsum(program.kind == MARK)
     so_far = np.cumsum(mine)
-    begins = np.flatnonzero(np.diff(step, prepend=-1))
-    before = (so_far - mine)[begins]
-    found: BoolArray = (program.kind == LAUNCH) & (so_far > np.repeat(before, _lengths(step)))
+    _, begin = with_first(step)
+    before = (so_far - mine)[begin][step - step[0]] if len(step) else so_far
+    found: BoolArray = (program.kind == LAUNCH) & (so_far > before)
     return found
 
 
@@ -78,8 +79,3 @@ def _first_of_steps(subject: Subject, inside: BoolArray) -> BoolArray:
     found = np.zeros(len(step), bool)
     found[rows[np.diff(step[rows], prepend=-1) != 0]] = True
     return found
-
-
-def _lengths(step: np.ndarray) -> np.ndarray:
-    counts = np.bincount(step)
-    return counts[counts > 0]

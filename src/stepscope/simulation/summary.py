@@ -134,10 +134,6 @@ def describe(change: Change) -> str:
             stated += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
         case LaunchesFree():
             stated = "launches cost nothing, as with CUDA graphs"
-        case InGraphs("step"):
-            stated = "each step is one CUDA graph"
-        case InGraphs():
-            stated = "forward and backward pass are CUDA graphs"
         case ScaleKernels(regex, factor):
             stated = f"kernels matching {regex!r} take {factor:g} times as long"
         case ScaleOps(ops, factor):
@@ -151,7 +147,7 @@ def describe(change: Change) -> str:
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             stated = f"rank {rank} is as fast as {like}"
-        case SettingChange():
+        case SettingChange() | InGraphs():
             stated = change.text
         case DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"

@@ -31,7 +31,7 @@ def detect(case: Case) -> Detection | None:
             "the optimizer updates one parameter after the other, with {kernels_per_step} small "
             "kernels a step, which run for {kernels_ns_per_step} where a fused update would take "
             "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
-            "launches"
+            "launches; the prediction is for fused=True, its range reaches to foreach=True"
         ),
         recommendations=[
             "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
@@ -62,7 +62,8 @@ CAUSE = Cause(
     prediction=(
         "the step without the loop's kernels, the launch-late idle time between them and the lead "
         "that the host lost in it, plus a fused update: each tensor moved once, at the memory's "
-        "speed. The upper end is what multi-tensor kernels take"
+        "speed (seven tenths of the peak at most). The upper end is what multi-tensor kernels "
+        "(foreach) take"
     ),
     reference="PyTorch: torch.optim, the parameters fused and foreach",
     min_share=0.05,
