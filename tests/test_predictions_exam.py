@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,16 @@ def test_what_is_not_named_has_no_error_and_samples_count(exam: Any, demo: Any) 
     assert (row.measured, row.rank, row.predicted, row.error) == (0.4, -1, None, None)
     figures = exam["score"].summary([row])
     assert (figures["not named"], figures["predicted"]) == (1, 0)
+
+
+def test_at_least_is_a_refusal(exam: Any, demo: Any) -> None:
+    diagnosis = result(demo, 90, 85, 95, cause="host_sync", cost=20)
+    row = exam["score"].scored(TRUTH, "own", diagnosis, None)
+    refused = replace(row, at_least=True)
+    assert (row.holds, row.error is None) == (False, False)
+    assert (refused.holds, refused.error, refused.width) == (None, None, None)
+    figures = exam["score"].summary([refused])
+    assert (figures["at least"], figures["predicted"], figures["ranges that hold"]) == (1, 0, 0)
 
 
 def test_a_summary_counts(exam: Any, demo: Any) -> None:

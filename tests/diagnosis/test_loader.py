@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
+from rich.console import Console
 from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 from tests.support.loading import Batch, loading, mean_step
+
+from stepscope.render.markdown import diagnosis_markdown
+from stepscope.render.terminal import print_diagnosis
 
 WORK = 6_000.0
 """What a step takes without waiting, us."""
@@ -75,9 +81,15 @@ def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
     workers, batch_us = 4, 60_000.0
     paused = loading(workers=workers, batch_us=batch_us, step_us=WORK, steps=12, pause_us=1e6)
     sustained = mean_step(loading(workers=workers, batch_us=batch_us, step_us=WORK))
-    first = diagnosed(captured(paused[1:], fetches=False), tmp_path).findings[0]
+    found = diagnosed(captured(paused[1:], fetches=False), tmp_path)
+    first = found.findings[0]
     assert first.cause == "input_starvation"
     assert first.at_least
+    assert "or less" in diagnosis_markdown(found).split("Fixed: ")[1].split("\n")[0]
+    console = Console(record=True, width=200)
+    print_diagnosis(found, console)
+    assert re.search(r"the step takes about \S+ ms or less \(", console.export_text())
+    assert b'"at_least":true' in msgspec.json.encode(found)
     assert "--warmup 20" in (first.next_capture or "")
     # the mean of these steps hides how long they take in the long run
     assert figures(first)["step_ns"] < 0.9 * sustained * 1e3
