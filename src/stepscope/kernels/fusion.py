@@ -146,7 +146,7 @@ WHOLLY_LATE = 2 / 3
 launch-bound as a whole, and the loop only a part of it."""
 
 FUSED_BANDWIDTH = 0.7
-"""Of the peak bandwidth that a fused update attains: 0.72 of 44 million parameters and 0.61 of 309
+"""Of the peak bandwidth that a fused update achieves: 0.72 of 44 million parameters and 0.61 of 309
 million (H200, PyTorch 2.11). Its blocks go through four lists of tensors, a launch of them at a
 time, which a plain stream does not."""
 
