@@ -88,15 +88,15 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the measured ratio is in the range, to half a percent."""
-        if self.low is None or self.high is None:
+        """Whether the measured ratio is in the range, to half a percent; None as with the error."""
+        if self.at_least or self.low is None or self.high is None:
             return None
         return self.low - 0.005 <= self.measured <= self.high + 0.005
 
     @property
     def width(self) -> float | None:
-        """Width of the range over its middle."""
-        if self.low is None or self.high is None or self.low + self.high <= 0:
+        """Width of the range over its middle; None as with the error."""
+        if self.at_least or self.low is None or self.high is None or self.low + self.high <= 0:
             return None
         return 2 * (self.high - self.low) / (self.low + self.high)
 
@@ -209,7 +209,7 @@ def percent(value: float | None) -> str:
 
 def line(row: Row) -> str:
     """A row as text."""
-    ratio = "-" if row.predicted is None else f"{row.predicted:.3f}"
+    ratio = "-" if row.predicted is None else f"{'<' * row.at_least}{row.predicted:.3f}"
     bounds = "" if row.low is None else f"[{row.low:.3f}, {row.high:.3f}]"
     place = {-1: "not named", 0: "lever", 1: "first"}.get(row.rank, f"no. {row.rank}")
     holds = {None: "", True: "holds", False: "MISSES"}[row.holds]

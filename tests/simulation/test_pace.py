@@ -38,10 +38,10 @@ def launching(*work: int) -> list[Item]:
 @pytest.mark.parametrize(
     ("bound", "woken", "expected"),
     [
-        # steps of 100 on average, and the host's work: a tenth to either side at least
-        ("low", False, 900 + 90),
+        # steps of 100 on average, and the host's work: 15 % to either side at least
+        ("low", False, 850 + 85),
         ("expected", False, 1000 + 100),
-        ("high", False, 1100 + 110),
+        ("high", False, 1150 + 115),
         # the quickest in twenty of 98, 100 and 102 is 98.2; what the host computes stays
         ("low", True, 1000 + 98.2),
         ("expected", True, 1000 + 99.1),
@@ -87,3 +87,15 @@ def test_independent_uncertainties_add_by_their_squares() -> None:
     assert low == pytest.approx(0.5 - math.hypot(0.1, 0.03))
     assert high == pytest.approx(0.5 + math.hypot(0.1, 0.03, 0.03))
     assert _range(0.02, [0.0], 0.1)[0] == 0
+
+
+@pytest.mark.parametrize(("device", "apart"), [(0, 0.15), (10_000, 0.0)])
+def test_another_run_differs_by_what_the_host_paces(device: int, apart: float) -> None:
+    """A device that takes ten times as long hides whatever the host does."""
+    items = [mark(), Item(work=600, cause="host_compute"), Item(work=400, duration=device)]
+    steps = subjects(items)
+    unchanged = step_ns(steps)
+    for bound, sign in (("low", -1), ("high", 1)):
+        other = step_ns(pace.in_another_run(steps, bound))
+        assert other / unchanged == pytest.approx(1 + sign * apart, abs=0.005)
+    assert pace.in_another_run(steps, "expected") is steps

@@ -84,7 +84,7 @@ def _levers(diagnosis: Diagnosis) -> list[str]:
 def _finding(number: int, finding: Finding) -> list[str]:
     lines = [
         f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.message)}. "
-        f"Fixed: {milliseconds(finding.predicted_step_ns)} "
+        f"Fixed: {milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
         f"({milliseconds(finding.prediction_low_ns)} to "
         f"{milliseconds(finding.prediction_high_ns)}).",
         "",

@@ -20,6 +20,7 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
+    CALLS_FACTOR,
     RECORDING_FACTOR,
     Bound,
     Change,
@@ -40,6 +41,7 @@ from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
+from stepscope.simulation.recording import measured_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
@@ -62,9 +64,6 @@ _MOST_AT_ONCE: Final = 8_000_000
 _WORTH_THREADS: Final = 20_000
 """Items from which on a thread for a prediction pays."""
 
-_FACTORS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""Costs of recording over their estimate that are tried where the cost was measured."""
-
 LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
@@ -72,8 +71,8 @@ ENDS: Final[tuple[Bound, Bound]] = ("low", "high")
 
 RUN_TO_RUN: Final = 0.03
 """Share by which the mean steps of two short runs of one program differ where the device sets the
-pace, in nine of ten: their turns differ by 1.8 % (root mean square). What the host does differs more
-(``pace.BETWEEN_RUNS``) and widens the range by as much as it moves the step."""
+pace, in nine of ten: their turns differ by 1.8 % (root mean square). What the host does differs
+more (``pace.BETWEEN_RUNS``) and widens the range by as much as it moves the step."""
 
 WORTH_A_WORD: Final = 0.005
 """A replay that is slower than the measured steps by more is explained where it can be."""
@@ -287,6 +286,15 @@ class Simulation:
         for change in sorted(changes, key=_turn):
             if isinstance(change, Edit):
                 subjects, count = change.apply(self.facts, subjects, bound), 1
+            elif isinstance(change, Free) and change.cause == "profiler_overhead":
+                factor = self.recording_factor[bound]
+                subjects = [
+                    edit.without_recording(s, factor)
+                    if change.ranks is None or s.rank in change.ranks
+                    else s
+                    for s in subjects
+                ]
+                count = len(subjects)
             else:
                 subjects, count = _changed(subjects, change, bound)
             counts.append(count)
@@ -360,7 +368,7 @@ class Simulation:
         if gains:
             paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
-            if pace.no_longer_woken(self.subjects, self.changed(changes)):
+            if pace.no_longer_woken(self.subjects, after):
                 # the pace above is that of a host that is no longer woken, in the same run
                 other = [pace.in_another_run(after, b) for b in ENDS]
                 deviating += _over(other, [before] * 2, most)
@@ -468,23 +476,20 @@ class Simulation:
 
         Where steps of the run were timed that nobody recorded (``Explanation.measured``), it is
         what makes the replayed step as long as those were on average, within the error of that
-        mean; elsewhere the estimate, with its own uncertainty.
+        mean; elsewhere the estimate, with its own uncertainty. A host that waits for input from
+        elsewhere waits less where recording slows it: steps then do not tell what that costs.
         """
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
-        if e.measured is None or not pace.is_recorded(self.subjects):
-            return RECORDING_FACTOR
-        unchanged = slowest_ns(self.unchanged)
-        # the replayed steps may be fewer than the steady ones, and the replay a little off
-        scale = unchanged / max(e.step_ns, 1.0)
+        estimated = CALLS_FACTOR if e.tool is not None else RECORDING_FACTOR
+        recorded = e.step_ns > 0 and pace.is_recorded(self.subjects)
+        if e.measured is None or not recorded or self._paced_by_input(self.subjects):
+            return estimated
         cost: dict[Bound, float] = {
-            "low": e.measured.high_ns, "expected": e.measured.cost_ns, "high": e.measured.low_ns,
-        }  # fmt: skip
-        jobs = [pace.unrecorded(self.subjects, factor) for factor in _FACTORS]
-        steps = _over(jobs, [1.0] * len(jobs), math.inf)
-        gained = np.maximum.accumulate(unchanged - np.array(steps))
-        return {
-            bound: float(np.interp(ns * scale, gained, _FACTORS)) for bound, ns in cost.items()
+            "low": e.measured.high_ns / e.step_ns,
+            "expected": e.measured.cost_ns / e.step_ns,
+            "high": e.measured.low_ns / e.step_ns,
         }
+        return measured_factor(self.subjects, cost, estimated)
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns a step."""

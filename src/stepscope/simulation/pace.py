@@ -29,10 +29,11 @@ _ONE_DEVIATION: Final = (16.0, 84.0)
 BETWEEN_RUNS: Final = 0.15
 """Share by which the pace of a host differs from its mean in nine of ten runs, at least.
 
-Measured on unchanged programs that were timed twice, untraced, on one shared machine. Of the sixteen
-whose host sets the pace, the two turns differ by 13 % (root mean square), so that one run is 9.3 % off
-(standard deviation), which 1.645 times is nine of ten. All 114 pairs of turns of the exam, those that
-the device paces among them, are 6.6 % off. What the device paces: ``model.RUN_TO_RUN``."""
+Measured on unchanged programs that were timed twice, untraced, on one shared machine. Of the
+sixteen whose host sets the pace, the two turns differ by 13 % (root mean square), so that one run
+is 9.3 % off (standard deviation), which 1.645 times is nine of ten. All 114 pairs of turns of the
+exam, those that the device paces among them, are 6.6 % off. What the device paces:
+``model.RUN_TO_RUN``."""
 
 ON_HOST: Final = ("launch_bound", "host_compute", "input_starvation", "allocator_churn")
 """What the host does itself, and not more slowly because it was woken."""
