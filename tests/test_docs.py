@@ -327,7 +327,8 @@ def test_commands_exist_with_their_options(page: Path, line: str) -> None:
     try:
         context = commands()[name].make_context(name, arguments, **cli.context_settings)
     except click.exceptions.Exit as end:  # an option that answers at once, such as --list
-        assert end.exit_code == 0
+        if end.exit_code:
+            raise
         return
     sql = context.params.get("sql")
     if sql and not re.match(r"(?i)describe", sql):

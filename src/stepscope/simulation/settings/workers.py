@@ -104,8 +104,8 @@ class Workers(Edit):
             "nothing in it tells of a loader"
         )  # fmt: skip
         raise UsageError(
-            f"workers={self.then}: the capture does not say how many workers the loader has now ({known}); state both, as in "
-            f"--set workers=4:{self.then} (0 for none)"
+            f"workers={self.then}: the capture does not say how many workers the loader has now "
+            f"({known}); state both, as in --set workers=4:{self.then} (0 for none)"
         )
 
     def assumptions(self, facts: Sequence[Facts]) -> list[str]:
