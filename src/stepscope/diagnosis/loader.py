@@ -30,7 +30,6 @@ MIN_PINNED_BYTES: Final = 1 << 20
 """Smaller batches are pinned in no time."""
 
 _FETCHES: Final = f"FROM range WHERE name = '{FETCH_RANGE}' AND NOT coalesce(end_missing, false)"
-_WORKERS: Final = "FROM thread WHERE name = 'pt_data_worker'"
 _UPLOADED: Final = (
     "FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'HtoD' AND src_memory = 'pinned' "
     "AND {gpu} AND {window}"

@@ -21,13 +21,6 @@ with products of 8192 x 1024 x 1024 to 16384: 0.76 in single precision, 0.63 in 
 Tensor cores need 7 to 15 times the operands a second, so that memory weighs more; FP8 pays for
 scaling."""
 
-CUDA_CORE_ACHIEVED = 0.8
-"""Share of the peak that large single-precision products achieve on the CUDA cores."""
-
-TENSOR_ACHIEVED = 0.62
-"""Share of the dense peak that products of the same size achieve in TF32: 0.63 on an H200 (cuBLAS,
-8192 x 1024 x 1024 to 16384)."""
-
 SHORT_NS = 100_000
 """Shorter products do not fill the quicker cores as they fill the slower ones."""
 

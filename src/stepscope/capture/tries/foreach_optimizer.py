@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Try
-from .optimizers import choose, own_step, parameters
+from .optimizers import choose, parameters, why_not
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +30,8 @@ def on_optimizer(change: Change, optimizer: Any, given: dict[str, Any]) -> None:
     held = parameters(given)
     if given.get("fused"):
         change.left(f"{name} is fused, which needs fewer kernels still")
-    elif "foreach" not in change.trial.accepted:
-        change.decline(f"{name} has no foreach=")
-    elif own_step(change.torch, optimizer):
-        change.decline(f"{name} has a step of its own")
-    elif given.get("differentiable"):
-        change.decline(f"{name} is differentiable, which foreach steps are not")
+    elif reason := why_not(change, optimizer, given, "foreach"):
+        change.decline(reason)
     elif given.get("foreach") or (
         given.get("foreach") is None and held and all(one.is_cuda for one in held)
     ):

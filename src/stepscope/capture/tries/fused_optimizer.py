@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Try
-from .optimizers import choose, own_step, parameters
+from .optimizers import choose, parameters, why_not
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +28,8 @@ def on_optimizer(change: Change, optimizer: Any, given: dict[str, Any]) -> None:
     held = parameters(given)
     if given.get("fused"):
         change.left(f"{name} is fused already")
-    elif "fused" not in change.trial.accepted:
-        change.decline(f"{name} has no fused=")
-    elif own_step(change.torch, optimizer):
-        change.decline(f"{name} has a step of its own")
-    elif given.get("differentiable"):
-        change.decline(f"{name} is differentiable, which fused steps are not")
+    elif reason := why_not(change, optimizer, given, "fused"):
+        change.decline(reason)
     elif not held or not all(one.is_cuda and one.is_floating_point() for one in held):
         change.decline(
             f"parameters of {name} are not on a CUDA device when it is made; move the model there "

@@ -24,9 +24,23 @@ def parameters(given: dict[str, Any]) -> list[Any]:
     return found
 
 
-def own_step(torch: Any, optimizer: Any) -> bool:
-    """Whether an optimizer's step is written by the program, and heeds none of our settings."""
-    return not str(type(optimizer).step.__module__).startswith("torch.")
+def why_not(change: Change, optimizer: Any, given: dict[str, Any], wanted: str) -> str:
+    """Why an optimizer that is being made cannot have an implementation; empty where it can.
+
+    Args:
+        change: knows the arguments that the optimizer takes.
+        optimizer: what is being made.
+        given: its arguments.
+        wanted: ``fused`` or ``foreach``.
+    """
+    name = type(optimizer).__name__
+    if wanted not in change.trial.accepted:
+        return f"{name} has no {wanted}="
+    if not str(type(optimizer).step.__module__).startswith("torch."):
+        return f"{name} has a step of its own"  # written by the program: it heeds no setting
+    if given.get("differentiable"):
+        return f"{name} is differentiable, which {wanted} steps are not"
+    return ""
 
 
 def choose(change: Change, optimizer: Any, given: dict[str, Any], wanted: str) -> None:
