@@ -77,9 +77,7 @@ _SVG = """\
 @contextmanager
 def demo_job() -> Iterator[Job]:
     """The bundled trace, opened with a cache of its own that is gone afterwards."""
-    (packed,) = (
-        file for file in resources.files("stepscope.data").iterdir() if file.name.endswith(".xz")
-    )
+    packed = resources.files("stepscope.data").joinpath("h200_input_starvation.sqlite.xz")
     with tempfile.TemporaryDirectory(prefix="stepscope-docs-") as name:
         capture = Path(name) / packed.name.removesuffix(".xz")
         capture.write_bytes(lzma.decompress(packed.read_bytes()))
