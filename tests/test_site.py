@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tools.docs.site import navigation
 
 ROOT = Path(__file__).parents[1]
@@ -67,5 +68,7 @@ def test_references_that_leave_are_found() -> None:
 
 
 def test_the_navigation_follows_the_index() -> None:
-    index = "# T\n\n[a](a.md)\n\n## B\n\n- [b](g/b.md): [a](a.md)\n\n### C\n\n[c](c.md), [b](g/b.md)\n"
+    index = (
+        "# T\n\n[a](a.md)\n\n## B\n\n- [b](g/b.md): [a](a.md)\n\n### C\n\n[c](c.md), [b](g/b.md)\n"
+    )
     assert navigation(index) == ["a.md", {"B": ["g/b.md", {"C": ["c.md"]}]}]

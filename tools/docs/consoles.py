@@ -59,7 +59,7 @@ def commands_in(text: str) -> tuple[str, ...]:
 @cache
 def _session(commands: tuple[str, ...]) -> str:
     """The commands with their outputs, as in a terminal."""
-    with _folder():
+    with among_captures():
         return "".join(f"$ {command}\n{_output(command)}" for command in commands)
 
 
@@ -115,7 +115,7 @@ def cache_folder() -> str:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[None]:
+def among_captures() -> Iterator[None]:
     """Commands run among the bundled captures, on a terminal of a fixed width without colours."""
     shown = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     shown["STEPSCOPE_CACHE_DIR"] = cache_folder()

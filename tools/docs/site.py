@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: the navigation of the site follows the headings and links of ``docs/index.md``."""
+"""Hooks of MkDocs: the navigation of the site follows the headings and links of the index."""
 
 from __future__ import annotations
 

@@ -152,4 +152,3 @@ def _output(name: str) -> str:
 
 def _fenced(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
-
