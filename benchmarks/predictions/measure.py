@@ -173,7 +173,7 @@ def record_own(program: Program, out: Path) -> None:
         Marker.open, Marker.close = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
     run = prepare(program, repaired=False)
     if cuda:
-        run = marked(program, run, torch.cuda.nvtx.range_push, lambda: torch.cuda.nvtx.range_pop())
+        run = marked(program, run, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
     steps = recorded_steps(program)
     gate.reached()
     run.enter()
