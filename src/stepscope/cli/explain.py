@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 _WIDEST = 100
 """Prose in longer lines is hard to read."""
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=6,
+    examples={
+        "stepscope explain host_sync": "a cause",
+        "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
+        "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+    },
+)
 @click.argument("term", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
 @options.formats("text", "json")

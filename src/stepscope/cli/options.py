@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from stepscope.cli import registry
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
@@ -100,7 +102,7 @@ def formats(*names: str) -> Callable[[F], F]:
     )
 
 
-class WithActions(click.Command):
+class WithActions(registry.Command):
     """A command whose first argument says what to do; its help lists what there is.
 
     Without any argument it shows that help.
