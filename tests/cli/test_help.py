@@ -85,13 +85,13 @@ def test_examples_parse(name: str) -> None:
     one = all_commands()[name]
     assert isinstance(one, Command)
     assert one.examples
-    for example, remark in one.examples.items():
+    for example, note in one.examples.items():
         program, command, *arguments = shlex.split(example)
         assert (program, command) == ("stepscope", name)
-        assert remark == remark.strip(".")
-        with click.Context(cli, info_name="stepscope", **cli.context_settings) as above:
-            with contextlib.suppress(click.exceptions.Exit):  # --list and the like answer at once
-                one.make_context(name, arguments, parent=above)
+        assert note == note.strip(".")
+        above = click.Context(cli, info_name="stepscope", **cli.context_settings)
+        with contextlib.suppress(click.exceptions.Exit):  # --list and the like answer at once
+            one.make_context(name, arguments, parent=above)
         for width in (40, 100):
-            pasted = "\n".join(example_lines({example: remark}, width)).replace(" \\\n", " ")
+            pasted = "\n".join(example_lines({example: note}, width)).replace(" \\\n", " ")
             assert shlex.split(pasted, comments=True) == shlex.split(example)

@@ -37,7 +37,7 @@ from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
-from tools.docs.knowledge_pages import knowledge_page
+from tools.docs.knowledge_pages import goals_page, knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -402,6 +402,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "problems.md": problems_page,
     "importers.md": importers_page,
     "knowledge.md": knowledge_page,
+    "goals.md": goals_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
     "predictions.md": lambda: page(predictions_page()),

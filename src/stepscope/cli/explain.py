@@ -6,9 +6,6 @@ import click
 
 from stepscope.cli import options, registry
 
-_WIDEST = 100
-"""Prose in longer lines is hard to read."""
-
 
 @registry.command(
     "Explain",
@@ -39,7 +36,7 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
             return
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, _width()))
+        options.write(names_text(known, options.prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
@@ -47,10 +44,4 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
         return
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, _width()))
-
-
-def _width() -> int:
-    from stepscope.render.fitted import terminal_width
-
-    return min(terminal_width() or _WIDEST, _WIDEST)
+    options.write(explanation_text(answer, options.prose_width()))

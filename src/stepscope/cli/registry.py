@@ -91,13 +91,13 @@ def command(
 
 
 def example_lines(examples: Mapping[str, str], width: int) -> list[str]:
-    """Examples as lines that can be pasted into a shell: the remark beside the command or above."""
+    """Examples as lines that can be pasted into a shell: the note beside the command or above."""
     longest = max(map(len, examples))
-    if all(longest + len(remark) + 4 <= width for remark in examples.values()):
-        return [f"{line:{longest}}  # {remark}" for line, remark in examples.items()]
+    if all(longest + len(note) + 4 <= width for note in examples.values()):
+        return [f"{line:{longest}}  # {note}" for line, note in examples.items()]
     lines: list[str] = []
-    for line, remark in examples.items():
-        lines += ["", *_broken(f"# {remark}", width, "# "), *_broken(line, width, "    ", " \\")]
+    for line, note in examples.items():
+        lines += ["", *_broken(f"# {note}", width, "# "), *_broken(line, width, "    ", " \\")]
     return lines[1:]
 
 
