@@ -29,7 +29,7 @@ _FOREIGN = (
     (
         "perf",
         "perf",
-        "to look at native code: the package linux-perf (Debian), linux-tools (Ubuntu)",
+        "to look at native code: the package linux-perf or linux-tools",
     ),
     ("nccl-tests", "all_reduce_perf", "to measure the links: build nccl-tests of NVIDIA with make"),
 )
