@@ -11,7 +11,7 @@ from rich.text import Text
 from stepscope.render import budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
@@ -48,6 +48,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     console.print()
     for line in _bars(diagnosis):
         console.print(line)
+    if utilisation := budget.utilisation(diagnosis):
+        _print(console, Text(utilisation, style="dim"))
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
@@ -161,7 +163,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.message, 400))}", style="bold")
+    title.append(f" {_without_times(clean(finding.message, MAX_SENTENCE))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(

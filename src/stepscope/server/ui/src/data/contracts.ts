@@ -13,6 +13,7 @@ export interface Diagnosis {
   profiler_overhead: ProfilerOverhead | null;
   levers: Finding[];
   kernels: KernelSplit | null;
+  gpu_utilization: number | null;
 }
 
 export interface TraceSummary {
