@@ -11,9 +11,11 @@ from stepscope.knowledge.guidance import (
     Capture,
     GoalList,
     Guidance,
+    GuideBook,
     Machine,
     advise,
     goal_list,
+    guide_book,
     machine_of,
 )
 
@@ -49,13 +51,9 @@ def guide(
     return advise(found, machine or this_machine(tuple(program)), program, capture)
 
 
-def guide_with(goal: str, paths: Sequence[str], ranks: Sequence[RankTrace]) -> Guidance:
-    """The same for captures that are open already.
-
-    Raises:
-        UsageError: the words mean no goal, or several.
-    """
-    return advise(find_goal(goal), this_machine(), (), _held(paths, ranks))
+def guide_about(paths: Sequence[str], ranks: Sequence[RankTrace]) -> GuideBook:
+    """The answers to all goals, for captures that are open already."""
+    return guide_book(this_machine(), _held(paths, ranks))
 
 
 @cache

@@ -149,6 +149,24 @@ class GoalList(msgspec.Struct, frozen=True):
     method: list[str]
 
 
+class GuideBook(msgspec.Struct, frozen=True):
+    """Everything at once, for a page.
+
+    Attributes:
+        goals: every goal, in order.
+        answers: id of a goal -> its answer.
+    """
+
+    goals: list[GoalName]
+    answers: dict[str, Guidance]
+
+
+def guide_book(machine: Machine, capture: Capture | None = None) -> GuideBook:
+    """The answers to all goals."""
+    answers = {goal.id: advise(goal, machine, (), capture) for goal in goals().values()}
+    return GuideBook(goal_list().goals, answers)
+
+
 def goal_list() -> GoalList:
     """All goals."""
     names = [GoalName(goal.id, goal.title) for goal in goals().values()]
