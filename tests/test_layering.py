@@ -63,6 +63,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "terms": {
             *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
         },
+        "guide": {"knowledge", "trace", ".job", ".recording"},
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "native", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
@@ -140,7 +141,7 @@ ARROWS: dict[str, set[str]] = {
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
         *("api", "render", "server", "compare.result", "compare.trend"),
-        *("reports.report", "cache.store", "trace.errors", "trace.progress"),
+        *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),

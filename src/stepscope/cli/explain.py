@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
-
-_WIDEST = 100
-"""Prose in longer lines is hard to read."""
+from stepscope.cli import options, registry
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=6,
+    examples={
+        "stepscope explain host_sync": "a cause",
+        "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
+        "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+    },
+)
 @click.argument("term", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
 @options.formats("text", "json")
@@ -31,7 +36,7 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
             return
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, _width()))
+        options.write(names_text(known, options.prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
@@ -39,10 +44,4 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
         return
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, _width()))
-
-
-def _width() -> int:
-    from stepscope.render.fitted import terminal_width
-
-    return min(terminal_width() or _WIDEST, _WIDEST)
+    options.write(explanation_text(answer, options.prose_width()))

@@ -11,6 +11,7 @@ from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
     STEP_SQL,
+    UTILISATION,
     Compute,
     accounting_figures,
     coverage_figures,
@@ -101,6 +102,8 @@ def diagnose(
     if not findings:
         findings = _uncovered(cases, compute)
     asked = [*job_figures(reference), *coverage_figures()]
+    single = len(cases) == 1
+    asked += [UTILISATION] * single
     asked += rank_figures(reference.job.view.collectives)
     asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
@@ -150,6 +153,7 @@ def diagnose(
         profiler_overhead=overhead(about),
         levers=[lever_finding(item, compute) for item in levers] if enough else [],
         kernels=kernel_split(reference, compute) if enough else None,
+        gpu_utilization=about["gpu_utilization"].value if single and enough else None,
     )
 
 

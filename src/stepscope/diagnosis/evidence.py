@@ -99,6 +99,18 @@ def job_figures(case: Case) -> list[Figure]:
     ]
 
 
+UTILISATION: Final = Figure(
+    "gpu_utilization",
+    "share",
+    "SELECT coalesce(sum(compute_ns + exposed_communication_ns) / nullif(sum(wall_ns), 0), 0) "
+    "FROM step WHERE steady AND {gpu}",
+)
+"""What nvidia-smi calls utilisation: the share of time in which one or more kernels run.
+
+Communication is done by kernels (NCCL), so it counts; copies and memory sets do not. Source: NVML
+API reference, ``nvmlUtilization_t``.
+"""
+
 _STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {gpu}) AS w"
 _DEVICE_SPAN: Final = (
     "(SELECT min(start_ns) AS first, max(end_ns) AS last FROM gpu_op WHERE {gpu}) AS d"

@@ -353,6 +353,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
             findings; ``cause`` is the id of the lever. Each is predicted by itself: gains of levers
             that change the same kernels do not add up.
         kernels: the kernels of a step against the device's ceilings; null where there are none.
+        gpu_utilization: what ``nvidia-smi`` calls utilisation, of a single GPU: the share of the
+            steady steps in which one or more kernels ran, 0 to 1, however well they used the GPU;
+            null for several GPUs and where too little was recorded.
     """
 
     schema: str
@@ -367,6 +370,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     profiler_overhead: ProfilerOverhead | None = None
     levers: list[Finding] = []
     kernels: KernelSplit | None = None
+    gpu_utilization: float | None = None
 
     def _repr_html_(self) -> str:
         """The findings, for a notebook."""

@@ -45,6 +45,8 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
                 f"| {gpu.rank} | {gpu.device} | {escape(name)} | "
                 f"{percent(part.ns / max(gpu.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
             )
+    if utilisation := budget.utilisation(diagnosis):
+        lines += ["", f"{utilisation}."]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
     lines += _levers(diagnosis)

@@ -48,6 +48,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     console.print()
     for line in _bars(diagnosis):
         console.print(line)
+    if utilisation := budget.utilisation(diagnosis):
+        _print(console, Text(utilisation, style="dim"))
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):

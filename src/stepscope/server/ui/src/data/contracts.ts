@@ -13,6 +13,7 @@ export interface Diagnosis {
   profiler_overhead: ProfilerOverhead | null;
   levers: Finding[];
   kernels: KernelSplit | null;
+  gpu_utilization: number | null;
 }
 
 export interface TraceSummary {
@@ -369,4 +370,41 @@ export interface Prediction {
   limit_bytes: number | null;
   fits: boolean | null;
   assumptions: string[];
+}
+
+export interface GuideBook {
+  goals: GoalName[];
+  answers: Record<string, Guidance>;
+}
+
+export interface GoalName {
+  id: string;
+  title: string;
+}
+
+export interface Guidance {
+  schema: string;
+  goal: string;
+  title: string;
+  meaning: string;
+  here: string;
+  routes: Route[];
+  method: string[];
+  see: string[];
+}
+
+export interface Route {
+  tool: string;
+  title: string;
+  when: string;
+  ready: boolean;
+  missing: string[];
+  answered: boolean | null;
+  lacks: string[];
+  record: string[];
+  read: string[];
+  look_for: string;
+  overhead: string;
+  source: string;
+  next: string;
 }
