@@ -57,7 +57,7 @@ STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE
 
 
 def idle_time_sql(cause: str) -> str:
-    """Idle time charged to a cause, ns a step."""
+    """Idle time charged to a cause, ns per step."""
     return (
         f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT FROM idle_gap "
         f"WHERE cause = '{cause}' AND {{gpu}}"
