@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
     from stepscope.breakdown.without_gpu import WithoutGpu
     from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.combined import Both
     from stepscope.diagnosis.lever import Pulled
     from stepscope.diagnosis.predictions import Predicted
     from stepscope.diagnosis.ranking import Ranked
@@ -195,6 +196,14 @@ class Explained:
             return simulated(self.simulation, case, cause, detection)
 
         return ranked(self.cases, predict)
+
+    @cached_property
+    def together(self) -> Both | None:
+        """The first two findings repaired together; None where there are fewer."""
+        from stepscope.diagnosis.combined import both
+        from stepscope.diagnosis.ranking import reported
+
+        return both(reported(self.ranked), lambda changes: self.simulation.predict(changes))
 
     @cached_property
     def levers(self) -> list[Pulled]:

@@ -714,6 +714,7 @@ class Job:
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
             levers=self.explained.levers,
+            together=self.explained.together,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.predictions import Predicted, arithmetic
@@ -174,4 +174,7 @@ def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict 
         unknown = Predicted(case.step_ns, case.step_ns, case.step_ns)
         return Ranked(cause, case, detection, ranks, unknown)
     predicted = predict(case, cause.id, detection) if predict else None
-    return Ranked(cause, case, detection, ranks, predicted or arithmetic(case, cause.id, detection))
+    if predicted is None:
+        failed = predict is not None
+        predicted = replace(arithmetic(case, cause.id, detection), replay_failed=failed)
+    return Ranked(cause, case, detection, ranks, predicted)
