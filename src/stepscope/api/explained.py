@@ -289,6 +289,13 @@ def _settings(texts: Sequence[str]) -> list[Change]:
     return found
 
 
+def idle_causes() -> list[str]:
+    """Ids of the causes that idle time is charged to."""
+    from stepscope.simulation.program import C
+
+    return list(C)
+
+
 def settings_known() -> list[Setting]:
     """What can be set, by name: each with its values, its model and its validity."""
     from stepscope.simulation.settings.base import settings

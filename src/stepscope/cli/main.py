@@ -49,6 +49,8 @@ COMMANDS: dict[str, str] = {
     "capture": "Steer a capture that runs, or read one whose launcher died.",
     "ceilings": "Measure what this machine's GPU achieves, for rooflines.",
     "doctor": "Show what can be captured on this machine.",
+    "mcp": "Serve a coding agent: diagnosis, evidence, SQL, comparison, prediction (MCP).",
+    "skill": "Show or install the instructions for coding agents.",
     "cache": "See and clear the cache of imported captures.",
 }
 """Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
