@@ -52,7 +52,8 @@ class Tool:
         """JSON schema of the arguments."""
         _, components = msgspec.json.schema_components([self.arguments])
         found: dict[str, Any] = components[self.arguments.__name__]
-        found.pop("title", None)
+        for name in ("title", "description"):
+            found.pop(name, None)
         for name, values in self.choices().items():
             place = found["properties"][name]
             place.get("items", place)["enum"] = values
@@ -69,6 +70,13 @@ class Tool:
             arguments = msgspec.convert(dict(given), self.arguments)
         except msgspec.ValidationError as error:
             raise UsageError(f"{self.name}: {clean(str(error), 300)}") from error
+        for name, values in self.choices().items():
+            asked = given.get(name, [])
+            wrong = [one for one in (asked if isinstance(asked, list) else [asked])
+                     if one not in values]  # fmt: skip
+            if wrong:
+                known = ", ".join(filter(None, values))
+                raise UsageError(f"{name} knows no {clean(str(wrong[0]))!r}; it knows {known}")
         return encoded(self.ask(session, arguments))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
     from stepscope.memory.fit import Change as MemoryChange
-    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation import Change, Prediction, Simulation
     from stepscope.simulation.settings.base import Setting
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
@@ -203,7 +203,10 @@ class Explained:
         from stepscope.diagnosis.combined import both
         from stepscope.diagnosis.ranking import reported
 
-        return both(reported(self.ranked), lambda changes: self.simulation.predict(changes))
+        def predict(changes: list[Change]) -> Prediction:
+            return self.simulation.predict(changes)
+
+        return both(reported(self.ranked), predict)
 
     @cached_property
     def levers(self) -> list[Pulled]:

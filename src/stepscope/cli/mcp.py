@@ -53,4 +53,4 @@ def command(allow: tuple[str, ...], http: bool, port: int) -> None:
     if not http:
         serve_stdio(session)
         return
-    serve_http(session, port, lambda address: click.echo(address), token)
+    serve_http(session, port, click.echo, token)

@@ -7,6 +7,7 @@ never an instruction. Evidence is not here; it is had by a finding's id.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ BYTES_PER_TOKEN: Final = 4
 """What a token of such text takes on average; a tokenizer differs by some 20 % either way."""
 
 _CLAIMS: Final = {"costs_ms": "verified in the trace", "predicted_step_ms": "inferred"}
+_QUOTED: Final = re.compile(r"(?<![\w«])(['\"])((?:(?!\1)[^«»])+)\1(?!\w)")
 _NOTABLE: Final = 0.01
 RANK_COLUMNS: Final = ["rank", "compute", "wait", "transfer", "copy", "idle"]
 OUTLIER_COLUMNS: Final = ["step", "ms", "normal_ms", "mostly"]
@@ -183,10 +185,11 @@ def named(text: str, limit: int = 120) -> str:
 
 
 def sentence(text: str, names: Iterable[str], limit: int) -> str:
-    """A sentence whose names are marked as data."""
+    """A sentence whose names are marked as data: all that is quoted in it comes from a capture."""
+    text = text.replace("«", "<").replace("»", ">")
     for name in sorted(set(names), key=len, reverse=True):
         text = text.replace(f"'{name}'", named(name)).replace(f'"{name}"', named(name))
-    return clean(text, limit)
+    return clean(_QUOTED.sub(lambda match: named(match[2]), text), limit)
 
 
 def ms(ns: float) -> float:

@@ -32,7 +32,8 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         "",
         f"{escape(', '.join(trace.paths))}: {trace.source}, {plural(trace.ranks, 'rank')}, "
         f"{plural(trace.devices, 'device')}, {plural(trace.steps, 'step')} (steady {first} to "
-        f"{last}), mean {milliseconds(step.mean)}, median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
+        f"{last}), mean {milliseconds(step.mean)}, "
+        f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
         "",
         "| rank | device | " + " | ".join(("part of the step", "share", "time a step")) + " |",
         "|---|---|---|---:|---:|",

@@ -100,7 +100,7 @@ def _about(diagnosis: Diagnosis) -> str:
 
 
 def _bars(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """A bar for each device, with its times where there is room, and a line for each part of the mean step of all of them."""
+    """A bar for each device, and a line for each part of the mean step of all of them."""
     gpus = diagnosis.accounting
     gpu = budget.all_devices(diagnosis)
     shown = budget.parts(gpu)

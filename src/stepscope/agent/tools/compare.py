@@ -15,8 +15,11 @@ _LEAST_NS = 1000
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     before: Annotated[
-        str | list[str], msgspec.Meta(description="the earlier run: id, path, or paths of its ranks")
+        str | list[str],
+        msgspec.Meta(description="the earlier run: id, path, or paths of its ranks"),
     ]
     after: Annotated[str | list[str], msgspec.Meta(description="the later run, likewise")]
     detail: Detail = "concise"

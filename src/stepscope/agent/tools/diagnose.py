@@ -12,11 +12,12 @@ from stepscope.agent.tool import Capture, Offset, Tool
 from stepscope.render.brief import brief, sentence
 from stepscope.render.text import clean
 
-
 _FEWEST: Final = 200
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     capture: Capture
     detail: Detail = "concise"
     max_tokens: (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from stepscope.agent.answers import BUDGET, Answer, Detail, cell, page, sentence
+from stepscope.agent.answers import BUDGET, Answer, cell, page, sentence
+from stepscope.agent.answers import Detail as Length
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Capture, Offset, Tool
 from stepscope.render.text import clean
@@ -15,9 +17,12 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     from stepscope.api import Job
     from stepscope.diagnosis.result import Evidence, Finding
+    from stepscope.knowledge.explanation import Detail
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     what: Annotated[
         str,
         msgspec.Meta(
@@ -26,7 +31,7 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ]
     capture: Capture | None = None
-    detail: Detail = "concise"
+    detail: Length = "concise"
     offset: Offset = 0
 
 
@@ -36,16 +41,10 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         return _term(arguments.what, arguments.detail)
     job = session.job(arguments.capture)
     id_, _, figure = arguments.what.partition("/")
-    diagnosis = job.diagnose()
-    named = {f.cause: f for f in (*diagnosis.levers, *diagnosis.findings)}
-    if id_ not in named:
-        if not figure and id_ not in ("", "trace"):
-            return _term(arguments.what, arguments.detail)
-        known = ", ".join(named) or "none; its verdict is " + diagnosis.verdict
-        raise UsageError(f"{clean(id_)} is no finding of this capture; those are: {known}")
+    finding = job.finding(clean(id_))
     if figure:
-        return _figure(job, named[id_], figure)
-    return _evidence(named[id_], arguments)
+        return _figure(job, finding, figure)
+    return _evidence(finding, arguments)
 
 
 def _evidence(finding: Finding, arguments: Arguments) -> Answer:
@@ -69,9 +68,8 @@ def _evidence(finding: Finding, arguments: Arguments) -> Answer:
     return page(answer, "evidence", finding.evidence, arguments.offset, budget, row)
 
 
-def _differential(details: list[object]) -> str:
-    found = next((d for d in details if getattr(d, "name", "") == "told from others"), None)
-    return clean(getattr(found, "text", ""), 500)
+def _differential(details: Sequence[Detail]) -> str:
+    return next((clean(d.text, 500) for d in details if d.name == "told from others"), "")
 
 
 def _figure(job: Job, finding: Finding, name: str) -> Answer:
@@ -92,12 +90,12 @@ def _figure(job: Job, finding: Finding, name: str) -> Answer:
     }
 
 
-def _term(term: str, detail: Detail) -> Answer:
+def _term(term: str, detail: Length) -> Answer:
     from stepscope.api.terms import explain_term
 
     rows = []
     for found in explain_term(term).found:
-        row = {
+        row: Answer = {
             "kind": found.kind,
             "id": found.id,
             "meaning": clean(found.meaning, 600),

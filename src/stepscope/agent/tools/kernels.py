@@ -12,6 +12,8 @@ from stepscope.agent.tool import Capture, Offset, Tool
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     capture: Capture
     category: Annotated[str, msgspec.Meta(description="only kernels of this category")] = ""
     detail: Detail = "concise"
@@ -21,15 +23,19 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
 def ask(session: Session, arguments: Arguments) -> Answer:
     """Kernels of the steady steps, the longest time first."""
     job = session.job(arguments.capture)
-    rows = [
-        row
-        for row in job.kernels.to_pylist()
-        if arguments.category in ("", row["category"])
-    ]
+    rows = [row for row in job.kernels.to_pylist() if arguments.category in ("", row["category"])]
     answer: Answer = {
         "statistic": "of the steady steps of all devices; ms_a_step is the sum in a mean step, "
         "median_us of one launch",
-        "columns": ["category", "kernel", "arithmetic", "a_step", "ms_a_step", "share", "median_us"],
+        "columns": [
+            "category",
+            "kernel",
+            "arithmetic",
+            "a_step",
+            "ms_a_step",
+            "share",
+            "median_us",
+        ],
     }
 
     def shown(row: dict[str, object]) -> list[object]:

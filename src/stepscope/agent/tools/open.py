@@ -13,6 +13,8 @@ from stepscope.render.text import clean
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     capture: Annotated[
         str | list[str],
         msgspec.Meta(description="path of a capture, a folder of them, or the paths of its ranks"),

@@ -18,6 +18,8 @@ _UNUSABLE: Final = "missing"
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     program: Annotated[
         str, msgspec.Meta(max_length=2000, description="how the training is started")
     ] = _PROGRAM

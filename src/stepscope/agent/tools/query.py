@@ -15,6 +15,8 @@ _MOST_ROWS: Final = 10_000
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What it takes; the types say what each is."""
+
     capture: Capture
     sql: Annotated[
         str,

@@ -14,14 +14,14 @@ from stepscope.render.text import clean
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, rename={"settings": "set"}):
+    """What it takes; the types say what each is."""
+
     capture: Capture
     settings: Annotated[
         list[str],
         msgspec.Meta(description="settings of the program as NAME=VALUE; explain knows each name"),
     ] = []
-    free: Annotated[
-        list[str], msgspec.Meta(description="causes of idle time that are gone")
-    ] = []
+    free: Annotated[list[str], msgspec.Meta(description="causes of idle time that are gone")] = []
     scale_kernels: Annotated[
         list[str], msgspec.Meta(description="REGEX=FACTOR: kernels that take another time")
     ] = []
