@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
+from stepscope.diagnosis.ranking import INSUFFICIENT, WORTH, Ranked
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import distinct_rows
 
@@ -27,7 +27,7 @@ def why_unreliable(item: Ranked) -> str:
         return ""
     if p.replay_failed:
         return "the replay of the unchanged step misses the measured one by more than a tenth"
-    if p.high_ns >= item.case.step_ns:
+    if item.case.step_ns - p.high_ns < WORTH * item.case.step_ns:
         return "its range reaches today's step, so that the repair may gain nothing"
     if p.high_ns > _FACTOR * p.low_ns:
         return "the ends of its range are more than a factor of two apart"
