@@ -29,6 +29,7 @@ from stepscope.importers.registry import importers
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
 from tools.docs.__main__ import main, pages_by_hand, stale_files
+from tools.docs.consoles import commands_in
 from tools.docs.markdown import attributes, prose, table
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_job, filled
@@ -290,7 +291,11 @@ def commands() -> dict[str, click.Command]:
 
 def shell_lines(page: Path) -> list[str]:
     """Shell commands of a page, in blocks and in the text."""
-    blocks = "\n".join(b.text for b in blocks_in(page) if b.language in ("sh", "bash", "console"))
+    blocks = "\n".join(
+        "\n".join(commands_in(b.text)) if b.text.startswith("$ ") else b.text
+        for b in blocks_in(page)
+        if b.language in ("sh", "bash", "console")
+    )
     text = blocks.replace("\\\n", " ")
     lines, quoted = [""], False
     for character in text:  # a quoted text may hold line ends
@@ -319,7 +324,7 @@ def test_the_guides_show_commands() -> None:
 
 @pytest.mark.parametrize(("page", "line"), OURS, ids=ident)
 def test_commands_exist_with_their_options(page: Path, line: str) -> None:
-    _, name, *arguments = shlex.split(line, comments=True)
+    _, name, *arguments = shlex.split(line.partition(" | ")[0], comments=True)
     assert name in commands(), f"{name_of(page)}: {line}"
     if not arguments and name != "demo":
         return  # the text speaks of the command

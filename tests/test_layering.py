@@ -35,6 +35,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "api": {
         "inputs": {"cache", "importers", "trace", "data", "kernels"},
+        # What comes with the package, unpacked.
+        "bundled": {"data", "trace.errors"},
         # What took long to find, kept; it is found behind every question.
         "answers": {"cache", "trace"},
         # What is kept of a timeline beside the cached traces.

@@ -23,6 +23,7 @@ from stepscope.cache.store import Cache
 from stepscope.render.info import info_text
 from stepscope.render.tables import as_columns
 from stepscope.render.terminal import print_diagnosis
+from tools.docs.consoles import executed
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis
@@ -77,9 +78,7 @@ _SVG = """\
 @contextmanager
 def demo_job() -> Iterator[Job]:
     """The bundled trace, opened with a cache of its own that is gone afterwards."""
-    (packed,) = (
-        file for file in resources.files("stepscope.data").iterdir() if file.name.endswith(".xz")
-    )
+    packed = resources.files("stepscope.data").joinpath("h200_input_starvation.sqlite.xz")
     with tempfile.TemporaryDirectory(prefix="stepscope-docs-") as name:
         capture = Path(name) / packed.name.removesuffix(".xz")
         capture.write_bytes(lzma.decompress(packed.read_bytes()))
@@ -204,7 +203,8 @@ def filled(page: str) -> str:
     """
     if len(_PLACE.findall(page)) != page.count("<!-- output: "):
         raise ValueError("an output has no end, or is not alone on its line")
-    return _PLACE.sub(lambda place: f"{place[1]}{_output(place[2])}\n{place[4]}", page)
+    page = _PLACE.sub(lambda place: f"{place[1]}{_output(place[2])}\n{place[4]}", page)
+    return executed(page)
 
 
 @cache

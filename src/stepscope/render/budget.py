@@ -40,11 +40,11 @@ def parts(gpu: DeviceAccounting) -> list[Part]:
 
 def headline(diagnosis: Diagnosis) -> str:
     """The whole answer in one sentence, or in two where the steps do not stand for the capture."""
-    from stepscope.render.text import clean, percent
+    from stepscope.render.text import MAX_SENTENCE, clean, percent
 
     step, findings = diagnosis.trace.step, diagnosis.findings
     if findings and findings[0].cause == "insufficient_data":
-        return clean(findings[0].message, 400) + "."
+        return clean(findings[0].message, MAX_SENTENCE) + "."
     answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
     holds = "holds" if diagnosis.trace.steps == 1 else "hold"
     found = f"The {_counted(diagnosis)} found {holds} only"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope.render import beside, budget
 from stepscope.render.levers import category_text, lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
@@ -20,7 +20,7 @@ _SPECIAL = str.maketrans(
 
 def escape(text: str) -> str:
     """Trace text, safe inside Markdown: no markup, no HTML, no mentions, one line."""
-    return clean(text, 400).replace("&", "&amp;").translate(_SPECIAL)
+    return clean(text, MAX_SENTENCE).replace("&", "&amp;").translate(_SPECIAL)
 
 
 def diagnosis_markdown(diagnosis: Diagnosis) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from stepscope.render import beside, budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
@@ -182,7 +182,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.message, 400))}", style="bold")
+    title.append(f" {_without_times(clean(finding.message, MAX_SENTENCE))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
