@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "predictions"))
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1] / "predictions"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from store import CAPTURES, unpack_capture
 from tests.support.captures import DATA, SHARED, unpack

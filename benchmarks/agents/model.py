@@ -18,8 +18,8 @@ from stepscope.agent.tool import tools
 _TASK = (
     "Why is the step of this program slow, and what mean step would the first repair give? "
     'Capture: {capture}. End with one line of JSON: {{"verdict": CAUSE_ID or "healthy" or '
-    '"unknown", "predicted_over_present_step": NUMBER or null, "unreliable": true or false}}. Cause ids: '
-    "{causes}. You may call tools {calls} times."
+    '"unknown", "predicted_over_present_step": NUMBER or null, "unreliable": true or false}}. '
+    "Cause ids: {causes}. You may call tools {calls} times."
 )
 _TIMEOUT_S = 300
 
