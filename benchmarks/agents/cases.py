@@ -1,4 +1,4 @@
-"""Labelled captures as questions to an agent: planted causes, healthy runs, and what cannot be told.
+"""Labelled captures as questions to an agent: planted causes, healthy runs, unanswerable ones.
 
 Where the repaired program was measured, the answer's prediction is scored as a ratio of steps:
 predicted over recorded against repaired over faulty, both untraced (the exam of predictions), or
