@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     "on to the cause inside them.",
 )
 @options.ceilings
+@click.option(
+    "--brief", is_flag=True, help="Print JSON of at most 1,000 tokens, for agents; times are ms."
+)
 @click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
 def command(
     paths: tuple[str, ...],
@@ -41,6 +44,7 @@ def command(
     opening: OpenOptions,
     reports: tuple[str, ...],
     ceilings: str,
+    brief: bool,
     no_evidence: bool,
 ) -> None:
     """Name the causes of the step time, with evidence and the predicted gain.
@@ -51,7 +55,7 @@ def command(
     """
     show(
         paths,
-        format_,
+        "brief" if brief else format_,
         opening=opening,
         evidence=not no_evidence,
         reports=reports,
@@ -74,6 +78,10 @@ def show(
     diagnosis = Job(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
+    elif format_ == "brief":
+        from stepscope.render.brief import brief_line
+
+        options.write(brief_line(diagnosis))
     elif format_ == "markdown":
         from stepscope.render.markdown import diagnosis_markdown
 
