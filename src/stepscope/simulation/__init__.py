@@ -1,6 +1,7 @@
 """Replay a run as a dependency graph, with or without changes."""
 
 from stepscope.simulation.changes import (
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -19,6 +20,7 @@ from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
     "RUN_TO_RUN",
+    "CallCompiled",
     "Change",
     "DeviceLike",
     "EvenWork",

@@ -20,9 +20,8 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
-    CALLS_FACTOR,
-    RECORDING_FACTOR,
     Bound,
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -41,7 +40,7 @@ from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import measured_factor
+from stepscope.simulation.recording import PROFILED, measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
@@ -480,9 +479,16 @@ class Simulation:
         elsewhere waits less where recording slows it: steps then do not tell what that costs.
         """
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
-        estimated = CALLS_FACTOR if e.tool is not None else RECORDING_FACTOR
         recorded = e.step_ns > 0 and pace.is_recorded(self.subjects)
-        if e.measured is None or not recorded or self._paced_by_input(self.subjects):
+        if not recorded:
+            return dict(PROFILED)
+        if e.tool is not None:
+            estimated = of_calls(e.tool.unit.tool)
+        else:
+            readers = [self._read_of(rank) for rank, _ in self.devices]
+            by_part = profiled_factor(self.subjects, self.runs, readers)
+            estimated = {bound: by_part * part for bound, part in PROFILED.items()}
+        if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
         cost: dict[Bound, float] = {
             "low": e.measured.high_ns / e.step_ns,
@@ -595,6 +601,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             count = int(subject.program.communication.sum())
         case ScaleKernels():
             after, count = edit.scale_kernels(subject, change)
+        case CallCompiled():
+            after, count = edit.call_compiled(subject, change, bound)
         case ScaleOps() | RemoveOps() | FuseOps():
             after, count = edit.change_ops(subject, change)
         case _:
@@ -602,13 +610,16 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     return after, count
 
 
+_OPEN: Final = (
+    LaunchesFree | InGraphs | CallCompiled | OverlapCommunication | DeviceLike | EvenWork | Edit
+)
 _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_kernels"})
 
 
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | InGraphs | OverlapCommunication | DeviceLike | EvenWork | Edit)
+        isinstance(c, _OPEN)
         or (isinstance(c, Free) and c.cause not in _SURE)
         for c in changes
     )

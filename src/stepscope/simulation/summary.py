@@ -16,6 +16,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
 from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.simulation.changes import (
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -142,6 +143,8 @@ def describe(change: Change) -> str:
             stated = f"without {len(ops):,} GPU operations"
         case FuseOps(ops, duration):
             stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
+        case CallCompiled(ops):
+            stated = f"{len(ops):,} GPU operations are launched by compiled code"
         case OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):
