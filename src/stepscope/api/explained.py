@@ -213,6 +213,7 @@ def changes_of(
     launches_free: bool = False,
     overlap_communication: bool = False,
     ranks_like_median: Sequence[int] = (),
+    even_work: str | None = None,
     settings: Sequence[str] = (),
 ) -> list[Change]:
     """Changes as they are written on a command line.
@@ -223,12 +224,14 @@ def changes_of(
         launches_free: launches cost nothing.
         overlap_communication: communication is hidden as far as dependencies allow.
         ranks_like_median: ranks that are as fast as the median rank.
+        even_work: ``ranks`` or ``stages``: what GPU work is spread evenly over.
         settings: ``NAME=VALUE``: settings of the program, see :func:`settings_known`.
 
     Raises:
         UsageError: one is written wrong.
     """
     from stepscope.simulation import (
+        EvenWork,
         Free,
         LaunchesFree,
         OverlapCommunication,
@@ -250,6 +253,8 @@ def changes_of(
         found.append(LaunchesFree())
     if overlap_communication:
         found.append(OverlapCommunication())
+    if even_work is not None:
+        found.append(EvenWork("stages" if even_work == "stages" else "parts"))
     found += _settings(settings)
     if not found:
         raise UsageError(

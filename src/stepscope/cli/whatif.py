@@ -73,6 +73,13 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     metavar="RANK",
     help="The rank is as fast as the median rank.",
 )
+@click.option(
+    "--even-work",
+    type=click.Choice(["ranks", "stages"]),
+    help="The GPU work of the ranks is spread evenly over them, part by part between two "
+    "collectives of all ranks (ranks: tokens of experts, lengths of sequences), or over the stages "
+    "of a pipeline (stages: layers).",
+)
 @options.formats("text", "json")
 @options.opening
 def command(
@@ -83,6 +90,7 @@ def command(
     launches_free: bool,
     overlap_communication: bool,
     ranks: tuple[int, ...],
+    even_work: str | None,
     format_: str,
     opening: OpenOptions,
 ) -> None:
@@ -103,6 +111,7 @@ def command(
         launches_free=launches_free,
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
+        even_work=even_work,
         settings=[one.strip() for item in settings for one in item.split(",")],
     )
     job = Job(paths, **opening)

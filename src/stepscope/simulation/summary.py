@@ -31,7 +31,7 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.model import Simulation
+from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.path import Part, Walker
 from stepscope.simulation.program import Replay
 from stepscope.simulation.result import (
@@ -69,7 +69,9 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
             raise UsageError(_nothing(change))
     sets = [change for change in changes if isinstance(change, Edit)]
     samples = prod(_samples(simulation, change) for change in sets)
+    # together first: that finds what each of them needs to know, before they are tried side by side
     predicted = simulation.predict(changes)
+    apart = simulation.predict_many([[c] for c in changes]) if len(changes) > 1 else []
     replays = simulation.replay(changes)
     slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
     rank, e = simulation.devices[slow]
@@ -95,7 +97,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         warnings=warnings(simulation),
         assumptions=[text for one in sets for text in one.assumptions(simulation.facts)],
         validity=_validity(simulation, changes),
-        alone=[_alone(simulation, change) for change in changes] if len(changes) > 1 else [],
+        alone=[_alone(simulation, *one) for one in zip(changes, apart, strict=False)],
         samples_factor=samples,
         throughput_factor=round(
             samples * simulation.measured_step_ns / max(predicted.step_ns, 1), 6
@@ -104,9 +106,8 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
     )
 
 
-def _alone(simulation: Simulation, change: Change) -> OneChange:
+def _alone(simulation: Simulation, change: Change, predicted: Prediction) -> OneChange:
     """What one of several changes gives alone."""
-    predicted = simulation.predict([change])
     return OneChange(
         change=describe(change),
         predicted_step_ns=predicted.step_ns,
