@@ -136,6 +136,11 @@ class CallCompiled:
 
 
 @dataclass(frozen=True)
+class LoadedBeside:
+    """More processes than now make batches while the host works: they share its processor."""
+
+
+@dataclass(frozen=True)
 class OverlapCommunication:
     """Communication is hidden behind compute as far as dependencies allow."""
 
@@ -193,6 +198,7 @@ Change = (
     | RemoveOps
     | FuseOps
     | CallCompiled
+    | LoadedBeside
     | OverlapCommunication
     | RankLike
     | DeviceLike

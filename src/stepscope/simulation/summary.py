@@ -24,6 +24,7 @@ from stepscope.simulation.changes import (
     FuseOps,
     InGraphs,
     LaunchesFree,
+    LoadedBeside,
     OverlapCommunication,
     RankLike,
     RemoveOps,
@@ -146,6 +147,8 @@ def describe(change: Change) -> str:
             stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
         case CallCompiled(ops):
             stated = f"{len(ops):,} GPU operations are launched by compiled code"
+        case LoadedBeside():
+            stated = "workers make batches on the host's processor"
         case OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):
