@@ -134,10 +134,20 @@ class CallCompiled:
     ops: tuple[int, ...]
     rank: int | None = None
 
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        return f"{len(self.ops):,} GPU operations are launched by compiled code"
+
 
 @dataclass(frozen=True)
 class LoadedBeside:
     """More processes than now make batches while the host works: they share its processor."""
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        return "more workers make batches on the host's processor"
 
 
 @dataclass(frozen=True)

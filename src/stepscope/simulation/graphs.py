@@ -11,6 +11,7 @@ from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.trace.frame import BoolArray
 
+
 def whole_step(subject: Subject, bound: Bound) -> Subject:
     """Each step is one graph, but for its waits and what crosses between host and device.
 

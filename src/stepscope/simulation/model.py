@@ -412,7 +412,7 @@ class Simulation:
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
             now, then = steps_of([[s.program for s in subjects] for subjects in jobs])
-            ratio = max(r.step_ns for r in then) / max(max(r.step_ns for r in now), 1.0)
+            ratio = max(r.step_ns for r in then) / max(*(r.step_ns for r in now), 1.0)
             found.append(min(ratio, most))
         return found
 
@@ -655,9 +655,7 @@ _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_ke
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, _OPEN)
-        or (isinstance(c, Free) and c.cause not in _SURE)
-        for c in changes
+        isinstance(c, _OPEN) or (isinstance(c, Free) and c.cause not in _SURE) for c in changes
     )
 
 

@@ -37,9 +37,9 @@ exam, those that the device paces among them, are 6.6 % off. What the device pac
 
 BETWEEN_WORK: Final = 0.35
 """Share by which work of the host that launches nothing (Python, NumPy, getting input) differs from
-run to run in nine of ten, beside what the host as a whole does. Of six programs that were recorded
-twice and timed with and without such work, it took 0.7 to 1.8 times what the other recording, or
-the difference of the times, says: caches, turbo clocks and memory are shared with what else runs."""
+run to run in nine of ten, beside what the host as a whole does. In seven recordings of four
+programs that were also timed with and without such work, it took 0.7 to 1.8 times the difference of
+these times: caches, turbo clocks and memory are shared with what else runs."""
 
 OWN_WORK: Final = ("host_compute", "input_starvation")
 

@@ -1,7 +1,7 @@
 """What recording costs over its estimate: measured on unrecorded steps, or by what launching took.
 
-The estimate (``gaps.profiler_overhead``) says where recording is paid for, and comes from loops that
-do one thing over and over. In a training step each event costs more: code and buffers of the
+The estimate (``gaps.profiler_overhead``) says where recording is paid for, and comes from loops
+that do one thing over and over. In a training step each event costs more: code and buffers of the
 profiler and of the framework push each other out of the caches. What is known better is which
 *part* of a recorded host's time goes to recording, since a slow host is slow in both.
 """
@@ -69,7 +69,9 @@ def profiled_factor(
     cost = estimate = 0.0
     for subject, run, read in zip(subjects, runs, readers, strict=True):
         program, gpu = subject.program, subject.gpu
-        launching = program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
+        launching = (
+            program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
+        )
         operators = _events(read, "operator", subject, run)
         launches = len(distinct_values(gpu.call[program.op[subject.is_op & program.hosted]]))
         functions = _events(read, "python_function", subject, run) * PYTHON_FUNCTION_NS

@@ -145,16 +145,12 @@ def describe(change: Change) -> str:
             stated = f"without {len(ops):,} GPU operations"
         case FuseOps(ops, duration):
             stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
-        case CallCompiled(ops):
-            stated = f"{len(ops):,} GPU operations are launched by compiled code"
-        case LoadedBeside():
-            stated = "workers make batches on the host's processor"
         case OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             stated = f"rank {rank} is as fast as {like}"
-        case SettingChange() | InGraphs():
+        case SettingChange() | InGraphs() | CallCompiled() | LoadedBeside():
             stated = change.text
         case DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"
