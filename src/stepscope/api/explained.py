@@ -264,6 +264,49 @@ def changes_of(
     return found
 
 
+def other_capture(text: str) -> tuple[str, str]:
+    """Path and setting of another capture as they are written: ``CAPTURE@NAME=VALUE``.
+
+    Raises:
+        UsageError: it is written wrong.
+    """
+    from stepscope.simulation.settings.base import setting_of
+
+    path, at, setting = text.rpartition("@")
+    if not at or not path:
+        raise UsageError(f"{text!r} is not CAPTURE@NAME=VALUE, as in double.json@batch=2x")
+    setting_of(setting)
+    return path, setting
+
+
+def with_times(
+    changes: Sequence[Change], setting: str, source: str, explanations: Sequence[Explanation]
+) -> list[Change]:
+    """Changes, where a setting takes the times of kernels from a capture that was made with it.
+
+    Args:
+        changes: the changes.
+        setting: the setting of the other capture, as it is written.
+        source: the other capture's name.
+        explanations: its devices.
+
+    Raises:
+        UsageError: it says nothing of what is set.
+    """
+    from stepscope.simulation.settings.base import setting_of
+    from stepscope.simulation.settings.measured import as_measured, times_of
+
+    kind = type(setting_of(setting))
+    found = list(changes)
+    for place, change in enumerate(found):
+        if isinstance(change, kind):
+            found[place] = as_measured(change, setting, source, times_of(explanations))
+            return found
+    raise UsageError(
+        f"--with {source}@{setting}: nothing sets {setting.partition('=')[0]}; add --set {setting}"
+    )
+
+
 def _settings(texts: Sequence[str]) -> list[Change]:
     """Settings as they are written; a bucket size goes to the ranks that are put in."""
     from dataclasses import replace

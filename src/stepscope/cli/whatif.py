@@ -34,6 +34,15 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list explains each.",
 )
 @click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="CAPTURE@NAME=VALUE",
+    help="Another capture of the program, made with that setting: where --set asks for it, the "
+    "times of the kernels are taken from there. Of another batch, they give the growth with the "
+    "batch: --set batch=4x --with double.json@batch=2x.",
+)
+@click.option(
     "--list",
     is_flag=True,
     is_eager=True,
@@ -85,6 +94,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
 def command(
     paths: tuple[str, ...],
     settings: tuple[str, ...],
+    others: tuple[str, ...],
     free: tuple[str, ...],
     scale_kernels: tuple[str, ...],
     launches_free: bool,
@@ -103,7 +113,7 @@ def command(
     For example: stepscope whatif run.json --set batch=2x --set precision=bf16
     """
     from stepscope.api import Job
-    from stepscope.api.explained import changes_of
+    from stepscope.api.explained import changes_of, other_capture
 
     changes = changes_of(
         free=[cause.strip() for item in free for cause in item.split(",")],
@@ -114,8 +124,9 @@ def command(
         even_work=even_work,
         settings=[one.strip() for item in settings for one in item.split(",")],
     )
+    captured = [other_capture(text) for text in others]
     job = Job(paths, **opening)
-    result = job.whatif(changes)
+    result = job.whatif(changes, {setting: Job([path], **opening) for path, setting in captured})
     if format_ == "json":
         options.write(options.as_json(result))
     else:
