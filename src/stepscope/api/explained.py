@@ -225,6 +225,7 @@ def changes_of(
     launches_free: bool = False,
     overlap_communication: bool = False,
     ranks_like_median: Sequence[int] = (),
+    even_work: str | None = None,
     settings: Sequence[str] = (),
 ) -> list[Change]:
     """Changes as they are written on a command line.
@@ -235,12 +236,14 @@ def changes_of(
         launches_free: launches cost nothing.
         overlap_communication: communication is hidden as far as dependencies allow.
         ranks_like_median: ranks that are as fast as the median rank.
+        even_work: ``ranks`` or ``stages``: what GPU work is spread evenly over.
         settings: ``NAME=VALUE``: settings of the program, see :func:`settings_known`.
 
     Raises:
         UsageError: one is written wrong.
     """
     from stepscope.simulation import (
+        EvenWork,
         Free,
         LaunchesFree,
         OverlapCommunication,
@@ -262,6 +265,8 @@ def changes_of(
         found.append(LaunchesFree())
     if overlap_communication:
         found.append(OverlapCommunication())
+    if even_work is not None:
+        found.append(EvenWork("stages" if even_work == "stages" else "parts"))
     found += _settings(settings)
     if not found:
         raise UsageError(
@@ -269,6 +274,49 @@ def changes_of(
             "'gemm=0.5'"
         )
     return found
+
+
+def other_capture(text: str) -> tuple[str, str]:
+    """Path and setting of another capture as they are written: ``CAPTURE@NAME=VALUE``.
+
+    Raises:
+        UsageError: it is written wrong.
+    """
+    from stepscope.simulation.settings.base import setting_of
+
+    path, at, setting = text.rpartition("@")
+    if not at or not path:
+        raise UsageError(f"{text!r} is not CAPTURE@NAME=VALUE, as in double.json@batch=2x")
+    setting_of(setting)
+    return path, setting
+
+
+def with_times(
+    changes: Sequence[Change], setting: str, source: str, explanations: Sequence[Explanation]
+) -> list[Change]:
+    """Changes, where a setting takes the times of kernels from a capture that was made with it.
+
+    Args:
+        changes: the changes.
+        setting: the setting of the other capture, as it is written.
+        source: the other capture's name.
+        explanations: its devices.
+
+    Raises:
+        UsageError: it says nothing of what is set.
+    """
+    from stepscope.simulation.settings.base import setting_of
+    from stepscope.simulation.settings.measured import as_measured, times_of
+
+    kind = type(setting_of(setting))
+    found = list(changes)
+    for place, change in enumerate(found):
+        if isinstance(change, kind):
+            found[place] = as_measured(change, setting, source, times_of(explanations))
+            return found
+    raise UsageError(
+        f"--with {source}@{setting}: nothing sets {setting.partition('=')[0]}; add --set {setting}"
+    )
 
 
 def _settings(texts: Sequence[str]) -> list[Change]:
