@@ -61,6 +61,19 @@ def headline(diagnosis: Diagnosis) -> str:
     return answer
 
 
+def utilisation(diagnosis: Diagnosis) -> str:
+    """What nvidia-smi would have shown for a single GPU; empty where that is not known."""
+    from stepscope.render.text import percent
+
+    share = diagnosis.gpu_utilization
+    if share is None:
+        return ""
+    return (
+        f"nvidia-smi would call this {percent(share)} utilisation: the share of time in which a "
+        "kernel ran, however well"
+    )
+
+
 def unrecorded_text(finding: Finding) -> str:
     """What a finding's step takes without recording, today and fixed; empty where that is the same.
 
@@ -110,7 +123,7 @@ def _without_findings(diagnosis: Diagnosis) -> str:
 
     gpu = reference_gpu(diagnosis)
     wall = max(gpu.wall_ns, 1)
-    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.median)} {step_noun(diagnosis)}"
+    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.mean)} {step_noun(diagnosis)}"
     large = [
         (
             gpu.exposed_communication_ns,
