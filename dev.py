@@ -153,9 +153,19 @@ def fast(arguments: Sequence[str]) -> int:
 
 
 def docs(arguments: Sequence[str]) -> int:
-    """Write the reference pages again from what the rooms declare."""
+    """Write the reference pages and the outputs of commands in the docs again."""
     prepare()
     return python("-m", "tools.docs", *arguments)
+
+
+def site(arguments: Sequence[str]) -> int:
+    """Build the documentation as a site into build/site; every link is checked."""
+    prepare()
+    # --quiet leaves the warnings, which fail the build
+    code = python("-m", "mkdocs", "build", "--strict", "--quiet", *arguments)
+    if code == 0:
+        say("built build/site; open build/site/index.html")
+    return code
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -234,7 +244,8 @@ def ui_digest() -> str:
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "demo": (demo, "diagnose the bundled trace"),
     "test": (test, "ruff, mypy and pytest (--fast: the quick tests); arguments go to pytest"),
-    "docs": (docs, "write docs/reference again from what the code declares"),
+    "docs": (docs, "write docs/reference and the outputs in the docs again"),
+    "site": (site, "build the documentation as a site into build/site"),
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),
@@ -370,7 +381,8 @@ def environment() -> dict[str, str]:
     Tests start Python hundreds of times; containers often forbid it to keep what it compiles.
     """
     out = {"PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
-    return {name: value for name, value in os.environ.items() if name not in out}
+    kept = {name: value for name, value in os.environ.items() if name not in out}
+    return {**kept, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme in every build
 
 
 def no_more(arguments: Sequence[str]) -> None:

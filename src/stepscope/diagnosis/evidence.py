@@ -57,7 +57,7 @@ STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE
 
 
 def idle_time_sql(cause: str) -> str:
-    """Idle time charged to a cause, ns a step."""
+    """Idle time charged to a cause, ns per step."""
     return (
         f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT FROM idle_gap "
         f"WHERE cause = '{cause}' AND {{gpu}}"
@@ -98,6 +98,18 @@ def job_figures(case: Case) -> list[Figure]:
         ),
     ]
 
+
+UTILISATION: Final = Figure(
+    "gpu_utilization",
+    "share",
+    "SELECT coalesce(sum(compute_ns + exposed_communication_ns) / nullif(sum(wall_ns), 0), 0) "
+    "FROM step WHERE steady AND {gpu}",
+)
+"""What nvidia-smi calls utilisation: the share of time in which one or more kernels run.
+
+Communication is done by kernels (NCCL), so it counts; copies and memory sets do not. Source: NVML
+API reference, ``nvmlUtilization_t``.
+"""
 
 _STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {gpu}) AS w"
 _DEVICE_SPAN: Final = (
