@@ -142,8 +142,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, unclaimed),
             *(
-                f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
-                "takes as long: its repair alone would gain nothing"
+                f"{title} takes {shown(time.value, time.unit)} per step beside something that "
+                "takes as long: fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -283,7 +283,7 @@ def _limit(item: Ranked) -> str:
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
 
 _PARTLY = (
-    "takes {observed_ns_per_step} of each {step_ns} step, of which its repair alone gains "
+    "costs {observed_ns_per_step} of each {step_ns} step, of which fixing it alone recovers "
     "{time_ns_per_step}"
 )
 _GAIN_SQL = (

@@ -24,7 +24,7 @@ class InnerSteps(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
             ``graph_replay`` or ``repetition``, where nothing tells what repeats.
-        count: how many of them a step holds.
+        count: how many of them per step holds.
         median_ns: from one to the next on the device, ns.
     """
 
@@ -385,7 +385,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             for f in self.findings
         ]
         return html_table(
-            f"{self.verdict}: {milliseconds(self.step_ns.mean)} a step",
+            f"{self.verdict}: {milliseconds(self.step_ns.mean)} per step",
             ("cause", "severity", "of the step", "predicted step", "what was found"),
             rows,
         )
