@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from tools.docs.knowledge_pages import GLOSSARY, glossary_page
-from tools.docs.notebook import PATH as NOTEBOOK
-from tools.docs.notebook import executed_notebook
 from tools.docs.man_page import PATH as MAN_PAGE
 from tools.docs.man_page import man_page
+from tools.docs.notebook import PATH as NOTEBOOK
+from tools.docs.notebook import executed_notebook
 from tools.docs.page_types import PATH, page_types
 from tools.docs.reference import ENVIRONMENT, PAGES
 from tools.docs.snippets import demo_image, filled, words
