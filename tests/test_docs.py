@@ -253,7 +253,10 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".svg":  # the name of the format, which nothing fetches
         text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    for placeholder in ("postgresql://USER@HOST/DATABASE", "s3://bucket/history"):
+    for placeholder in (
+        *("postgresql://USER@HOST/DATABASE", "s3://bucket/history"),
+        *("stepscope://schema", "stepscope://findings/ID", "http://localhost:8000/v1"),
+    ):
         text = text.replace(placeholder, "")
     assert "://" not in text
     assert not re.search(r"@import|@font-face|url\((?!#)", text)

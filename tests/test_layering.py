@@ -140,12 +140,17 @@ ARROWS: dict[str, set[str]] = {
     "api": needed_by_parts("api"),
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
-        *("api", "render", "server", "compare.result", "compare.trend"),
+        *("agent", "api", "render", "server", "compare.result", "compare.trend"),
         *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
         *("trace.errors", "trace.text"),
+    },
+    # A front door for coding agents; it serves HTTP as the timeline's server does.
+    "agent": {
+        *("api", "render", "server.guard", "server.serve", "trace.errors"),
+        *("diagnosis.result", "knowledge.explanation"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -167,10 +172,12 @@ OWNERS: dict[str, set[str]] = {
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
+    "anyio": {"agent.protocol"},
     "click": {"cli"},
     "jinja2": {"render.html"},
+    "mcp": {"agent.protocol"},
     "rich": {"cli", "render"},
-    "starlette": {"server"},
+    "starlette": {"server", "agent.protocol"},
     "uvicorn": {"server"},
 }
 """Engine -> the rooms and modules that import it; everybody else asks one of these."""

@@ -119,7 +119,7 @@ def record_own(program: Program, folder: Path, gate: Gate) -> None:
     if not (SMALL or counted):
         torch.cuda.profiler.stop()
     if counted:
-        afterwards(running, took)
+        afterwards(running, took, MEETING)
     running.leave()
     if RANK == 0:
         (folder / f"{program.name}.own.ms").write_text(str(took))

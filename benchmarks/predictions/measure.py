@@ -29,7 +29,7 @@ from typing import Any
 
 from gates import Gate, Task, in_batches, pack
 from program import SMALL, Marker, Program, Running
-from timing import drained, line, loop, settled, truth, turns
+from timing import ALONE, Meeting, drained, line, loop, settled, truth, turns
 
 HERE = Path(__file__).parent
 PREPARING = 3
@@ -37,8 +37,9 @@ PREPARING = 3
 WARMUP = 12
 """Steps before the recorded ones: what two workers had ready, and some that are timed."""
 RECORDED = 6
-SETTLES_S = 0.1 if SMALL else 1.7
-"""So long after a recording the collector has left the process."""
+LETS_GO_MS = 100 if SMALL else 1_350
+"""The collector leaves the process 1.5 s after a recording."""
+PART_MS = 100
 TIMED_AFTERWARDS = 14
 """Steps after that, of which some are timed."""
 TOGETHER = 1 if SMALL else 8
@@ -195,9 +196,14 @@ def record_own(program: Program, out: Path) -> None:
     sys.stdout.flush()
 
 
-def afterwards(run: Running, step_ms: float) -> None:
+def afterwards(run: Running, step_ms: float, meeting: Meeting = ALONE) -> None:
     """So many steps that some are timed after the recording; each rank makes as many."""
-    for _ in range(math.ceil(SETTLES_S * 1e3 / step_ms) + TIMED_AFTERWARDS):
+    spent = 0.0
+    while spent < LETS_GO_MS:
+        steps = max(1, int(PART_MS / step_ms))
+        step_ms = loop(run, steps, meeting=meeting)["mean_ms"]
+        spent += steps * step_ms
+    for _ in range(math.ceil(4 * PART_MS / step_ms) + TIMED_AFTERWARDS):
         run.step()
     drained()
 

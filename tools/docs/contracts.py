@@ -28,6 +28,9 @@ _DIAGNOSIS: Final[Structs] = [
     result.InsideKernel,
     result.Location,
     result.Evidence,
+    result.RankTime,
+    result.OutlierStep,
+    result.Combined,
     Problem,
 ]
 CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {

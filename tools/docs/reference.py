@@ -32,6 +32,7 @@ from stepscope.simulation.settings import base as setting_base
 from stepscope.trace.meta import MissingTable
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
+from tools.docs.agents_page import agents_page
 from tools.docs.answers import reports_page, rules_page
 from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
@@ -75,6 +76,8 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
+    "STEPSCOPE_MCP_TOKEN": "the secret part of the address of `stepscope mcp --http`, so that it "
+    "stays the same from one start to the next; 16 to 128 letters, digits, hyphens, underscores",
     "STEPSCOPE_QUERY_TIMEOUT": (
         "seconds that SQL may take, of `query`, `verify`, own reports and evidence; 300"
     ),
@@ -406,6 +409,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
     "predictions.md": lambda: page(predictions_page()),
+    "agents.md": lambda: page(agents_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 

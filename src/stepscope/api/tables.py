@@ -68,8 +68,14 @@ class Tables:
     def _predictions(self) -> pa.Table:
         from stepscope.diagnosis.predictions import prediction_table
 
+        both = self._explained.together
+        together = []
+        if both is not None:
+            time = sum(item.detection.time_ns for item in both.items)
+            together.append((both.items[0].case, both.id, time, both.predicted))
         return prediction_table(
             [
+                *together,
                 *(
                     (r.case, r.cause.id, r.detection.time_ns, r.predicted)
                     for r in self._explained.ranked

@@ -41,6 +41,13 @@ def terms() -> tuple[Meaning, ...]:
     )
 
 
+def capture_commands() -> dict[str, str]:
+    """Commands that record what findings ask for, and what each records."""
+    from stepscope.diagnosis.captures import RECORDS
+
+    return dict(RECORDS)
+
+
 def _of_diagnosis() -> Iterator[Meaning]:
     from stepscope.diagnosis.cause import causes
     from stepscope.diagnosis.lever import levers

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 )
 @options.ceilings
 @click.option(
+    "--brief", is_flag=True, help="Print JSON of at most 1,000 tokens, for agents; times are ms."
+)
+@click.option(
     "--no-evidence",
     is_flag=True,
     help="Leave the numbers behind each finding out of the terminal output.",
@@ -46,6 +49,7 @@ def command(
     opening: OpenOptions,
     reports: tuple[str, ...],
     ceilings: str,
+    brief: bool,
     no_evidence: bool,
 ) -> None:
     """Name the causes of the step time, with evidence and the predicted gain.
@@ -56,7 +60,7 @@ def command(
     """
     show(
         paths,
-        format_,
+        "brief" if brief else format_,
         opening=opening,
         evidence=not no_evidence,
         reports=reports,
@@ -79,6 +83,10 @@ def show(
     diagnosis = Job(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
+    elif format_ == "brief":
+        from stepscope.render.brief import brief_line
+
+        options.write(brief_line(diagnosis))
     elif format_ == "markdown":
         from stepscope.render.markdown import diagnosis_markdown
 

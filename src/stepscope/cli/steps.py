@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 @options.paths
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
+@click.option("--brief", is_flag=True, help="Print compact JSON for agents: ms, one row a step.")
 @options.opening
-def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: OpenOptions) -> None:
+def command(
+    paths: tuple[str, ...], limit: int | None, format_: str, brief: bool, opening: OpenOptions
+) -> None:
     """Show every step: its length, and where its time goes on the GPU.
 
     Times are in ms; csv and json have them in ns, and more columns. The parts (compute, exposed
@@ -35,6 +38,9 @@ def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: Op
 
     job = Job(paths, **opening)
     table = job.steps
+    if brief:
+        options.write(views.steps_brief(table, limit))
+        return
     if format_ in ("column", "markdown"):
         table = views.in_step_order(table)
     shown = (views.steps_text, views.steps_markdown)

@@ -43,6 +43,15 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "explains each.",
 )
 @click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="CAPTURE@NAME=VALUE",
+    help="Another capture of the program, made with that setting: where --set asks for it, the "
+    "times of the kernels are taken from there. Of another batch, they give the growth with the "
+    "batch: --set batch=4x --with double.json@batch=2x.",
+)
+@click.option(
     "--list",
     is_flag=True,
     is_eager=True,
@@ -82,16 +91,25 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     metavar="RANK",
     help="This rank becomes as fast as the median rank.",
 )
+@click.option(
+    "--even-work",
+    type=click.Choice(["ranks", "stages"]),
+    help="The GPU work of the ranks is spread evenly over them, part by part between two "
+    "collectives of all ranks (ranks: tokens of experts, lengths of sequences), or over the stages "
+    "of a pipeline (stages: layers).",
+)
 @options.formats("text", "json")
 @options.opening
 def command(
     paths: tuple[str, ...],
     settings: tuple[str, ...],
+    others: tuple[str, ...],
     free: tuple[str, ...],
     scale_kernels: tuple[str, ...],
     launches_free: bool,
     overlap_communication: bool,
     ranks: tuple[int, ...],
+    even_work: str | None,
     format_: str,
     opening: OpenOptions,
 ) -> None:
@@ -102,7 +120,7 @@ def command(
     against the measured step.
     """
     from stepscope.api import Job
-    from stepscope.api.explained import changes_of
+    from stepscope.api.explained import changes_of, other_capture
 
     changes = changes_of(
         free=[cause.strip() for item in free for cause in item.split(",")],
@@ -110,10 +128,12 @@ def command(
         launches_free=launches_free,
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
+        even_work=even_work,
         settings=[one.strip() for item in settings for one in item.split(",")],
     )
+    captured = [other_capture(text) for text in others]
     job = Job(paths, **opening)
-    result = job.whatif(changes)
+    result = job.whatif(changes, {setting: Job([path], **opening) for path, setting in captured})
     if format_ == "json":
         options.write(options.as_json(result))
     else:

@@ -8,6 +8,7 @@ import msgspec
 
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.combined import Both
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
     STEP_SQL,
@@ -32,8 +33,10 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 )
 from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, reported
+from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
     SCHEMA,
+    Combined,
     DeviceAccounting,
     Diagnosis,
     Evidence,
@@ -47,6 +50,7 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
 from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_warnings
@@ -82,6 +86,7 @@ def diagnose(
     problems: list[Problem],
     options: StepOptions,
     levers: list[Pulled],
+    together: Both | None = None,
 ) -> Diagnosis:
     """Name the causes of a job.
 
@@ -95,6 +100,7 @@ def diagnose(
         problems: what the imports counted.
         options: what the user said a step is.
         levers: what is left to gain on the reference device.
+        together: the first two findings repaired together.
     """
     reference = reference_of(cases)
     explanation = reference.explanation
@@ -119,6 +125,12 @@ def diagnose(
         gpu, figures = _accounting(case, compute)
         accounting.append(gpu)
         sums += figures
+    ranks, figures = rank_rows(cases, compute)
+    outliers, more = outlier_rows(reference, compute)
+    sums += [*figures, *more]
+    combined = _combined(together, compute) if together is not None else None
+    if combined is not None:
+        sums += combined[1]
     return Diagnosis(
         schema=SCHEMA,
         trace=TraceSummary(
@@ -154,7 +166,30 @@ def diagnose(
         levers=[lever_finding(item, compute) for item in levers] if enough else [],
         kernels=kernel_split(reference, compute) if enough else None,
         gpu_utilization=about["gpu_utilization"].value if single and enough else None,
+        ranks=ranks,
+        outlier_steps=outliers,
+        combined=combined[0] if combined is not None else None,
     )
+
+
+def _combined(together: Both, compute: Compute) -> tuple[Combined, list[Evidence]]:
+    """The first two findings repaired together, and the evidence."""
+    columns = {
+        "predicted_step_ns": "predicted_step_ns",
+        "prediction_low_ns": "low_ns",
+        "prediction_high_ns": "high_ns",
+    }
+    evidence = [
+        evaluated(
+            Figure(f"combined.{name}", "ns", predicted_sql(column, together.id)),
+            together.items[0].case,
+            compute,
+        )
+        for name, column in columns.items()
+    ]
+    values = dict(zip(columns, (int(one.value) for one in evidence), strict=True))
+    causes = [item.cause.id for item in together.items]
+    return Combined(causes=causes, replayed=together.replayed, **values), evidence
 
 
 def reference_of(cases: list[Case]) -> Case:
@@ -239,6 +274,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(name, "ns", predicted_sql(name, cause.id))
             for name in ("unrecorded_before_ns", "unrecorded_step_ns")
         ]
+    unreliable, ending = why_unreliable(item), gaps_end_at(item)
+    unaffected = unaffected_figure(item)
+    figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
     summary = filled(detection.message, evidence, detection.texts)
@@ -272,6 +310,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         at_least=detection.at_least,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
+        unreliable=unreliable,
+        unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
+        gaps_end_at=ending[0] if ending is not None else None,
     )
 
 

@@ -9,7 +9,7 @@ from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
 from stepscope.kernels.view import Repair
-from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.simulation import CallCompiled, Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]
 
@@ -55,6 +55,8 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+        if repair.compiles:
+            found.append(CallCompiled(tuple(ids[kept].tolist()), rank))
     return found
 
 

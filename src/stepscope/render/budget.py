@@ -123,7 +123,7 @@ def _without_findings(diagnosis: Diagnosis) -> str:
 
     gpu = reference_gpu(diagnosis)
     wall = max(gpu.wall_ns, 1)
-    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.median)} {step_noun(diagnosis)}"
+    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.mean)} {step_noun(diagnosis)}"
     large = [
         (
             gpu.exposed_communication_ns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.render import budget
+from stepscope.render import beside, budget
 from stepscope.render.levers import category_text, lever_lines
 from stepscope.render.problems import problem_notes
 from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
@@ -32,7 +32,8 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         "",
         f"{escape(', '.join(trace.paths))}: {trace.source}, {plural(trace.ranks, 'rank')}, "
         f"{plural(trace.devices, 'device')}, {plural(trace.steps, 'step')} (steady {first} to "
-        f"{last}), median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
+        f"{last}), mean {milliseconds(step.mean)}, "
+        f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
         "",
         "| rank | device | " + " | ".join(("part of the step", "share", "time per step")) + " |",
         "|---|---|---|---:|---:|",
@@ -49,12 +50,28 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         lines += ["", f"{utilisation}."]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
+    lines += _ranks(diagnosis)
+    for text in (beside.combined_text(diagnosis), beside.outlier_text(diagnosis)):
+        lines += ["", escape(text)] if text else []
     lines += _levers(diagnosis)
     notes = [*diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
+
+
+def _ranks(diagnosis: Diagnosis) -> list[str]:
+    """One row a rank; nothing for a single device."""
+    cells = beside.rank_cells(diagnosis)
+    if not cells:
+        return []
+    return [
+        "",
+        "| rank | device | " + " | ".join(beside.RANK_HEADINGS) + " |",
+        "|---|---|" + "---:|" * len(beside.RANK_HEADINGS),
+        *(f"| {rank} | {gpu} | {' | '.join(row)} |" for (rank, gpu), row in cells.items()),
+    ]
 
 
 def _levers(diagnosis: Diagnosis) -> list[str]:
@@ -88,7 +105,8 @@ def _finding(number: int, finding: Finding) -> list[str]:
         f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.message)}. "
         f"Fixed: {milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
         f"({milliseconds(finding.prediction_low_ns)} to "
-        f"{milliseconds(finding.prediction_high_ns)}).",
+        f"{milliseconds(finding.prediction_high_ns)})."
+        + escape(f" Note: {doubt}." if (doubt := beside.reliability_text(finding)) else ""),
         "",
         *(f"- {escape(advice)}" for advice in finding.recommendations),
     ]

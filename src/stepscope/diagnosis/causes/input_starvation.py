@@ -19,6 +19,7 @@ from stepscope.gaps.untraced_cpu import (
     NAMED_INPUT,
     OS_WAIT,
 )
+from stepscope.simulation import LoadedBeside
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
@@ -128,6 +129,7 @@ def detect(case: Case) -> Detection | None:
         texts=where.texts(),
         figures=figures,
         where=where,
+        also=(LoadedBeside(),),  # the advice is workers
         supply_ns=loader.pinning_ns,
         chance=chance_of(late) if seldom else 0.0,
         at_least=used_up,

@@ -59,8 +59,8 @@ def detect(case: Case) -> Detection | None:
             "{compute_ns} per step between the all-to-alls, the others {others_compute_ns} "
             "({threads_ratio} times the threads, {kernels} kernels per step against "
             "{others_kernels}); the others wait {others_wait_ns} per step for it, most of it in "
-            "the all-to-all that brings the tokens back; shared out evenly, every rank would compute "
-            "{mean_compute_ns}"
+            "the all-to-all that brings the tokens back; shared out evenly, every rank would "
+            "compute {mean_compute_ns}"
         )
         figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
         recommendations = [

@@ -108,7 +108,8 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
     const own = best && (!best.ranks.length || best.ranks.includes(accounting.rank));
     if (own && best.predicted_step_ns < step) {
       const share = best.predicted_step_ns / step;
-      const predicted = `predicted ${time(best.predicted_step_ns)} a step without ${words(best.cause)}`;
+      const least = best.at_least ? ' or less' : '';
+      const predicted = `predicted ${time(best.predicted_step_ns)}${least} a step without ${words(best.cause)}`;
       budgets.append(outline(predicted, share), element("p", { class: "note" }, `Outlined: ${predicted}`));
     }
     if (diagnosis.accounting.length <= LEGEND_EACH)
@@ -183,7 +184,7 @@ function findingItem(
     element(
       "p",
       { class: "note" },
-      `Step without it: ${time(finding.predicted_step_ns)} (${low} to ${high})`,
+      `Step without it: ${time(finding.predicted_step_ns)}${finding.at_least ? ' or less' : ''} (${low} to ${high})`,
     ),
   );
   if (places.length)
