@@ -58,8 +58,8 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     for path in sorted(reference.glob("*")):
         if path.name not in PAGES:
             yield path, None
-    made = {PATH: page_types(), GLOSSARY: glossary_page(), MAN_PAGE: man_page(ENVIRONMENT)}
-    for path, text in ((root / name, text) for name, text in made.items()):
+    single = {PATH: page_types(), GLOSSARY: glossary_page(), MAN_PAGE: man_page(ENVIRONMENT)}
+    for path, text in ((root / name, text) for name, text in single.items()):
         if _read(path) != text:
             yield path, text
     for path in pages_by_hand(root):
