@@ -63,6 +63,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "terms": {
             *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
         },
+        "guide": {"knowledge", "trace", ".job", ".recording"},
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "native", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
@@ -140,7 +141,7 @@ ARROWS: dict[str, set[str]] = {
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
         *("agent", "api", "render", "server", "compare.result", "compare.trend"),
-        *("reports.report", "cache.store", "trace.errors", "trace.progress"),
+        *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
@@ -149,7 +150,7 @@ ARROWS: dict[str, set[str]] = {
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {
         *("api", "render", "server.guard", "server.serve", "trace.errors"),
-        *("diagnosis.result", "knowledge.explanation"),
+        *("diagnosis.result", "knowledge.explanation", "knowledge.guidance"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),

@@ -11,7 +11,7 @@ from tests.support.captures import DATA, unpack
 
 from stepscope.agent.skill import NAME, homes, install, skill_files
 from stepscope.api.terms import terms
-from stepscope.cli.main import COMMANDS
+from stepscope.cli.registry import commands
 from stepscope.render.brief import Brief, BriefFinding, tokens
 from stepscope.trace.errors import UsageError
 
@@ -32,7 +32,7 @@ def test_it_names_what_there_is() -> None:
     files = skill_files()
     text = "\n".join(files.values())
     for name in re.findall(r"`stepscope ([\w-]+)", text):
-        assert name in COMMANDS
+        assert name in commands()
     for term in terms():
         if term.kind in ("cause", "lever"):
             assert f"**{term.id}**" in files["references/causes.md"]
@@ -50,9 +50,7 @@ def test_installing_twice_changes_nothing(tmp_path: Path) -> None:
     assert before == {one.path: one.path.read_bytes() for one in first}
 
 
-def test_an_earlier_version_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_version_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current = skill_files()
     monkeypatch.setattr(
         "stepscope.agent.skill.skill_files", lambda: current | {"SKILL.md": "as it was\n"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sqlite3
 from pathlib import Path
@@ -117,7 +116,7 @@ def test_answers_of_all_tools_stay_within_their_budget(session: Session) -> None
         ("explain", {"what": "host_sync"}),
         ("explain", {"what": "name"}),
         ("whatif", {"capture": path, "free": ["input_starvation"]}),
-        ("plan_capture", {"program": "torchrun train.py", "capture": path}),
+        ("plan_capture", {"goal": "scaling", "program": "torchrun train.py", "capture": path}),
     ]
     for detail in ("concise", "detailed"):
         for tool, arguments in asked if detail == "concise" else asked[:6]:
@@ -151,6 +150,8 @@ def test_schemas_come_from_the_registries() -> None:
         ("query", {"capture": "x", "sql": "SELECT 1", "offset": -1}, ">= 0"),
         ("whatif", {"capture": "x", "free": ["magic"]}, "free knows no 'magic'"),
         ("kernels", {"capture": "x", "category": "magic"}, "category knows no 'magic'"),
+        ("plan_capture", {"goal": "magic"}, "goal knows no 'magic'"),
+        ("plan_capture", {"program": "python 'train.py"}, "no command line"),
         ("explain", {"what": "zzzz"}, "nothing is known by the name"),
     ],
 )
@@ -168,10 +169,10 @@ def test_only_allowed_folders_are_read(tmp_path: Path) -> None:
     inside.mkdir()
     (outside / "run").mkdir(parents=True)
     sqlite3.connect(outside / "a.sqlite").close()
-    os.symlink(outside / "a.sqlite", inside / "link.sqlite")
-    os.symlink(outside / "run", inside / "folder")
+    (inside / "link.sqlite").symlink_to(outside / "a.sqlite")
+    (inside / "folder").symlink_to(outside / "run")
     (inside / "job").mkdir()
-    os.symlink(outside / "a.sqlite", inside / "job" / "rank0.sqlite")
+    (inside / "job" / "rank0.sqlite").symlink_to(outside / "a.sqlite")
     session = Session([inside])
     refused = ("../outside/a.sqlite", str(outside), "link.sqlite", "folder", "/etc/passwd", "job")
     for given in (*refused, "job/../../outside", "job/rank0.sqlite"):
@@ -196,6 +197,6 @@ def test_a_capture_that_became_a_link_is_not_read_again(tmp_path: Path) -> None:
     assert session.open("run.sqlite") == id_ == session.open(id_)
     session._jobs.clear()  # as when others were opened since
     copy.unlink()
-    os.symlink("/etc/hostname", copy)
+    copy.symlink_to("/etc/hostname")
     with pytest.raises(UsageError, match="of what may be read"):
         session.job(id_)

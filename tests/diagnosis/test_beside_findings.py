@@ -1,4 +1,4 @@
-"""Rows beside the findings: each rank, outlier steps, two repairs together, how far to trust them."""
+"""Rows beside the findings: ranks, outlier steps, two repairs together, trust in predictions."""
 
 from __future__ import annotations
 

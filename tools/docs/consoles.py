@@ -59,7 +59,7 @@ def commands_in(text: str) -> tuple[str, ...]:
 @cache
 def _session(commands: tuple[str, ...]) -> str:
     """The commands with their outputs, as in a terminal."""
-    with _folder():
+    with among_captures():
         return "".join(f"$ {command}\n{_output(command)}" for command in commands)
 
 
@@ -95,28 +95,34 @@ def run(words: list[str]) -> tuple[str, int]:
 
 
 @cache
-def _captures() -> Path:
+def scratch() -> Path:
+    """A folder that is gone when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="stepscope-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def captures() -> Path:
     """The bundled captures, unpacked once a process."""
-    scratch = Path(tempfile.mkdtemp(prefix="stepscope-docs-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    copy_bundled(scratch / "captures")
-    return scratch / "captures"
+    copy_bundled(scratch() / "captures")
+    return scratch() / "captures"
 
 
-def _own_cache() -> str:
-    """A cache that is gone afterwards; tests bring their own."""
-    return str(_captures().with_suffix(".cache"))
+def cache_folder() -> str:
+    """The cache of the commands: one that is gone afterwards; tests bring their own."""
+    return os.environ.get("STEPSCOPE_CACHE_DIR") or str(scratch() / "cache")
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[None]:
+def among_captures() -> Iterator[None]:
     """Commands run among the bundled captures, on a terminal of a fixed width without colours."""
     shown = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    shown["STEPSCOPE_CACHE_DIR"] = os.environ.get("STEPSCOPE_CACHE_DIR") or _own_cache()
+    shown["STEPSCOPE_CACHE_DIR"] = cache_folder()
     before = {name: os.environ.get(name) for name in shown}
     os.environ.update(shown)
     try:
-        with contextlib.chdir(_captures()):
+        with contextlib.chdir(captures()):
             yield
     finally:
         for name, value in before.items():

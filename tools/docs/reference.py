@@ -17,6 +17,7 @@ import stepscope
 from stepscope.activity import host
 from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
+from stepscope.cli import registry
 from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import lever, predictions
@@ -37,7 +38,7 @@ from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
-from tools.docs.knowledge_pages import knowledge_page
+from tools.docs.knowledge_pages import goals_page, knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -230,14 +231,13 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         f"Exit codes: {exits}",
-        table(
-            ("command", "what it does"),
-            [(f"[`{name}`](#{name})", text) for name, text in command_line.COMMANDS.items()],
-        ),
     ]
+    for heading, members in registry.by_group().items():
+        listed = [(f"[`{name}`](#{name})", registry.summary(one)) for name, one in members.items()]
+        parts += [f"**{heading}**", table(("command", "what it does"), listed)]
     group = command_line.cli
     above = click.Context(group, info_name="stepscope", **group.context_settings)
-    for name in command_line.COMMANDS:
+    for name in registry.commands():
         command = group.get_command(above, name)
         assert command is not None
         context = click.Context(command, info_name=name, parent=above)
@@ -250,6 +250,9 @@ def commands_page() -> str:
             actions = [(code(action), prose(does)) for action, does in command.actions.items()]
             parts.append(table(("action", "meaning"), actions))
         parts.append(table(("option", "values", "default", "meaning"), rows))
+        if isinstance(command, registry.Command):
+            lines = registry.example_lines(command.examples, 100)
+            parts.append("Examples:\n\n```sh\n" + "\n".join(lines) + "\n```")
     return page(parts)
 
 
@@ -402,6 +405,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "problems.md": problems_page,
     "importers.md": importers_page,
     "knowledge.md": knowledge_page,
+    "goals.md": goals_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
     "predictions.md": lambda: page(predictions_page()),

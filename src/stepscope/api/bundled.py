@@ -67,7 +67,7 @@ CAPTURES = (
     Bundled(
         "memory.json.gz",
         "tutorials/memory.json.gz",
-        "ResNet, one step with its allocations (torch.profiler)",
+        "a residual network, one step with its allocations (torch.profiler)",
     ),
     Bundled(
         "kernels.csv",
@@ -77,7 +77,7 @@ CAPTURES = (
     Bundled(
         "production",
         "tutorials/production.tar.xz",
-        "12 steps out of a running job: ResNet-18 whose loader falls behind (stepscope run)",
+        "ResNet-18, 12 steps in the middle of a run: the loader falls behind (stepscope run)",
     ),
 )
 """What ``stepscope demo --copy`` writes; recorded on H200 machines, then cut to a few steps."""

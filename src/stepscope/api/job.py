@@ -724,7 +724,7 @@ class Job:
         return diagnose(
             self.explained.cases,
             self.explained.ranked,
-            cache(self.tables.own_figure),  # most findings hold the figures of the step, too
+            cache(self.tables.own_figures),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
             assumptions=self.warnings,

@@ -13,7 +13,9 @@ from stepscope.knowledge.explanation import (
     Meaning,
     find,
     of_entry,
+    of_goal,
 )
+from stepscope.knowledge.goal import goals
 
 
 def explain_term(term: str) -> Explanation:
@@ -31,6 +33,7 @@ def terms() -> tuple[Meaning, ...]:
     """All that can be explained, columns left out, in the order of the kinds."""
     return (
         *(of_entry(entry) for entry in entries().values()),
+        *(of_goal(goal) for goal in goals().values()),
         *_of_diagnosis(),
         *_of_reports(),
         *_of_kernels(),

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.cli.diagnose import show
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=7,
+    examples={
+        "stepscope demo": "no GPU and no capture needed",
+        "stepscope demo --copy captures": "the captures of the tutorials",
+    },
+)
 @click.option("--list", "listing", is_flag=True, help="List the bundled captures.")
 @click.option(
     "--copy",

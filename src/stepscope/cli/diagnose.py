@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=1,
+    examples={
+        "stepscope diagnose run.sqlite": "an Nsight Systems export",
+        "stepscope diagnose run.rank*.json.gz": "PyTorch traces of the ranks of one job",
+        "stepscope diagnose run1 --step train_one_batch": "say what a step is",
+        "stepscope diagnose run1 --format json": "for scripts",
+    },
+)
 @options.paths
 @options.formats("terminal", "json", "markdown")
 @options.opening

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
-
-_WIDEST = 100
-"""Prose in longer lines is hard to read."""
+from stepscope.cli import options, registry
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=6,
+    examples={
+        "stepscope explain host_sync": "a cause",
+        "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
+        "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+        "stepscope explain host_sync --in run1": "the figures behind a finding, with their SQL",
+    },
+)
 @click.argument("term", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
 @click.option(
@@ -42,7 +48,7 @@ def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], for
             return
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, _width()))
+        options.write(names_text(known, options.prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
@@ -50,7 +56,7 @@ def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], for
         return
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, _width()))
+    options.write(explanation_text(answer, options.prose_width()))
 
 
 def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:
@@ -68,9 +74,3 @@ def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:
     for one in found.evidence:
         value = f"{figure(one.value, one.unit)} ({plural(one.rows, 'row')})"
         options.write(f"\n{clean(one.figure)}  {value}\n  {clean(one.sql, 4000)}\n")
-
-
-def _width() -> int:
-    from stepscope.render.fitted import terminal_width
-
-    return min(terminal_width() or _WIDEST, _WIDEST)

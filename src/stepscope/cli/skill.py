@@ -6,17 +6,22 @@ from pathlib import Path
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
 
-ACTIONS = {
-    "show": "Print the skill, or one of its files.",
-    "install": "Write it where coding agents read skills.",
-}
+_ACTIONS = ("show", "install")
 
 
-@click.command(cls=options.WithActions, actions=ACTIONS)
-@click.argument("action", type=click.Choice(list(ACTIONS)))
+@registry.command(
+    "Automate",
+    order=2,
+    examples={
+        "stepscope skill show": "the instructions",
+        "stepscope skill install": "write them into the skill folders of this project",
+        "stepscope skill install --path ~/.claude/skills": "for all projects",
+    },
+)
+@click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("file", default="")
 @click.option(
     "--path",

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=2,
+    examples={
+        "stepscope steps run1": "the first steps",
+        "stepscope steps run1 --format csv": "all of them, in ns",
+        "stepscope steps run1 --brief": "all of them in ms, for agents",
+    },
+)
 @options.paths
 @options.limit
 @options.formats(*options.TABLE_FORMATS)

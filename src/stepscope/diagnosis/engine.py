@@ -12,6 +12,7 @@ from stepscope.diagnosis.combined import Both
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
     STEP_SQL,
+    UTILISATION,
     Compute,
     accounting_figures,
     coverage_figures,
@@ -107,6 +108,8 @@ def diagnose(
     if not findings:
         findings = _uncovered(cases, compute)
     asked = [*job_figures(reference), *coverage_figures()]
+    single = len(cases) == 1
+    asked += [UTILISATION] * single
     asked += rank_figures(reference.job.view.collectives)
     asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
@@ -151,8 +154,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, unclaimed),
             *(
-                f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
-                "takes as long: its repair alone would gain nothing"
+                f"{title} takes {shown(time.value, time.unit)} per step beside something that "
+                "takes as long: fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -165,6 +168,7 @@ def diagnose(
         ranks=ranks,
         outlier_steps=outliers,
         combined=combined[0] if combined is not None else None,
+        gpu_utilization=about["gpu_utilization"].value if single and enough else None,
     )
 
 
@@ -320,7 +324,7 @@ def _limit(item: Ranked) -> str:
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
 
 _PARTLY = (
-    "takes {observed_ns_per_step} of each {step_ns} step, of which its repair alone gains "
+    "costs {observed_ns_per_step} of each {step_ns} step, of which fixing it alone recovers "
     "{time_ns_per_step}"
 )
 _GAIN_SQL = (

@@ -19,7 +19,7 @@ COLUMNS: Final = {
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
     "cause": "public id of the cause or lever; of the first two causes together, joined by +",
-    "time_ns": "what the cause takes, or what the lever saves in the kernels, ns a step",
+    "time_ns": "what the cause takes, or what the lever saves in the kernels, ns per step",
     "step_ns": "mean steady step, ns",
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",

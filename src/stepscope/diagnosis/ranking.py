@@ -48,7 +48,7 @@ class Ranked:
 
     @property
     def gain_ns(self) -> float:
-        """Predicted gain, ns a step."""
+        """Predicted gain, ns per step."""
         return self.case.step_ns - self.predicted.step_ns
 
     @property
@@ -71,7 +71,7 @@ class Ranked:
 
     @property
     def own_gain_ns(self) -> float:
-        """Predicted gain of the program that nobody records, ns a step.
+        """Predicted gain of the program that nobody records, ns per step.
 
         The time that passes in a cause is the program's own; what recording takes is no part of it.
         """
@@ -101,7 +101,7 @@ class Ranked:
 
     @property
     def sure_gain_ns(self) -> float:
-        """Predicted gain of the program itself, ns a step.
+        """Predicted gain of the program itself, ns per step.
 
         What the capturing tool may have made is none. Where the host is then the limit because it
         is being recorded, the gain of the program that is not recorded counts.

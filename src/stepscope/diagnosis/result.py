@@ -24,7 +24,7 @@ class InnerSteps(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
             ``graph_replay`` or ``repetition``, where nothing tells what repeats.
-        count: how many of them a step holds.
+        count: how many of them per step holds.
         median_ns: from one to the next on the device, ns.
     """
 
@@ -437,6 +437,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
         outlier_steps: steps of the reference device that take far longer than the normal ones, the
             longest first; sixteen at most.
         combined: the first two findings repaired together; null where there are fewer.
+        gpu_utilization: what ``nvidia-smi`` calls utilisation, of a single GPU: the share of the
+            steady steps in which one or more kernels ran, 0 to 1, however well they used the GPU;
+            null for several GPUs and where too little was recorded.
     """
 
     schema: str
@@ -454,6 +457,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ranks: list[RankTime] = []
     outlier_steps: list[OutlierStep] = []
     combined: Combined | None = None
+    gpu_utilization: float | None = None
 
     def _repr_html_(self) -> str:
         """The findings, for a notebook."""
@@ -468,7 +472,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             for f in self.findings
         ]
         return html_table(
-            f"{self.verdict}: {milliseconds(self.step_ns.mean)} a step",
+            f"{self.verdict}: {milliseconds(self.step_ns.mean)} per step",
             ("cause", "severity", "of the step", "predicted step", "what was found"),
             rows,
         )

@@ -35,7 +35,7 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         f"{last}), mean {milliseconds(step.mean)}, "
         f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
         "",
-        "| rank | device | " + " | ".join(("part of the step", "share", "time a step")) + " |",
+        "| rank | device | " + " | ".join(("part of the step", "share", "time per step")) + " |",
         "|---|---|---|---:|---:|",
     ]
     steps = last - first + 1
@@ -46,6 +46,8 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
                 f"| {gpu.rank} | {gpu.device} | {escape(name)} | "
                 f"{percent(part.ns / max(gpu.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
             )
+    if utilisation := budget.utilisation(diagnosis):
+        lines += ["", f"{utilisation}."]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
     lines += _ranks(diagnosis)
@@ -79,7 +81,7 @@ def _levers(diagnosis: Diagnosis) -> list[str]:
     found = [""] if lines else []
     if split is not None and not diagnosis.findings:
         found += [f"**{escape(lines[0].text)}**", ""]
-        found += ["| category | share of the step | time a step | against its ceiling |"]
+        found += ["| category | share of the step | time per step | against its ceiling |"]
         found += ["|---|---:|---:|---|"]
         found += [
             f"| {escape(one.category)} | {percent(one.share_of_step)} | "
@@ -113,7 +115,7 @@ def _finding(number: int, finding: Finding) -> list[str]:
         lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.message)}")
         lines += [f"  - {escape(advice)}" for advice in kernel.recommendations]
     if finding.next_capture:
-        lines.append(f"- to know more: {escape(finding.next_capture)}")
+        lines.append(f"- next capture: {escape(finding.next_capture)}")
     return [*lines, "", *_evidence(finding, "evidence")]
 
 

@@ -50,6 +50,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     console.print()
     for line in _bars(diagnosis, console.width):
         console.print(line)
+    if utilisation := budget.utilisation(diagnosis):
+        _print(console, Text(utilisation, style="dim"))
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
@@ -189,8 +191,8 @@ def _finding(
             (
                 3,
                 Text(
-                    f"{milliseconds(finding.time_ns_per_step)} a step, "
-                    f"{percent(finding.share_of_step)}; fixed, the step takes about "
+                    f"{milliseconds(finding.time_ns_per_step)} per step, "
+                    f"{percent(finding.share_of_step)}; once fixed, the step takes about "
                     f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
@@ -221,7 +223,7 @@ def _finding(
         )
         lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
-        lines.append((3, Text(f"to know more: {finding.next_capture}")))
+        lines.append((3, Text(f"next capture: {finding.next_capture}")))
     if evidence:
         figures = " · ".join(
             f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
