@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
     from stepscope.breakdown.without_gpu import WithoutGpu
     from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.combined import Both
     from stepscope.diagnosis.lever import Pulled
     from stepscope.diagnosis.predictions import Predicted
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
     from stepscope.memory.fit import Change as MemoryChange
-    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation import Change, Prediction, Simulation
     from stepscope.simulation.settings.base import Setting
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
@@ -197,6 +198,17 @@ class Explained:
         return ranked(self.cases, predict)
 
     @cached_property
+    def together(self) -> Both | None:
+        """The first two findings repaired together; None where there are fewer."""
+        from stepscope.diagnosis.combined import both
+        from stepscope.diagnosis.ranking import reported
+
+        def predict(changes: list[Change]) -> Prediction:
+            return self.simulation.predict(changes)
+
+        return both(reported(self.ranked), predict)
+
+    @cached_property
     def levers(self) -> list[Pulled]:
         """What is left to gain in the kernels of the slowest device."""
         from stepscope.diagnosis.engine import reference_of
@@ -326,6 +338,13 @@ def _settings(texts: Sequence[str]) -> list[Change]:
         found = [one for one in found if one is not size and one is not more]
         found.append(replace(more, mib=size.mib))
     return found
+
+
+def idle_causes() -> list[str]:
+    """Ids of the causes that idle time is charged to."""
+    from stepscope.simulation.program import C
+
+    return list(C)
 
 
 def settings_known() -> list[Setting]:

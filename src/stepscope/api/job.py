@@ -688,6 +688,23 @@ class Job:
         """
         return self.diagnose().findings
 
+    def finding(self, id_: str) -> Finding:
+        """A finding or a lever of the diagnosis, with its evidence.
+
+        Args:
+            id_: its cause, or the id of the lever.
+
+        Raises:
+            UsageError: the diagnosis has none of that id.
+            InputError: a trace holds no GPU work.
+        """
+        found = self.diagnose()
+        known = {f.cause: f for f in (*found.levers, *found.findings)}
+        if id_ not in known:
+            names = ", ".join(known) or f"none, for the verdict is {found.verdict}"
+            raise UsageError(f"{id_!r} is no finding of this capture; those are: {names}")
+        return known[id_]
+
     def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.
 
@@ -715,13 +732,14 @@ class Job:
         return diagnose(
             self.explained.cases,
             self.explained.ranked,
-            cache(self.tables.own_figure),  # most findings hold the figures of the step, too
+            cache(self.tables.own_figures),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
             assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
             levers=self.explained.levers,
+            together=self.explained.together,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:

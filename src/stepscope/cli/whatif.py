@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
@@ -23,7 +23,15 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     context.exit()
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=2,
+    examples={
+        "stepscope whatif run1 --free input_starvation": "the step without a cause",
+        "stepscope whatif run1 --set batch=2x --set precision=bf16": "with other settings",
+        "stepscope whatif --list": "what can be set",
+    },
+)
 @options.paths
 @click.option(
     "--set",

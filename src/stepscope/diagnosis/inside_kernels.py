@@ -83,7 +83,7 @@ def repair_figures(cause: str) -> list[Figure]:
 
 
 def saved_time_sql(cause: str) -> str:
-    """What the repair of a cause's kernels saves, ns a step."""
+    """What the repair of a cause's kernels saves, ns per step."""
     return (
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
         f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
@@ -115,7 +115,7 @@ def detection(
         texts: names that the sentence uses.
         next_capture: a command that would sharpen the finding; by default the capture that names
             the line, where the trace has no lines.
-        uncertain_ns: further time that may belong to it, ns a step.
+        uncertain_ns: further time that may belong to it, ns per step.
         absorbs: (cause, rank) of findings that are symptoms of this one.
     """
     kernels = case.explanation.kernels

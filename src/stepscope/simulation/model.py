@@ -525,7 +525,7 @@ class Simulation:
         return measured_factor(self.subjects, cost, estimated)
 
     def _spare_ns(self) -> list[float]:
-        """What the capturing tool may have added to each host's launches at most, ns a step."""
+        """What the capturing tool may have added to each host's launches at most, ns per step."""
         return [
             2 * e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
             for _, e in self.devices

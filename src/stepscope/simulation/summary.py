@@ -144,7 +144,7 @@ def describe(change: Change) -> str:
         case RemoveOps(ops):
             stated = f"without {len(ops):,} GPU operations"
         case FuseOps(ops, duration):
-            stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
+            stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms per step"
         case OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):

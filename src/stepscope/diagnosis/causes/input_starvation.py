@@ -87,7 +87,7 @@ def detect(case: Case) -> Detection | None:
     message += pace_text
     if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
         message += (
-            "; the one thread that copies {pinned_bytes_per_step} a step into pinned memory then "
+            "; the one thread that copies {pinned_bytes_per_step} per step into pinned memory then "
             "limits it, with some {pinning_ns_per_step}"
         )
     waits = _waits_by_step(case)

@@ -122,6 +122,12 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
       legend(budgetParts(all), all.wall_ns, (ns) => time(ns / steps)),
     );
   }
+  const utilisation = diagnosis.gpu_utilization;
+  if (typeof utilisation === "number")
+    budgets.append(
+      element("p", { class: "note" }, `nvidia-smi would call this ${percent(utilisation)} utilisation: ` +
+        "the share of time in which a kernel ran, however well"),
+    );
   sections.push(budgets);
   const list = element("ol", { class: "findings" });
   diagnosis.findings.forEach((finding, i) =>
