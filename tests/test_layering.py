@@ -35,6 +35,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "api": {
         "inputs": {"cache", "importers", "trace", "data", "kernels"},
+        # What comes with the package, unpacked.
+        "bundled": {"data", "trace.errors"},
         # What took long to find, kept; it is found behind every question.
         "answers": {"cache", "trace"},
         # What is kept of a timeline beside the cached traces.
@@ -61,6 +63,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "terms": {
             *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
         },
+        "guide": {"knowledge", "trace", ".job", ".recording"},
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "native", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
@@ -137,12 +140,17 @@ ARROWS: dict[str, set[str]] = {
     "api": needed_by_parts("api"),
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
-        *("api", "render", "server", "compare.result", "compare.trend"),
-        *("reports.report", "cache.store", "trace.errors", "trace.progress"),
+        *("agent", "api", "render", "server", "compare.result", "compare.trend"),
+        *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
         *("trace.errors", "trace.text"),
+    },
+    # A front door for coding agents; it serves HTTP as the timeline's server does.
+    "agent": {
+        *("api", "render", "server.guard", "server.serve", "trace.errors"),
+        *("diagnosis.result", "knowledge.explanation"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -164,10 +172,12 @@ OWNERS: dict[str, set[str]] = {
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
+    "anyio": {"agent.protocol"},
     "click": {"cli"},
     "jinja2": {"render.html"},
+    "mcp": {"agent.protocol"},
     "rich": {"cli", "render"},
-    "starlette": {"server"},
+    "starlette": {"server", "agent.protocol"},
     "uvicorn": {"server"},
 }
 """Engine -> the rooms and modules that import it; everybody else asks one of these."""
