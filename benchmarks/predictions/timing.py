@@ -135,7 +135,7 @@ def disagreement(found: dict[str, Side]) -> float:
 
 
 def turns(program: Program, sides: Sequence[Running], meeting: Meeting = ALONE) -> dict[str, Any]:
-    """Both sides in turn; once more where turns differ and time permits: those that agree better."""
+    """Both sides in turn; where turns differ twice, if there is time: those that agree better."""
     late = [warm(side, program, meeting) for side in sides]
     steps = [count(program, ms) for ms in late]
     settle_ms = sum(s.settle * ms for s, ms in zip(sides, late, strict=True))
