@@ -200,7 +200,11 @@ def match(participants: Sequence[Participant]) -> Matched | None:
         None when none of them communicates. A single one is matched with nobody: its operations
         are instances with one member, whose waiting cannot be told from transferring.
     """
-    job = with_exchanges(with_payloads(job_calls(participants)))
+    return match_calls(with_exchanges(with_payloads(job_calls(participants))))
+
+
+def match_calls(job: JobCalls) -> Matched | None:
+    """The same for calls that were read before."""
     if not any(len(calls) for calls in job.calls):
         return None
     found = channels(job)
