@@ -217,7 +217,7 @@ def match_calls(job: JobCalls) -> Matched | None:
             instance_of[device][rows] = ids[member]
         made = max((int(i.max()) + 1 for i in ids if len(i)), default=0)
         channel_of += [number] * max(0, made - len(channel_of))
-    return _assembled(job, found, lines, instance_of, np.array(channel_of, np.int64))
+    return assembled(job, found, lines, instance_of, np.array(channel_of, np.int64))
 
 
 def _clocks(job: JobCalls, found: list[Channel]) -> list[Line]:
@@ -339,7 +339,7 @@ def _sort(calls: Calls, rows: IntArray) -> IntArray:
     return np.where(firm, 0, np.where(calls.point_to_point[rows], 2, 1))
 
 
-def _assembled(
+def assembled(
     job: JobCalls,
     found: list[Channel],
     lines: list[Line],
