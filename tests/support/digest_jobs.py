@@ -291,9 +291,12 @@ def _digest(
     kernels["count"] = np.rint(kernels["count"] * more * steps / template.n_steps).astype(np.int64)
     kernels["total_ns"] = np.rint(kernels["total_ns"] * noise * more).astype(np.int64)
     if stage:  # other layers: half of the kernels are others
-        kernels["key"] = np.where(
-            np.arange(len(kernels["key"])) % 2, kernels["key"] + stage, kernels["key"]
-        )
+        other = np.asarray(kernels["key"]) % 2 == 1
+        kernels["key"] = np.where(other, kernels["key"] + stage, kernels["key"])
+        kernels["name"] = [
+            f"stage{stage}_{name}" if changed else name
+            for name, changed in zip(kernels["name"], other, strict=True)
+        ]
     lists["kernels"] = kernels
     lists["findings"] = {name: [] for name in lists["findings"]}
     return Digest(facts, lists)

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 EXACT: Final = 32
 """Up to so many devices are matched as full captures are: each pair is looked at."""
 
-_LAGS: Final = 40
+_LAGS: Final = 64
+"""Operations by which one capture may begin earlier than another, beyond their difference in number."""
+
+_LOOKED_AT: Final = 24
+"""Operations that are compared to find that."""
+
+_TRUST: Final = 1e-3
+"""How far a wall clock that is off counts beside ends that vary: it is right to milliseconds, ends
+of collectives to microseconds."""
+
 _SAME: Final = 0.9
 
 
@@ -216,23 +225,25 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     first, second = job.calls[a], job.calls[b]
     line = by_wall_clock(job.participants[a], job.participants[b])
     prior = line.offset_ns if line is not None else None
-    best: tuple[float, int] | None = None
-    for lag in sorted(range(-_LAGS, _LAGS + 1), key=abs):
-        low, high = max(0, lag), min(len(rows_a), len(rows_b) + lag)
-        if high - low < max(3, min(len(rows_a), len(rows_b)) // 2):
-            continue
-        i, j = rows_a[low:high], rows_b[low - lag : high - lag]
-        if float((first.token[i] == second.token[j]).mean()) < _SAME:
-            continue
-        apart = first.end_ns[i] - second.end_ns[j]
-        middle = float(np.median(apart))
-        spread = float(np.median(np.abs(apart - middle)))
-        cost = spread if prior is None else spread + 1e-3 * abs(middle - prior)
-        if best is None or cost < best[0]:
-            best = cost, lag
-        if lag == 0 and spread < 50_000 and (prior is None or abs(middle - prior) < 5_000_000):
-            break
-    return best[1] if best is not None else 0
+    token_a, end_a = first.token[rows_a], first.end_ns[rows_a]
+    token_b, end_b = second.token[rows_b], second.end_ns[rows_b]
+    low = max(len(rows_a), len(rows_b)) - min(len(rows_a), len(rows_b)) + _LAGS
+    lags = np.arange(-low, low + 1)
+    at = np.linspace(0, len(rows_b) - 1, min(len(rows_b), _LOOKED_AT)).astype(np.int64)
+    other = at[None, :] + lags[:, None]
+    there = (other >= 0) & (other < len(rows_a))
+    other = np.clip(other, 0, len(rows_a) - 1)
+    enough = there.sum(axis=1) >= max(3, len(at) // 2)
+    same = ((token_a[other] == token_b[at]) & there).sum(axis=1) >= _SAME * there.sum(axis=1)
+    apart = np.where(there, end_a[other] - end_b[at], np.nan)
+    fits = np.flatnonzero(enough & same)
+    if not len(fits):
+        return 0
+    middle = np.nanmedian(apart[fits], axis=1)
+    cost = np.nanmedian(np.abs(apart[fits] - middle[:, None]), axis=1)
+    if prior is not None:
+        cost = cost + _TRUST * np.abs(middle - prior)
+    return int(lags[fits[int(np.argmin(cost))]])
 
 
 def _lines(job: JobCalls, found: list[Channel], ordinals: list[list[IntArray]]) -> list[Line]:
