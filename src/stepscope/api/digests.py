@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.api.inputs import expand
 from stepscope.api.job import Job, OpenOptions
-from stepscope.trace.errors import InputError, StorageError
+from stepscope.trace import progress
+from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
 from stepscope.trace.one_job import rank_in_name
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.digest import Digest
+    from stepscope.jobs.job_result import JobDiagnosis, Skipped
     from stepscope.jobs.view import Device
+    from stepscope.trace.recorded import Recorded
 
 SUFFIX = ".digest.parquet"
 """How files of digests are named."""
@@ -157,4 +162,166 @@ def read_digests(path: Path) -> list[Digest]:
         raise InputError(f"{path} cannot be read as a digest: {why}") from error
     if not found:
         raise InputError(f"{path} holds no digest; make it again with stepscope digest")
+    return found
+
+
+def digest_captures(
+    paths: Sequence[str], folder: Path, options: OpenOptions, *, strict: bool = False
+) -> tuple[list[Path], list[Skipped]]:
+    """Write the digest of each capture into a folder: one file a capture.
+
+    Args:
+        paths: captures, or folders of them.
+        folder: where the files go.
+        options: how captures are opened.
+        strict: a capture that cannot be read ends it; else it is left out.
+
+    Returns:
+        The files, and the captures that were left out.
+
+    Raises:
+        StepscopeError: nothing can be read, or with ``strict`` one capture cannot.
+        StorageError: a file cannot be written.
+    """
+    from stepscope.jobs.job_result import Skipped
+
+    left_out: list[str] = []
+    captures = [capture for path in paths for capture in expand(Path(path), left_out)]
+    written: list[Path] = []
+    skipped = [Skipped(name, "it looks like a capture by its name only") for name in left_out]
+    names: set[str] = set()
+    for capture in progress.each(captures, "Summarising", lambda path: path.name):
+        name = _file_name(capture, names)
+        try:
+            write_digests(make_digest(capture, options), folder / name)
+        except StorageError:
+            raise
+        except StepscopeError as error:
+            if strict or len(captures) == 1:
+                raise
+            skipped.append(Skipped(str(capture), str(error)))
+            continue
+        written.append(folder / name)
+    if not written:
+        raise InputError(f"none of {len(captures)} captures could be read: {skipped[0].reason}")
+    return written, skipped
+
+
+def _file_name(capture: Path, taken: set[str]) -> str:
+    """A name for the digest of a capture that no other one has."""
+    stem = capture.name or capture.resolve().name
+    name, number = f"{stem}{SUFFIX}", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}.{number}{SUFFIX}"
+    taken.add(name)
+    return name
+
+
+def inputs_of(paths: Sequence[str | Path]) -> Iterator[Path]:
+    """The files that the paths of a job stand for; folders are looked through, with those below.
+
+    Raises:
+        InputError: a path is not there, or holds nothing.
+    """
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"there is no file or folder {path}")
+        if path.is_file():
+            yield path
+            continue
+        digests = sorted(path.rglob(f"*{SUFFIX}"))
+        if digests:
+            yield from digests
+            yield from sorted(f for f in path.iterdir() if f.is_file() and _is_dump(f))
+            continue
+        dumps = sorted(f for f in path.iterdir() if f.is_file() and _is_dump(f))
+        yield from dumps or expand(path, [])
+
+
+def _is_dump(path: Path) -> bool:
+    from stepscope.importers.flight_recorder import looks_like_dump
+
+    return looks_like_dump(path)
+
+
+def diagnose_digests(
+    paths: Sequence[str | Path],
+    *,
+    topology: str | Path = "",
+    strict: bool = False,
+    options: OpenOptions | None = None,
+) -> JobDiagnosis:
+    """Name the causes of a job's step time from digests of its ranks.
+
+    Args:
+        paths: digests, folders of them, captures (whose digests are made on the way), dumps of
+            PyTorch's flight recorder, logs of NCCL Inspector.
+        topology: a topology file; empty for none.
+        strict: an input that cannot be used ends it; else it is left out and named.
+        options: how captures are opened.
+
+    Raises:
+        InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
+        UsageError: no path is given.
+    """
+    from stepscope.importers.flight_recorder import read_dump
+    from stepscope.jobs.digest_check import of_one_job
+    from stepscope.jobs.hangs import only_hangs, stuck_collectives
+    from stepscope.jobs.job import diagnose_job
+    from stepscope.jobs.job_result import Skipped
+
+    if not paths:
+        raise UsageError("no path is given; name digests, or a folder of them")
+    known = _topology(Path(topology)) if topology else None
+    digests: list[Digest] = []
+    dumps: list[Recorded] = []
+    skipped: list[Skipped] = []
+    files = list(dict.fromkeys(inputs_of(paths)))
+    for file in progress.each(files, "Reading", lambda path: path.name):
+        try:
+            if _is_parquet(file):
+                digests += read_digests(file)
+            elif _is_dump(file):
+                dumps += read_dump(file)
+            else:
+                digests += make_digest(file, options)
+        except StepscopeError as error:
+            if strict or len(files) == 1:
+                raise
+            skipped.append(Skipped(str(file), str(error)))
+    kept, out, warnings = of_one_job(digests)
+    skipped += out
+    if strict and out:
+        raise InputError(f"{out[0].path} cannot be used: {out[0].reason}")
+    stuck, stated = stuck_collectives(dumps, kept)
+    if not kept and dumps:
+        return only_hangs(dumps, stuck, [*warnings, *stated], skipped)
+    if not kept:
+        why = f": {skipped[0].path}: {skipped[0].reason}" if skipped else ""
+        raise InputError(f"none of {len(files)} inputs could be used{why}")
+    return diagnose_job(
+        kept, topology=known, skipped=skipped, warnings=[*warnings, *stated], stuck=stuck
+    )
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            return stream.read(4) == b"PAR1" or path.name.endswith(SUFFIX)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+
+
+def _topology(path: Path) -> dict[str, Any]:
+    from stepscope.trace.text import JsonError, from_json
+
+    try:
+        found: dict[str, Any] = from_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the topology file {path}: {error.strerror}") from error
+    except JsonError as error:
+        raise InputError(f"the topology file {path} is no JSON: {error}") from error
     return found

@@ -33,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "steps": "Show every step: length, and where its time goes.",
     "gaps": "Show the idle time: what caused it, what ended it, where the host was.",
     "phases": "Show the phases of a step: dataload, copies, forward, backward, optimizer, other.",
+    "digest": "Summarise the capture of each rank in some 30 KB, so that it need not travel.",
+    "job": "Diagnose a job of many ranks from their digests.",
     "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
     "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
     "operators": "Show host and device time by operator, as key_averages() of torch.profiler.",

@@ -151,6 +151,8 @@ def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) ->
     role = roles(digests)
     where = places(digests, topology)
     found_links = links(matched, *_on_the_clock(digests, times, matched)) if matched else None
+    if not comparable(role):  # too few for statistics are all compared with each other
+        role = np.zeros(len(digests), np.int64)
     needs = needs_of(times, role, where, len(matched.channels) if matched else 0)
     job = DigestJob(digests, matched, times) if matched is not None else None
     late: list[Late] = []
@@ -158,7 +160,7 @@ def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) ->
         late = late_ranks(digests, times, role, needs, where)
         found = causes_of.many_ranks(late, times, job)
     else:
-        found = causes_of.few_ranks(job) if job is not None and len(digests) > 1 else []
+        found = causes_of.few_ranks(job, needs.whole) if job is not None and len(digests) > 1 else []
     if matched is not None and found_links is not None:
         found += _slow_links(matched, found_links, times, needs)
     found += causes_of.exposed(times, len(digests) == 1 or matched is None)

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.collectives import kinds
 from stepscope.collectives.exposure import Parts, Work
 from stepscope.collectives.job import stages_of
 from stepscope.collectives.late import Lateness, lateness
@@ -22,6 +23,7 @@ from stepscope.collectives.stages import slow_stage
 from stepscope.jobs.digest import Digest
 from stepscope.jobs.digest_parts import Times
 from stepscope.jobs.job_late import WORTH, Late
+from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import Reason
 from stepscope.trace.frame import AnyArray
 
@@ -31,7 +33,11 @@ _LEAST: Final = {"straggler": 0.05, "load_imbalance": 0.05, "pipeline_bubble": 0
 
 _FOLD_BELOW_SHARE, _FOLD_BELOW_FIRST = 0.08, 0.2
 _PART_OF_IT: Final = 0.1
+_MORE: Final = 1.25
 _NAMED_THEMSELVES: Final = frozenset({"checkpoint_stall"})
+_BY_KIND: Final = {"exchange": "context_parallel", "all_to_all": "expert_parallel"}
+"""What only all ranks together tell of sends and receives; each digest took them for messages."""
+
 INSUFFICIENT: Final = "insufficient_data"
 
 
@@ -96,11 +102,25 @@ class DigestJob:
             if channel.point_to_point:
                 found.append(Guess(number, "pipeline_parallel", ""))
                 continue
+            often = self._per_step[number]
+            by_kind = next((use for kind, use in _BY_KIND.items() if often[kinds.CODE[kind]] >= 1), "")
+            if by_kind:
+                found.append(Guess(number, by_kind, ""))
+                continue
             device, rows = channel.members[0]
             uses = self.digests[device].texts("calls", "use")
             named = [uses[row] for row in rows.tolist()] or ["unknown"]
             found.append(Guess(number, max(set(named), key=named.count), ""))
         return found
+
+    @cached_property
+    def _per_step(self) -> AnyArray:
+        """Operations a step of each communicator by kind."""
+        instances = self.matched.instances
+        count = np.zeros((len(self.matched.channels), len(kinds.KINDS)))
+        np.add.at(count, (instances.channel, instances.kind), 1)
+        per_step: AnyArray = count / max(len(self.parts), 1)
+        return per_step
 
     def kernel_means(self, device: int) -> dict[str, float]:
         """Mean duration of each kernel that the digest holds, ns, by name."""
@@ -123,8 +143,13 @@ class DigestJob:
         return float(self.parts.bubble.sum()) > 0.5 * float(self.parts.waiting.sum())
 
 
-def few_ranks(job: DigestJob) -> list[Seen]:
-    """Late ranks, uneven stages and bubbles of a job with too few ranks alike for statistics."""
+def few_ranks(job: DigestJob, need: AnyArray) -> list[Seen]:
+    """Late ranks, uneven stages and bubbles of a job with too few ranks alike for statistics.
+
+    Args:
+        job: the job.
+        need: what each rank needs for each step, with what its host needs at least, ns.
+    """
     parts, step = job.parts, _step(job.times)
     found: list[Seen] = []
     slow = slow_stage(job)
@@ -153,6 +178,12 @@ def few_ranks(job: DigestJob) -> list[Seen]:
     seen.bounds_ns = (max(min(late.sure_ns - doubt, late.others_wait_ns), 0.0), late.imposed_ns)
     seen.lateness, seen.root_cause = late, late.idle_cause
     seen.reason = _reason(late.mechanism, late.idle_cause)
+    if late.mechanism == "rate" and not late.in_turn:  # the device is repaired, whatever hosts took
+        nobody = np.zeros(need.shape[1], np.int64)
+        after = step_without(need, nobody, np.array(late.devices))
+        gain = float((need.max(axis=1) - after).mean())
+        if gain > _MORE * seen.time_ns:  # its repair also frees what its lateness kept waiting
+            seen.time_ns = seen.gain_ns = seen.sure_ns = gain
     found.append(seen)
     return _counting(found, step)
 
@@ -277,6 +308,9 @@ def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen
         time = columns["time_ns"][worst]
         sure = columns["sure_gain_ns"][worst]
         own_gain = float(digests[worst].facts["step_ns"]) - columns["predicted_ns"][worst]
+        of_program = bool(digests[worst].lists["findings"]["of_program"][rows[worst]])
+        if not of_program:  # who records no rank records none
+            gain = max(own_gain, 0.0)
         seen = Seen(
             cause=cause,
             devices=sorted(rows),
@@ -284,7 +318,7 @@ def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen
             gain_ns=min(gain, step),
             bounds_ns=(0.0, max(own_gain, gain)),
             sure_ns=gain * min(max(sure / own_gain, 0.0), 1.0) if own_gain > 0 else 0.0,
-            of_program=bool(lists["of_program"][rows[worst]]),
+            of_program=of_program,
             texts={
                 "where": lists["range"][rows[worst]]
                 or lists["operator"][rows[worst]]
