@@ -35,6 +35,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 PARTS: dict[str, dict[str, set[str]]] = {
     "api": {
         "inputs": {"cache", "importers", "trace", "data", "kernels"},
+        # What comes with the package, unpacked.
+        "bundled": {"data", "trace.errors"},
         # What took long to find, kept; it is found behind every question.
         "answers": {"cache", "trace"},
         # What is kept of a timeline beside the cached traces.
@@ -56,11 +58,16 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
+        "digests": {
+            *("diagnosis", "importers", "jobs", "operators", "simulation", "trace"),
+            *(".inputs", ".job"),
+        },
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
         "terms": {
             *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
         },
+        "guide": {"knowledge", "trace", ".job", ".recording"},
         # It records programs, and needs nothing of what opens traces.
         "recording": {"capture", "importers", "native", "trace.errors"},
         "tries": {"capture", "compare", "trace", ".job", ".recording"},
@@ -98,7 +105,9 @@ ARROWS: dict[str, set[str]] = {
     # One device explained; then the ranks' collectives; then the job.
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
-    "jobs": {"collectives", "breakdown", "activity", "trace"},
+    "jobs": {
+        *("collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
+    },
     "operators": {
         *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
     },
@@ -130,19 +139,24 @@ ARROWS: dict[str, set[str]] = {
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
+        *("compare", "diagnosis", "jobs.job_result", "memory", "ncu", "operators", "simulation", "collectives"),
         *("knowledge", "reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
     "api": needed_by_parts("api"),
     # Front doors ask the facade and know the types of results; one command starts the server.
     "cli": {
-        *("api", "render", "server", "compare.result", "compare.trend"),
-        *("reports.report", "cache.store", "trace.errors", "trace.progress"),
+        *("agent", "api", "render", "server", "compare.result", "compare.trend"),
+        *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps"),
         *("trace.errors", "trace.text"),
+    },
+    # A front door for coding agents; it serves HTTP as the timeline's server does.
+    "agent": {
+        *("api", "render", "server.guard", "server.serve", "trace.errors"),
+        *("diagnosis.result", "knowledge.explanation"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -158,16 +172,18 @@ OWNERS: dict[str, set[str]] = {
     "pyarrow.parquet": {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
-        *("compare.history.folder", "api.history"),
+        *("compare.history.folder", "api.history", "api.digests"),
         "export.tables",
     },
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
     "adbc_driver_sqlite": {"importers.nsys.sqlite_source"},
     "adbc_driver_manager": {"importers.nsys.sqlite_source"},
+    "anyio": {"agent.protocol"},
     "click": {"cli"},
     "jinja2": {"render.html"},
+    "mcp": {"agent.protocol"},
     "rich": {"cli", "render"},
-    "starlette": {"server"},
+    "starlette": {"server", "agent.protocol"},
     "uvicorn": {"server"},
 }
 """Engine -> the rooms and modules that import it; everybody else asks one of these."""

@@ -11,16 +11,22 @@ from stepscope.api.job import Job, OpenOptions
 from stepscope.trace import progress
 from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
 from stepscope.trace.one_job import rank_in_name
+from stepscope.trace.recorded import Recorded
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.digest import Digest
     from stepscope.jobs.job_result import JobDiagnosis, Skipped
     from stepscope.jobs.view import Device
-    from stepscope.trace.recorded import Recorded
 
 SUFFIX = ".digest.parquet"
 """How files of digests are named."""
+
+_READERS = 2
+"""Files that are read at the same time."""
+
+_NOT_OF_A_JOB = ("phases", "waits", "evidence", "categories")
+"""Lists that a job's diagnosis does not look at: they are for people, and for queries."""
 
 
 def digests_of(job: Job) -> list[Digest]:
@@ -135,8 +141,12 @@ def write_digests(digests: list[Digest], path: Path) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def read_digests(path: Path) -> list[Digest]:
+def read_digests(path: Path, *, whole: bool = False) -> list[Digest]:
     """The digests of one file.
+
+    Args:
+        path: the file.
+        whole: with the lists that the diagnosis of a job does not look at.
 
     Raises:
         InputError: it is damaged, no file of digests, or of a newer version.
@@ -147,7 +157,9 @@ def read_digests(path: Path) -> list[Digest]:
     from stepscope.jobs.digest import VERSION, from_table
 
     try:
-        table = pq.ParquetFile(path, pre_buffer=False).read(use_threads=False)
+        file = pq.ParquetFile(path, pre_buffer=False)
+        wanted = [name for name in file.schema_arrow.names if whole or name not in _NOT_OF_A_JOB]
+        table = file.read(columns=wanted, use_threads=False)
         if "version" not in table.column_names or "steps" not in table.column_names:
             raise InputError(f"{path} is a Parquet file, but no digest of a rank")
         newest = max(table.column("version").to_pylist(), default=0)
@@ -265,7 +277,8 @@ def diagnose_digests(
         InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
         UsageError: no path is given.
     """
-    from stepscope.importers.flight_recorder import read_dump
+    from concurrent.futures import ThreadPoolExecutor
+
     from stepscope.jobs.digest_check import of_one_job
     from stepscope.jobs.hangs import only_hangs, stuck_collectives
     from stepscope.jobs.job import diagnose_job
@@ -278,18 +291,21 @@ def diagnose_digests(
     dumps: list[Recorded] = []
     skipped: list[Skipped] = []
     files = list(dict.fromkeys(inputs_of(paths)))
-    for file in progress.each(files, "Reading", lambda path: path.name):
-        try:
-            if _is_parquet(file):
-                digests += read_digests(file)
-            elif _is_dump(file):
-                dumps += read_dump(file)
-            else:
-                digests += make_digest(file, options)
-        except StepscopeError as error:
-            if strict or len(files) == 1:
-                raise
-            skipped.append(Skipped(str(file), str(error)))
+    with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
+        for file, read in [(file, pool.submit(_read, file)) for file in files]:
+            try:
+                found = read.result()
+                if found is None:
+                    found = make_digest(file, options)
+                for one in found:
+                    if isinstance(one, Recorded):
+                        dumps.append(one)
+                    else:
+                        digests.append(one)
+            except StepscopeError as error:
+                if strict or len(files) == 1:
+                    raise
+                skipped.append(Skipped(str(file), str(error)))
     kept, out, warnings = of_one_job(digests)
     skipped += out
     if strict and out:
@@ -303,6 +319,15 @@ def diagnose_digests(
     return diagnose_job(
         kept, topology=known, skipped=skipped, warnings=[*warnings, *stated], stuck=stuck
     )
+
+
+def _read(file: Path) -> Sequence[Digest | Recorded] | None:
+    """What a file holds; None for a capture, whose digest is still to be made."""
+    from stepscope.importers.flight_recorder import read_dump
+
+    if _is_parquet(file):
+        return read_digests(file)
+    return read_dump(file) if _is_dump(file) else None
 
 
 def _is_parquet(path: Path) -> bool:

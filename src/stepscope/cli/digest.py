@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Jobs",
+    order=1,
+    examples={
+        "stepscope digest run.rank3.sqlite -o digests": "on each rank, where its capture lies",
+        "stepscope digest captures/ -o digests": "a folder of captures, one file each",
+    },
+)
 @options.paths
 @click.option(
     "-o",

@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Jobs",
+    order=2,
+    examples={
+        "stepscope job digests/": "who is late, why, and what to fetch",
+        "stepscope job digests/ --format html > job.html": "the same as a page with a heat map",
+        "stepscope job digests/ --topology cluster.json": "slow switches and rails, too",
+        "stepscope job /tmp/nccl_trace_rank_*": "who never arrived at a collective that hangs",
+    },
+)
 @options.paths
 @options.formats("terminal", "json", "html")
 @click.option(

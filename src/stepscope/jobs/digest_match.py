@@ -239,8 +239,11 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     fits = np.flatnonzero(enough & same)
     if not len(fits):
         return 0
-    middle = np.nanmedian(apart[fits], axis=1)
-    cost = np.nanmedian(np.abs(apart[fits] - middle[:, None]), axis=1)
+    half = (there[fits].sum(axis=1) - 1) // 2
+    row = np.arange(len(fits))
+    apart = apart[fits]
+    middle = np.sort(apart, axis=1)[row, half]  # those that are not there sort to the end
+    cost = np.sort(np.abs(apart - middle[:, None]), axis=1)[row, half]
     if prior is not None:
         cost = cost + _TRUST * np.abs(middle - prior)
     return int(lags[fits[int(np.argmin(cost))]])

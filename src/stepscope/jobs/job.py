@@ -15,7 +15,7 @@ from stepscope.jobs.digest_make import short_group
 from stepscope.jobs.digest_match import match_digests
 from stepscope.jobs.digest_parts import Times, times_of
 from stepscope.jobs.job_causes import DigestJob, Seen
-from stepscope.jobs.job_late import Late, Needs, comparable, late_ranks, needs_of
+from stepscope.jobs.job_late import NOTABLE, WORTH, Late, Needs, comparable, late_ranks, needs_of
 from stepscope.jobs.job_links import Links, links, shared_by
 from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import (
@@ -187,7 +187,7 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
     slow = found.slow(needs.comparisons)
     if not len(slow):
         return []
-    devices = shared_by(matched, slow, found.alike)
+    devices = shared_by(matched, slow)
     members = sorted({d for k in slow.tolist() for d, _ in matched.channels[k].members})
     usual = found.transfer_ns[slow] / found.ratio[slow]
     more = float((found.transfer_ns[slow] - usual).max())
@@ -195,6 +195,9 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
     others = np.delete(np.arange(times.parts.wall.shape[1]), members)
     covered = float(np.median(times.parts.transfer[:, others].mean(axis=0))) if len(others) else 0.0
     gain = max(0.0, min(more, uncovered - covered if len(others) else uncovered))
+    step = float(times.parts.wall.max(axis=1).mean())
+    if gain < WORTH * step and more < NOTABLE * step:
+        return []
     seen = Seen(
         cause="straggler",
         devices=devices or members,

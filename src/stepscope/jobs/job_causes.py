@@ -22,7 +22,7 @@ from stepscope.collectives.parallel import Guess
 from stepscope.collectives.stages import slow_stage
 from stepscope.jobs.digest import Digest
 from stepscope.jobs.digest_parts import Times
-from stepscope.jobs.job_late import WORTH, Late
+from stepscope.jobs.job_late import NOTABLE, WORTH, Late
 from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import Reason
 from stepscope.trace.frame import AnyArray
@@ -248,7 +248,7 @@ def many_ranks(late: list[Late], times: Times, job: DigestJob | None) -> list[Se
         if one.mechanism == "idle" and one.idle_cause in _NAMED_THEMSELVES:
             continue
         cause = "load_imbalance" if one.mechanism == "work" else "straggler"
-        if one.gain_ns < WORTH * step:
+        if one.gain_ns < WORTH * step and one.excess_ns < NOTABLE * step:
             continue
         seen = _plain(cause, one.devices, one.gain_ns)
         seen.late, seen.bounds_ns = one, one.gain_bounds_ns
@@ -352,7 +352,11 @@ def ranked(found: list[Seen], step_ns: float) -> list[Seen]:
             seen.devices = own
         kept.append(seen)
     kept.sort(key=lambda s: (s.of_program, s.sure_ns, s.gain_ns, s.time_ns), reverse=True)
-    worth = [s for s in kept if s.gain_ns >= WORTH * step_ns]
+    worth = [
+        seen
+        for seen in kept
+        if seen.gain_ns >= WORTH * step_ns or seen.late is not None or seen.communicators
+    ]
     first = worth[:1]
     return first + [
         seen
@@ -360,6 +364,7 @@ def ranked(found: list[Seen], step_ns: float) -> list[Seen]:
         if seen.time_ns >= _FOLD_BELOW_SHARE * step_ns
         or seen.time_ns >= _FOLD_BELOW_FIRST * first[0].time_ns
         or seen.late is not None
+        or seen.communicators
     ]
 
 

@@ -27,6 +27,10 @@ from stepscope.trace.frame import AnyArray, IntArray
 WORTH: Final = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 
+NOTABLE: Final = 0.03
+"""A rank that needs so much of the step beyond its peers is told even where chance hides it: in
+many ranks some other one is as late in most steps. GPUs of one product differ by less."""
+
 _MOST_OF_IT: Final = 0.75
 """A place of which so many ranks are late is late itself."""
 
@@ -61,6 +65,11 @@ class Late:
     more_time: float
     gain_ns: float = 0.0
     gain_bounds_ns: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def excess_ns(self) -> float:
+        """What they need beyond their peers by the part that is largest, ns a step."""
+        return max(self.surplus_ns.values(), default=0.0)
 
     @property
     def reason(self) -> Reason:
@@ -102,8 +111,15 @@ def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -
         more: further comparisons, of communicators.
     """
     nothing = [replace(pace, need_ns=0.0, least_ns=0.0) for pace in times.paces]
-    device = own_time(times.parts, nothing)
-    whole = own_time(times.parts, times.paces, at_least=True)
+    # how much of a transfer nothing covers depends on who was late before it: what is usual counts
+    transfer = times.parts.transfer + times.parts.unmatched
+    usual = np.zeros_like(transfer)
+    for k in range(int(role.max(initial=-1)) + 1):
+        own = role == k
+        usual[:, own] = np.median(transfer[:, own], axis=1, keepdims=True)
+    device = own_time(times.parts, nothing) - transfer + usual
+    hosts = np.array([pace.least_ns for pace in times.paces])
+    whole = np.maximum(device, hosts[None, :])
     comparisons = len(role) + len(places) + more
     return Needs(device, whole, scores(device, role), comparisons)
 

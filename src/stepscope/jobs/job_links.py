@@ -119,21 +119,17 @@ def _last(last: IntArray, channel: IntArray, n: int, ranks: int) -> tuple[IntArr
     return found, share
 
 
-def shared_by(matched: Matched, slow: IntArray, alike: IntArray) -> list[int]:
-    """Devices that belong to a slow communicator of every set of communicators with a slow one.
+def shared_by(matched: Matched, slow: IntArray) -> list[int]:
+    """Devices whose communicators are all slow: a slow link slows each of its rank's.
 
-    A rank with a slow link slows each of its communicators, and only those. With one set there is
-    nothing to cross, and all members stand.
+    Where communicators cross (one a machine, one a rail) that is the rank itself; where each rank
+    is in one, all its members stand.
     """
-    counts: dict[int, int] = {}
-    sets = set(alike[slow].tolist())
-    for k in sets:
-        members = {
-            device
-            for number in slow.tolist()
-            if alike[number] == k
-            for device, _ in matched.channels[number].members
-        }
-        for device in members:
-            counts[device] = counts.get(device, 0) + 1
-    return sorted(device for device, count in counts.items() if count == len(sets))
+    whole = np.zeros(len(matched.ranks), np.int64)
+    slowed = np.zeros(len(matched.ranks), np.int64)
+    bad = set(slow.tolist())
+    for number, channel in enumerate(matched.channels):
+        for device, _ in channel.members:
+            whole[device] += 1
+            slowed[device] += number in bad
+    return np.flatnonzero((slowed == whole) & (slowed > 0)).tolist()

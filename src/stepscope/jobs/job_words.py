@@ -13,6 +13,7 @@ from stepscope.jobs.digest import Digest
 from stepscope.jobs.digest_make import short_group
 from stepscope.jobs.digest_parts import Times
 from stepscope.jobs.job_causes import Seen
+from stepscope.jobs.job_late import WORTH
 from stepscope.jobs.job_result import JobFinding
 from stepscope.trace.frame import AnyArray, IntArray
 from stepscope.trace.units import shown
@@ -137,6 +138,12 @@ def _lateness_text(
         why = ("they have" if several else "it has") + " more to compute"
     costs = f"{shown(round(seen.time_ns), 'ns')} of each {shown(round(step), 'ns')} step"
     text = f"{_TITLES[seen.cause]} costs {costs}: the job waits for {who}, because {why}"
+    if seen.gain_ns < WORTH * step:
+        text = (
+            f"{_TITLES[seen.cause]}: {who} {'are' if several else 'is'} late, because {why}; "
+            f"repairing that alone gains {costs}, because most of it is hidden by others that are "
+            "as late, or by compute"
+        )
     if seen.reason == "slow_link":
         named = ", ".join(communicators[:4]) + (", ..." if len(communicators) > 4 else "")
         text += (
