@@ -44,7 +44,9 @@ def families(folders: list[str]) -> list[list[Digest]]:
     known = ROOT / "tests" / "data" / "digests"
     groups = [sorted(known.glob(f"healthy_{name}.*")) for name in ("one", "two", "four")]
     groups += [sorted(Path(folder).glob(f"*{SUFFIX}")) for folder in folders]
-    return [[d for path in paths for d in read_digests(path, whole=True)] for paths in groups if paths]
+    return [
+        [d for path in paths for d in read_digests(path, whole=True)] for paths in groups if paths
+    ]
 
 
 def jobs() -> Iterator[tuple[int, Shape, Plant | None]]:

@@ -139,7 +139,16 @@ ARROWS: dict[str, set[str]] = {
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "jobs.job_result", "memory", "ncu", "operators", "simulation", "collectives"),
+        *(
+            "compare",
+            "diagnosis",
+            "jobs.job_result",
+            "memory",
+            "ncu",
+            "operators",
+            "simulation",
+            "collectives",
+        ),
         *("knowledge", "reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},

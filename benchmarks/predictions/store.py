@@ -16,7 +16,6 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import columns
 from timing import NOISY, disagreement

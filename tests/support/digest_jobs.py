@@ -87,8 +87,9 @@ def made(templates: Sequence[Digest], shape: Shape, seed: int, plant: Plant | No
     own, drawn = _drawn(templates, source, steps, chance)
     pace = np.exp(chance.normal(0, 0.003, n))  # GPUs of one product differ by some tenths
     share = np.array([1.0, 0.93, 0.97, 0.88])[stage]
-    for values in (own.compute, own.kernels, own.threads):
-        values *= share
+    own.compute *= share
+    own.kernels *= share
+    own.threads *= share
     own.compute *= pace
     slow = np.ones(n)
     host = np.zeros(n)
@@ -101,8 +102,9 @@ def made(templates: Sequence[Digest], shape: Shape, seed: int, plant: Plant | No
             own.compute[:, r] *= factor
             slow[r] = factor
         elif plant.kind == "extra_work":
-            for values in (own.compute, own.kernels, own.threads):
-                values[:, r] *= factor
+            own.compute[:, r] *= factor
+            own.kernels[:, r] *= factor
+            own.threads[:, r] *= factor
         elif plant.kind in ("slow_host", "late_input"):
             cause = "launch_bound" if plant.kind == "slow_host" else "input_starvation"
             own.idle.setdefault(cause, np.zeros((steps, n)))[:, r] += more * chance.normal(
@@ -148,9 +150,7 @@ def _drawn(
         cause: np.stack([tables[s][1][cause][rows[:, r]] for r, s in enumerate(source)], axis=1)
         for cause in causes
     }
-    own = _Own(
-        of("compute_ns"), of("copy_ns"), of("memset_ns"), idle, of("kernels"), of("threads")
-    )
+    own = _Own(of("compute_ns"), of("copy_ns"), of("memset_ns"), idle, of("kernels"), of("threads"))
     assert own.compute.shape == (steps, n)
     return own, rows
 

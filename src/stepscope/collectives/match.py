@@ -346,6 +346,15 @@ def assembled(
     instance_of: list[IntArray],
     channel_of: IntArray,
 ) -> Matched:
+    """What the ranks' operations are, once it is known which belong together.
+
+    Args:
+        job: the calls of all ranks.
+        found: the communicators.
+        lines: conversion of each device's clock to the job's.
+        instance_of: instance of each call of each device; -1 where it has none.
+        channel_of: communicator of each instance.
+    """
     n = len(channel_of)
     starts = [line.to(calls.start_ns) for line, calls in zip(lines, job.calls, strict=True)]
     ends = [line.to(calls.end_ns) for line, calls in zip(lines, job.calls, strict=True)]

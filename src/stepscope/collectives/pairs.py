@@ -134,7 +134,9 @@ def with_exchanges(job: JobCalls, before: Sequence[IntArray] | None = None) -> J
     if len(devices) < 2 or min(len(rows[device]) for device in devices) < _LEAST:
         return job
     if before is None:
-        before = [kernels_before(p, calls) for p, calls in zip(job.participants, job.calls, strict=True)]
+        before = [
+            kernels_before(p, calls) for p, calls in zip(job.participants, job.calls, strict=True)
+        ]
     between = [np.diff(count[own]) for count, own in zip(before, rows, strict=True)]
     seed = devices[0]
     if not all(_lags(between[seed], between[device]) for device in devices[1:]):

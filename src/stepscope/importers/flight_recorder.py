@@ -39,8 +39,8 @@ def looks_like_dump(path: Path) -> bool:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if head[:1] == b"\x80":
-        keys = (b"pg_config", b"nccl_version", b"pg_status", b"nccl_comm_state", b"pg_id")
-        return any(key in head for key in keys)
+        pickled = (b"pg_config", b"nccl_version", b"pg_status", b"nccl_comm_state", b"pg_id")
+        return any(key in head for key in pickled)
     text = head.lstrip()
     if text[:1] != b"{":
         return False
@@ -122,8 +122,8 @@ def _short(ranks: tuple[int, ...]) -> str:
 
 def _entry(entry: dict[str, Any], named: dict[str, str]) -> Entry:
     group = entry.get("process_group")
-    name = str(group[0]) if isinstance(group, list | tuple) and group else str(
-        entry.get("pg_id", "0")
+    name = (
+        str(group[0]) if isinstance(group, list | tuple) and group else str(entry.get("pg_id", "0"))
     )
     is_p2p = bool(entry.get("is_p2p", False))
     number = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
@@ -179,9 +179,7 @@ def _inspector(data: bytes, path: Path) -> list[Recorded]:
             process = (str(about.get("hostname", "")), _int(about.get("pid"), -1))
             group, size = str(header.get("id", "")), _int(header.get("n_ranks"), 0)
             groups[group] = max(groups.get(group, 0), size)
-            ranks[process] = max(
-                ranks.get(process, (0, 0)), (size, _int(header.get("rank"), 0))
-            )
+            ranks[process] = max(ranks.get(process, (0, 0)), (size, _int(header.get("rank"), 0)))
             took = facts.get(f"{prefix}_exec_time_us")
             at = _int(about.get("dump_timestamp_us"), 0) * 1000
             entries.setdefault(process, []).append(

@@ -309,9 +309,7 @@ def as_table(digests: list[Digest]) -> pa.Table:
         columns.append(pa.array(values, schema.field(column.name).type))
     for table in LISTS.values():
         kind = schema.field(table.name).type
-        sizes = [
-            len(digest.lists[table.name][table.columns[0].name]) for digest in digests
-        ]
+        sizes = [len(digest.lists[table.name][table.columns[0].name]) for digest in digests]
         leaves = [
             pa.concat_arrays(
                 [
@@ -355,8 +353,8 @@ def _flat(array: pa.Array, declared: Table) -> tuple[AnyArray, dict[str, Any]]:
     leaves: dict[str, Any] = {}
     for column in declared.columns:
         if column.name not in there:
-            leaves[column.name] = [""] * len(inside) if column.type == "text" else np.full(
-                len(inside), -1
+            leaves[column.name] = (
+                [""] * len(inside) if column.type == "text" else np.full(len(inside), -1)
             )
             continue
         leaf = inside.field(there[column.name])

@@ -300,7 +300,7 @@ def _exposure(device: Device, calls: Calls, kept: IntArray) -> dict[str, IntArra
         alone = clip(alone, int(calls.start_ns[kept].min()), int(calls.end_ns[kept].max()))
     start, end = alone
     if not len(start):
-        return {name: start for name in ("start_ns", "exposed_ns", "blocking_ns")}
+        return dict.fromkeys(("start_ns", "exposed_ns", "blocking_ns"), start)
     most = min(_STRETCHES_A_CALL * len(kept) + _STRETCHES, _MOST_STRETCHES)
     long = np.sort(np.argsort(start - end, kind="stable")[:most])
     knots = distinct_values(np.concatenate((start[long], end[long], start[:1], end[-1:])))

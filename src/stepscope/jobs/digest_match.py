@@ -26,7 +26,7 @@ EXACT: Final = 32
 """Up to so many devices are matched as full captures are: each pair is looked at."""
 
 _LAGS: Final = 64
-"""Operations by which one capture may begin earlier than another, beyond their difference in number."""
+"""Operations by which one capture may begin earlier, beyond their difference in number."""
 
 _LOOKED_AT: Final = 24
 """Operations that are compared to find that."""
@@ -140,15 +140,13 @@ def _match_many(job: JobCalls) -> Matched:
         channel_of.append(np.full(count, number))
         made += count
     # what only one member has is matched with nobody
-    members = np.bincount(
-        np.concatenate([own[own >= 0] for own in instance_of]), minlength=made
-    )
+    members = np.bincount(np.concatenate([own[own >= 0] for own in instance_of]), minlength=made)
     kept = np.flatnonzero(members > 1)
     renumbered = np.full(made + 1, -1, np.int64)
     renumbered[kept] = np.arange(len(kept))
     instance_of = [renumbered[own] for own in instance_of]
-    channel = np.concatenate(channel_of)[kept] if channel_of else np.empty(0, np.int64)
-    return assembled(named, found, lines, instance_of, channel)
+    numbers = np.concatenate(channel_of)[kept] if channel_of else np.empty(0, np.int64)
+    return assembled(named, found, lines, instance_of, numbers)
 
 
 def channels_named(job: JobCalls) -> list[Channel]:

@@ -70,7 +70,9 @@ def times_of(digests: Sequence[Digest], matched: Matched | None) -> Times:
                 shares.append(float(mine.sum()) / float(inside.sum()))
         else:
             nothing = np.zeros(count, np.int64)
-            found |= dict.fromkeys(("waiting", "transfer", "missing", "blocking", "bubble"), nothing)
+            found |= dict.fromkeys(
+                ("waiting", "transfer", "missing", "blocking", "bubble"), nothing
+            )
             found["unmatched"] = found["communication"]
             shares.append(0.0)
         columns.append(found)
@@ -196,7 +198,8 @@ def exposed_in(
         total: AnyArray = np.where(place >= 0, whole[there] + part, 0.0)
         return total
 
-    return np.rint(upto(end) - upto(begin)).astype(np.int64)
+    found: IntArray = np.rint(upto(end) - upto(begin)).astype(np.int64)
+    return found
 
 
 def _pace(digest: Digest) -> Pace:
@@ -214,9 +217,7 @@ def _shared_steps(
     digests: Sequence[Digest], lines: Sequence[Line], *, clocked: bool
 ) -> tuple[IntArray, int, list[str]]:
     """Position of the first shared step in each digest, how many there are, and warnings."""
-    counts = np.array(
-        [min(d.n_steps, d.facts["steps_with_calls"] or d.n_steps) for d in digests]
-    )
+    counts = np.array([min(d.n_steps, d.facts["steps_with_calls"] or d.n_steps) for d in digests])
     at = np.zeros(len(digests), np.int64)
     if clocked and counts.min() > 1:
         begins = [
@@ -239,5 +240,3 @@ def _shared_steps(
             ["the steps of the ranks do not overlap in time, so that they are compared in order"],
         )
     return at, int(counts.min()), []
-
-

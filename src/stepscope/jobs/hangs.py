@@ -49,8 +49,8 @@ def stuck_collectives(
         for entry in dump.entries:
             groups.setdefault(entry.group, set()).add(dump.rank)
     found = []
-    for name, members in groups.items():
-        found += _stuck_in(name, members, ranks)
+    for name, whole in groups.items():
+        found += _stuck_in(name, whole, ranks)
     found.sort(key=lambda stuck: (stuck.since_ns or 1 << 62, stuck.group, stuck.sequence))
     if found and digests:
         found = [_tied(stuck, digests) for stuck in found]

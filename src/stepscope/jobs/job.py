@@ -160,7 +160,9 @@ def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) ->
         late = late_ranks(digests, times, role, needs, where)
         found = causes_of.many_ranks(late, times, job)
     else:
-        found = causes_of.few_ranks(job, needs.whole) if job is not None and len(digests) > 1 else []
+        found = (
+            causes_of.few_ranks(job, needs.whole) if job is not None and len(digests) > 1 else []
+        )
     if matched is not None and found_links is not None:
         found += _slow_links(matched, found_links, times, needs)
     found += causes_of.exposed(times, len(digests) == 1 or matched is None)
@@ -168,9 +170,7 @@ def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) ->
     step = float(times.parts.wall.max(axis=1).mean())
     ranked = causes_of.ranked(found, step)
     rates = kernel_rates(digests, role)
-    return _Job(
-        digests, matched, times, role, rates, where, needs, found_links, late, ranked
-    )
+    return _Job(digests, matched, times, role, rates, where, needs, found_links, late, ranked)
 
 
 def _on_the_clock(
@@ -349,8 +349,8 @@ def _fetch(job: _Job) -> list[Fetch]:
                 wanted.append((devices[place], f"it is late: {why}" if seen.reason else why))
     typical = int(np.argmin(np.abs(excess) + np.where(job.role == _first_role(job), 0, np.inf)))
     wanted.insert(min(len(wanted), _FETCHED - 1), (typical, "a typical peer to compare with"))
-    for device in np.argsort(-excess, kind="stable")[:_FETCHED].tolist():
-        wanted.append((device, "it needs most beyond its peers"))
+    most = np.argsort(-excess, kind="stable")[:_FETCHED].tolist()
+    wanted += [(device, "it needs most beyond its peers") for device in most]
     found: list[Fetch] = []
     for device, why in wanted:
         digest = job.digests[device]

@@ -103,7 +103,9 @@ class DigestJob:
                 found.append(Guess(number, "pipeline_parallel", ""))
                 continue
             often = self._per_step[number]
-            by_kind = next((use for kind, use in _BY_KIND.items() if often[kinds.CODE[kind]] >= 1), "")
+            by_kind = next(
+                (use for kind, use in _BY_KIND.items() if often[kinds.CODE[kind]] >= 1), ""
+            )
             if by_kind:
                 found.append(Guess(number, by_kind, ""))
                 continue

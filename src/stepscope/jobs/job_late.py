@@ -16,6 +16,7 @@ from stepscope.jobs.digest_parts import Times
 from stepscope.jobs.job_outliers import (
     ENOUGH,
     Scores,
+    clearest,
     place_scores,
     scores,
     step_without,
@@ -49,6 +50,8 @@ class Late:
         surplus_ns: what they spend beyond their peers, by part, ns a step.
         more_work: largest ratio of what was launched on them and on their peers.
         more_time: ratio of their compute time.
+        excess_ns: what they need beyond their peers in most steps: the most of single ranks, the
+            median of those of a place, ns.
         gain_ns: how much shorter a step is with them like their peers, and those before them in
             the list too, ns.
         gain_bounds_ns: lower and upper bound of that.
@@ -63,13 +66,9 @@ class Late:
     surplus_ns: dict[str, float]
     more_work: float
     more_time: float
+    excess_ns: float = 0.0
     gain_ns: float = 0.0
     gain_bounds_ns: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def excess_ns(self) -> float:
-        """What they need beyond their peers by the part that is largest, ns a step."""
-        return max(self.surplus_ns.values(), default=0.0)
 
     @property
     def reason(self) -> Reason:
@@ -120,8 +119,9 @@ def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -
     device = own_time(times.parts, nothing) - transfer + usual
     hosts = np.array([pace.least_ns for pace in times.paces])
     whole = np.maximum(device, hosts[None, :])
-    comparisons = len(role) + len(places) + more
-    return Needs(device, whole, scores(device, role), comparisons)
+    measures = [scores(device, role), scores(times.parts.compute, role)]
+    comparisons = (len(role) + len(places) + more) * len(measures)
+    return Needs(device, whole, clearest(measures, comparisons), comparisons)
 
 
 def late_ranks(
@@ -171,8 +171,10 @@ def _slow_places(
             number[place.devices] = at
         scored = place_scores(needs.scored, number, role)
         limits = scored.bounds(needs.comparisons)
-        for at in np.flatnonzero(scored.beyond(needs.comparisons)).tolist():
-            found.append((own[at], float(scored.score[at]), float(limits[at])))
+        found += [
+            (own[at], float(scored.score[at]), float(limits[at]))
+            for at in np.flatnonzero(scored.beyond(needs.comparisons)).tolist()
+        ]
     return found
 
 
@@ -210,11 +212,19 @@ def _with_gains(found: list[Late], needs: Needs, role: IntArray) -> list[Late]:
         mean = float(gains.mean())
         answer.append(
             replace(
-                late, gain_ns=mean, gain_bounds_ns=(max(mean - 2 * error, 0.0), mean + 2 * error)
+                late,
+                excess_ns=_excess(late, needs),
+                gain_ns=mean,
+                gain_bounds_ns=(max(mean - 2 * error, 0.0), mean + 2 * error),
             )
         )
         before = after
     return answer
+
+
+def _excess(late: Late, needs: Needs) -> float:
+    own = needs.scored.excess[late.devices]
+    return float(np.median(own) if late.place is not None else own.max())
 
 
 def _late(

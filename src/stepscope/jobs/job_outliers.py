@@ -3,9 +3,9 @@
 What a rank needs for a step beyond the median of its peers in the same step is what it adds to the
 job: what all ranks share in a step (a longer sequence, a slow file system) is no difference. The
 median over the steps is compared with how far the peers lie apart. That spread is the median
-absolute deviation, which half of the ranks cannot change; no less than what steps that vary let one
-expect (of the rank itself, too); and no less than what the upper twentieth of the peers shows, where they are many, for a
-population with a long tail has no outlier in that tail.
+absolute deviation, which half of the ranks cannot change; no less than what steps that vary, those
+of the rank among them, let one expect; and no less than what the upper twentieth of many peers
+shows, for a population with a long tail has no outlier in that tail.
 
 So many are looked at that some would exceed any usual bound by chance. The bound is the quantile of
 Student's t for a false alarm in one of a hundred jobs, divided by the number of comparisons
@@ -15,6 +15,7 @@ as a standard deviation of 37 in 100 values (Rousseeuw and Croux, 1993).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,6 +111,28 @@ def _spread(values: AnyArray) -> float:
     if len(values) >= _MANY:
         found = max(found, (float(np.percentile(values, _UPPER)) - centre) / _UPPER_NORMAL)
     return found
+
+
+def clearest(measures: Sequence[Scores], comparisons: int) -> Scores:
+    """Of several measures the one that shows each value most clearly beyond its bound.
+
+    What hosts leave idle varies far more than what kernels take: a slow GPU that the sum of both
+    hides is plain in the second.
+    """
+    ratio = np.stack(
+        [
+            np.nan_to_num(one.score, nan=-np.inf) / np.maximum(one.bounds(comparisons), 1e-9)
+            for one in measures
+        ]
+    )
+    best = np.argmax(ratio, axis=0)
+    rows = np.arange(ratio.shape[1])
+
+    def of(name: str) -> AnyArray:
+        found: AnyArray = np.stack([getattr(one, name) for one in measures])[best, rows]
+        return found
+
+    return Scores(of("excess"), of("score"), of("degrees"))
 
 
 def place_scores(scored: Scores, place: IntArray, role: IntArray) -> Scores:

@@ -106,9 +106,9 @@ def kernel_rates(digests: Sequence[Digest], role: IntArray) -> AnyArray:
     rate = np.ones(len(digests))
     for k in range(int(role.max(initial=-1)) + 1):
         own = np.flatnonzero(role == k)
-        keys = [digests[d].ints("kernels", "key") for d in own]
-        medians = [digests[d].floats("kernels", "median_ns") for d in own]
-        weights = [digests[d].floats("kernels", "total_ns") for d in own]
+        keys = [digests[d].ints("kernels", "key") for d in own.tolist()]
+        medians = [digests[d].floats("kernels", "median_ns") for d in own.tolist()]
+        weights = [digests[d].floats("kernels", "total_ns") for d in own.tolist()]
         if not len(own) or not sum(map(len, keys)):
             continue
         _, code = with_inverse(np.concatenate(keys))

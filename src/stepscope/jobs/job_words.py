@@ -216,9 +216,7 @@ def _evidence(
         both(f"idle_{seen.root_cause}_ns", parts.idle[seen.root_cause])
     both("kernels_per_step", times.work.kernels)
     if len(others):
-        found["compute_ratio"] = round(
-            found["compute_ns"] / max(found["peers_compute_ns"], 1.0), 3
-        )
+        found["compute_ratio"] = round(found["compute_ns"] / max(found["peers_compute_ns"], 1.0), 3)
     late = seen.late or seen.lateness
     if late is not None:
         found["surplus_ns"] = round(max(late.surplus_ns.values(), default=0.0))

@@ -25,7 +25,7 @@ _GETS: Final = frozenset({"BINGET", "LONG_BINGET", "GET"})
 _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The pickle holds something else than plain data."""
 
 
@@ -37,7 +37,7 @@ def plain(data: bytes, path: Path) -> Any:
     """
     try:
         return _run(data)
-    except _Refused as error:
+    except _RefusedError as error:
         raise InputError(
             f"{path} holds {error}, which no dump of plain data does; it was not read further"
         ) from error
@@ -45,7 +45,7 @@ def plain(data: bytes, path: Path) -> Any:
         raise InputError(f"{path} is a damaged pickle: {type(error).__name__}: {error}") from error
 
 
-def _run(data: bytes) -> Any:
+def _run(data: bytes) -> Any:  # noqa: PLR0912 (a case an operation)
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     depth: dict[int, int] = {}
@@ -63,7 +63,7 @@ def _run(data: bytes) -> Any:
             count = _TUPLES[name]
             items = stack[len(stack) - count :]
             if len(items) < count or _MARK in items:
-                raise _Refused("a tuple without its items")
+                raise _RefusedError("a tuple without its items")
             del stack[len(stack) - count :]
             stack.append(_nested(items, depth))
         elif name in ("TUPLE", "LIST"):
@@ -74,7 +74,7 @@ def _run(data: bytes) -> Any:
             items = [stack.pop()] if name == "APPEND" else _since_mark(stack)
             target = stack[-1]
             if not isinstance(target, list):
-                raise _Refused("items for what is no list")
+                raise _RefusedError("items for what is no list")
             target += items
             _nested(target, depth)
         elif name in ("SETITEM", "SETITEMS"):
@@ -85,16 +85,20 @@ def _run(data: bytes) -> Any:
                 items = _since_mark(stack)
             _filled(stack[-1], items, depth)
         elif name in _PUTS:
-            memo[int(argument)] = stack[-1]
+            memo[_number(argument)] = stack[-1]
         elif name == "MEMOIZE":
             memo[len(memo)] = stack[-1]
         elif name in _GETS:
-            stack.append(memo[int(argument)])
+            stack.append(memo[_number(argument)])
         elif name == "STOP":
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
-            raise _Refused(f"the operation {name}")
-    raise _Refused("no end")
+            raise _RefusedError(f"the operation {name}")
+    raise _RefusedError("no end")
+
+
+def _number(argument: Any) -> int:
+    return int(argument)
 
 
 def _since_mark(stack: list[Any]) -> list[Any]:
@@ -107,20 +111,20 @@ def _since_mark(stack: list[Any]) -> list[Any]:
 def _nested(items: list[Any], depth: dict[int, int]) -> list[Any]:
     inside = max((depth.get(id(item), 0) for item in items), default=0) + 1
     if inside > _DEEPEST:
-        raise _Refused("data that is nested too deep")
+        raise _RefusedError("data that is nested too deep")
     depth[id(items)] = max(depth.get(id(items), 0), inside)
     return items
 
 
 def _filled(target: Any, items: list[Any], depth: dict[int, int]) -> dict[Any, Any]:
     if not isinstance(target, dict) or len(items) % 2:
-        raise _Refused("items for what is no dict")
+        raise _RefusedError("items for what is no dict")
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str | int):
-            raise _Refused("a dict whose keys are no texts")
+            raise _RefusedError("a dict whose keys are no texts")
         target[key] = value
     inside = max((depth.get(id(item), 0) for item in items), default=0) + 1
     if inside > _DEEPEST:
-        raise _Refused("data that is nested too deep")
+        raise _RefusedError("data that is nested too deep")
     depth[id(target)] = max(depth.get(id(target), 0), inside)
     return target
