@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "operators": "Show host and device time by operator, as key_averages() of torch.profiler.",
     "memory": "Show GPU memory: over time by category, who held it at the peak, growth, a refusal.",
     "stats": "Print reports, as nsys stats does, from any capture.",
+    "recipe": "Ask one question of every capture of a job, as nsys recipe does.",
     "report": "Show the default reports of a capture on one readable page.",
     "analyze": "Check rules, as nsys analyze does, on any capture.",
     "verify": "Recompute every figure of a stored diagnosis from its capture.",
