@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -215,9 +217,7 @@ def run_recipe(
 
         plotly_js()  # what is not installed is said before the work
     if found.of_results:
-        from stepscope.api.recipe_diff import diffed
-
-        return diffed(found, paths, target, values, page=page)
+        return _diffed(paths, target, values, page=page)
     asked = _inputs(paths)
     known: dict[str, Any] = {"recipe": found.name}
     if file:
@@ -243,6 +243,56 @@ def run_recipe(
     if result.complete:  # else a later run only does what failed
         shutil.rmtree(partial, ignore_errors=True)
     return result
+
+
+def _diffed(
+    paths: Sequence[str | Path], target: Path, values: Mapping[str, Any], *, page: bool
+) -> RecipeResult:
+    """Compare two results of one recipe."""
+    import pyarrow as pa
+
+    from stepscope.api.recipe_diff import differences, inputs_of, read_result
+    from stepscope.jobs.engine.reduce import reduction
+
+    if len(paths) != 2:
+        raise UsageError("diff compares two results: stepscope recipe diff FIRST SECOND -o FOLDER")
+    folders = [Path(path) for path in paths]
+    first, second = (read_result(folder, RESULT) for folder in folders)
+    if first.recipe != second.recipe or first.recipe not in recipes():
+        raise UsageError(
+            f"{folders[0]} is a result of {first.recipe}, {folders[1]} one of {second.recipe}; "
+            "compare two results of one recipe that ships"
+        )
+    of = find(first.recipe)
+    target.mkdir(parents=True, exist_ok=True)
+    held = {}
+    for side, folder in zip(("first", "second"), folders, strict=True):
+        for output in of.tables:
+            held[f"{side}_{output.name}"] = _stored(folder / f"{output.name}.parquet")
+    schemas = {output.name: held[f"first_{output.name}"].schema for output in of.tables}
+    made_of = differences(of, schemas, values)
+    notes = [
+        f"{folder.name} is not complete: captures are missing from it"
+        for folder, side in zip(folders, (first, second), strict=True)
+        if not side.complete
+    ]
+    with reduction({}, pa.table({"input": pa.array([], pa.int64())}), "", target, []) as made:
+        for name, table in held.items():
+            made.add(name, table)
+        tables = {o.name: _made(made, made_of, o.name, values) for o in made_of.tables}
+        return finished(
+            made_of, made, tables, target, inputs_of(folders), values, notes, page=page
+        )
+
+
+def _stored(path: Path) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"cannot read {path}: {error}; make the result again") from error
 
 
 def _prepare(target: Path, *, force: bool) -> None:
@@ -369,7 +419,7 @@ def _reduced(
     with reduction(
         files, captures, recipe.merge, target / _PARTIAL, _columns_of(files)
     ) as made:
-        tables = {output.name: _made(made, recipe, output.name, values) for output in recipe.tables}
+        tables = {name: _made(made, recipe, name, values) for name in _in_order(recipe)}
         return finished(
             recipe, made, tables, target, inputs, values, sorted(set(notes)), page=page
         )
@@ -380,6 +430,16 @@ def _columns_of(files: Mapping[int, Path]) -> list[str]:
 
     first = next(iter(files.values()), None)
     return [] if first is None else list(pq.read_schema(first).names)
+
+
+def _in_order(recipe: Recipe) -> list[str]:
+    """The tables, each after those that it is made of."""
+    names = {output.name for output in recipe.tables}
+    read = {
+        output.name: names & set(re.findall(r"\w+", output.sql)) - {output.name}
+        for output in recipe.tables
+    }
+    return list(TopologicalSorter(read).static_order())
 
 
 def _made(made: Reduction, recipe: Recipe, name: str, values: Mapping[str, Any]) -> pa.Table:
@@ -416,6 +476,8 @@ def finished(
     from stepscope.render.recipe_page import recipe_page
     from stepscope.render.tables import as_csv
 
+    if not tables[recipe.tables[0].name].num_rows:
+        notes = [recipe.none_found, *notes]
     target.mkdir(parents=True, exist_ok=True)
     written: list[RecipeTable] = []
     for output in recipe.tables:

@@ -83,7 +83,8 @@ def recipe_page(
         head=table.column_names,
         rows=[[_cell(name, value) for name, value in zip(table.column_names, row, strict=True)]
               for row in rows],  # fmt: skip
-        numeric=[value is None or not isinstance(value, str) for value in (rows or [[]])[0]],
+        numeric=[value is None or not isinstance(value, str)
+                 for value in (rows or [table.column_names])[0]],  # fmt: skip
         more=_more(table.num_rows, first.name),
         left_out=[f"{i.path}: {i.message}" for i in result.inputs if i.rank is None][:100],
         notes=result.notes[:100],

@@ -47,15 +47,15 @@ class Reduction:
 
     def cell(self, statement: str) -> Any:
         """The first cell of what a statement gives; None without rows."""
-        row = self._run(statement).fetchone()
-        return row[0] if row else None
+        rows = self._run(statement)
+        return rows[0][0] if rows else None
 
     def write(self, name: str, path: Path) -> None:
         """Write a table as Parquet."""
         self._run(f"COPY \"{name}\" TO {_text(path)} (FORMAT parquet, COMPRESSION zstd)")
 
     def _run(self, statement: str) -> Any:
-        return self._told(lambda: self._connection.execute(statement))
+        return self._told(lambda: self._connection.execute(statement).fetchall())
 
     def _told(self, action: Callable[[], Any]) -> Any:
         import duckdb
@@ -117,6 +117,8 @@ def reduction(
             rows = "SELECT * FROM merged"
         else:
             rows = f"SELECT rank, capture, part.* FROM ({rows}) AS part JOIN capture USING (input)"
+            if not files:
+                rows = f"SELECT NULL AS rank, NULL AS capture, part.* FROM ({_nothing([])}) AS part"
         made._run(f"CREATE OR REPLACE TEMP VIEW part AS {rows}")
         yield made
     finally:
@@ -132,8 +134,8 @@ def _below(parts: Sequence[str]) -> str:
 
 
 def _nothing(columns: Sequence[str]) -> str:
-    names = ", ".join(f'NULL::DOUBLE AS "{name}"' for name in columns)
-    return f"SELECT 0::BIGINT AS input, {names} WHERE false"
+    names = "".join(f', NULL::DOUBLE AS "{name}"' for name in columns)
+    return f"SELECT 0::BIGINT AS input{names} WHERE false"
 
 
 def _read(path: Path) -> str:

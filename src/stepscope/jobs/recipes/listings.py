@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pyarrow as pa
+
 from stepscope.jobs.recipes.recipe import (
     IDENTITY,
     Capture,
@@ -15,8 +17,6 @@ from stepscope.jobs.recipes.recipe import (
     Values,
 )
 from stepscope.reports.report import Report, columns_of, table_of
-
-import pyarrow as pa  # isort: skip
 
 _UNITS = {"dur": "_ns", "ts": "_ns", "mem": "_bytes", "ratio": "_percent"}
 
@@ -103,4 +103,5 @@ def listing(
         options=options,
         needs=report.needs,
         source="`nsys recipe` of the same name",
+        none_found=report.none_found or Recipe.none_found,
     )

@@ -210,6 +210,7 @@ class Recipe:
         aligned: whether a capture must know when the whole job began and ended (``BEGIN``,
             ``LENGTH``); captures are then looked at twice.
         source: where the definition comes from.
+        none_found: said where no capture has a row.
     """
 
     name: str
@@ -225,6 +226,7 @@ class Recipe:
     merge: str = ""
     aligned: bool = False
     source: str = "Stepscope"
+    none_found: str = "No capture has a row of what was asked."
     of_results: bool = field(default=False, repr=False)
     """Whether it compares two results of recipes, and not captures."""
 
