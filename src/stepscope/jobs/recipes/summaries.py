@@ -54,7 +54,7 @@ def asked(rows: str, key: str, value: str, quartiles: Literal["type2", "linear"]
         SELECT name, sum({value})::BIGINT, count(*)::BIGINT, avg({value})::DOUBLE, {q1},
             median({value})::DOUBLE, {q3}, min({value})::BIGINT, max({value})::BIGINT,
             coalesce(stddev_samp({value}), {"0" if quartiles == "type2" else "NULL"})::DOUBLE
-        FROM (SELECT *, {key} AS name FROM {rows}) AS named GROUP BY ALL"""
+        FROM (SELECT * REPLACE ({key} AS name) FROM {rows}) AS named GROUP BY ALL"""
 
 
 # the pooled deviation is that of all ranks' values together
