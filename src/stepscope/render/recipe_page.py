@@ -219,10 +219,9 @@ def _heat(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[s
         trace["hovertemplate"] = trace["hovertemplate"].replace("%{text}", f"{chart.y} %{{y}}")
     if chart.middle:
         trace["zmid"] = 0
-        trace["reversescale"] = True
     if chart.unit == "percent" and not chart.middle:
         trace |= {"zmin": 0, "zmax": 100}
-    axis: dict[str, Any] = {"automargin": True}
+    axis: dict[str, Any] = {"automargin": True, "showgrid": False, "zeroline": False}
     if texts:
         step = max(1, len(names) // 60)
         axis |= {
@@ -235,7 +234,8 @@ def _heat(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[s
         if len(names) <= 16:
             axis |= {"tickmode": "array", "tickvals": names}
     height = min(900, max(260, 110 + len(names) * (18 if texts else 22)))
-    across: dict[str, Any] = {"title": {"text": html.escape(title)}, "automargin": True}
+    across: dict[str, Any] = {"title": {"text": html.escape(title)}, "automargin": True,
+                              "showgrid": False, "zeroline": False}  # fmt: skip
     if chart.x == "rank" and len(along) <= 32:
         across |= {"tickmode": "array", "tickvals": along}
     return note, {"data": [trace], "layout": _layout(height, across, axis)}
