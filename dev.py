@@ -2,7 +2,8 @@
 """The development commands of Stepscope; needs Python >= 3.11 and nothing else.
 
 Every command first makes ``.venv`` beside this file ready: created when it is missing, made again
-when ``requirements/dev.lock`` changed; with uv where that is on the PATH, else with venv and pip.
+when ``requirements/dev.lock`` changed; with uv, which pip fetches where it is not on the PATH, and
+with pip where there is no uv to be had.
 """
 
 import argparse
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements" / "dev.lock"
+UV_LOCK = LOCK.with_name("uv.lock")
 UI = ROOT / "src" / "stepscope" / "server" / "ui"
 STAMP = VENV / "stepscope.stamp"
 """Marks the folder as ours, and holds the digest of what it was made from once it is complete."""
@@ -37,14 +39,18 @@ LINTERS = (
     ("ruff format", ("-m", "ruff", "format", "--check", ".")),
     ("mypy", ("-m", "mypy")),
 )
+COLLECT = ("-m", "pytest", "--collect-only", "-q", "-n", "0")
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
 COMPILE = (
-    *("pip", "compile", "pyproject.toml", "--extra", "dev", "--extra", "bench"),
     # One version of each package for all Pythons: mypy reads the stubs as Python 3.11.
-    *("--universal", "--python-version", "3.11", "--fork-strategy", "fewest"),
+    *("pip", "compile", "--universal", "--python-version", "3.11", "--fork-strategy", "fewest"),
     *("--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"),
-    *("--custom-compile-command", "python3 dev.py lock", "--quiet", "--output-file"),
+    *("--custom-compile-command", "python3 dev.py lock", "--quiet"),
 )
+LOCKS = {
+    LOCK: ("pyproject.toml", "--extra", "dev", "--extra", "bench"),
+    UV_LOCK: ("requirements/uv.in",),
+}
 
 
 class DevError(Exception):
@@ -114,6 +120,8 @@ def test(arguments: Sequence[str]) -> int:
             failed = [name for name, command in quick if python(*command)]
             if failed:
                 say(f"{listed(failed)} failed (above); the tests run nevertheless")
+            if not any((ROOT / "tests").rglob("*.pyc")):  # else every worker compiles all of them
+                python(*COLLECT, quiet=True)
             code = python(*pytest(), *arguments)
             if checking.wait():
                 failed.append(types)
@@ -145,9 +153,19 @@ def fast(arguments: Sequence[str]) -> int:
 
 
 def docs(arguments: Sequence[str]) -> int:
-    """Write the reference pages again from what the rooms declare."""
+    """Write the reference pages and the outputs of commands in the docs again."""
     prepare()
     return python("-m", "tools.docs", *arguments)
+
+
+def site(arguments: Sequence[str]) -> int:
+    """Build the documentation as a site into build/site; every link is checked."""
+    prepare()
+    # --quiet leaves the warnings, which fail the build
+    code = python("-m", "mkdocs", "build", "--strict", "--quiet", *arguments)
+    if code == 0:
+        say("built build/site; open build/site/index.html")
+    return code
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -189,10 +207,14 @@ def lock(arguments: Sequence[str]) -> int:
             if python("-c", "import uv", quiet=True) and python(*PIP, "uv"):
                 raise DevError("pip install uv failed (above)")
         command = [uv] if uv else [str(PYTHON), "-m", "uv"]
-        code = call([*command, *COMPILE, str(LOCK.relative_to(ROOT)), *arguments], ROOT)
-    if code == 0 and "://" in LOCK.read_text(encoding="utf-8"):
-        raise DevError("the lock names an address; it must hold only names, versions and hashes")
-    return code
+        for made, sources in LOCKS.items():
+            target = ("--output-file", str(made.relative_to(ROOT)))
+            code = call([*command, *COMPILE, *sources, *target, *arguments], ROOT)
+            if code:
+                return code
+            if "://" in made.read_text(encoding="utf-8"):
+                raise DevError(f"{made} names an address; only names, versions and hashes belong")
+    return 0
 
 
 def ui(arguments: Sequence[str]) -> int:
@@ -222,7 +244,8 @@ def ui_digest() -> str:
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "demo": (demo, "diagnose the bundled trace"),
     "test": (test, "ruff, mypy and pytest (--fast: the quick tests); arguments go to pytest"),
-    "docs": (docs, "write docs/reference again from what the code declares"),
+    "docs": (docs, "write docs/reference and the outputs in the docs again"),
+    "site": (site, "build the documentation as a site into build/site"),
     "lint": (lint, "ruff and mypy only"),
     "format": (format_code, "format the code and repair what ruff can"),
     "bench": (bench, "run a benchmark by name; list them without a name"),
@@ -250,31 +273,42 @@ def prepare() -> None:
         refuse_foreign()
         say("installing the packages of requirements/dev.lock into .venv (under a minute)")
         uv = shutil.which("uv")
-        if uv and install(uv):
+        create(uv)
+        found = uv or fetched_uv()
+        if found and install(found):
             say("uv failed (above); trying pip, which has settings of its own")
-            uv = None
-        if uv is None and install(None):
+            found = None
+            create(None)
+        if found is None and install(None):
             raise DevError("pip install failed (above)")
         STAMP.write_text(wanted, encoding="utf-8")
 
 
+def fetched_uv() -> str | None:
+    """The uv that pip installs: with it, the rest takes a third of pip's time; None without."""
+    failed = call([str(PYTHON), *PIP, "--require-hashes", "-r", str(UV_LOCK)], ROOT, quiet=True)
+    return None if failed else str(PYTHON.with_name("uv"))
+
+
 def install(uv: str | None) -> int:
-    """Create the environment and install into it, with uv or else pip; the exit code."""
-    create(uv)
-    installer = [str(PYTHON), *PIP]
+    """Install into the environment, with uv or else pip; the exit code.
+
+    The lock is whole, so nothing is resolved; modules are compiled when they are imported.
+    """
+    installer = [str(PYTHON), *PIP, "--no-compile"]
     if uv:
         installer = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
     # The build backend is one of the locked packages: nothing else is downloaded.
-    own = ("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))
-    return call([*installer, "--require-hashes", "-r", str(LOCK)], ROOT) or call(
-        [*installer, *own], ROOT
+    own = ("--no-index", "--no-build-isolation", "--editable", str(ROOT))
+    return call([*installer, "--no-deps", "--require-hashes", "-r", str(LOCK)], ROOT) or call(
+        [*installer, "--no-deps", *own], ROOT
     )
 
 
 def digest() -> str:
     """Digest of everything the environment is made from, its place included."""
     made_from = hashlib.sha256(str(ROOT).encode())
-    for path in (LOCK, ROOT / "pyproject.toml"):
+    for path in (LOCK, UV_LOCK, ROOT / "pyproject.toml"):
         made_from.update(path.read_bytes())
     return made_from.hexdigest()
 
@@ -347,7 +381,8 @@ def environment() -> dict[str, str]:
     Tests start Python hundreds of times; containers often forbid it to keep what it compiles.
     """
     out = {"PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
-    return {name: value for name, value in os.environ.items() if name not in out}
+    kept = {name: value for name, value in os.environ.items() if name not in out}
+    return {**kept, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme in every build
 
 
 def no_more(arguments: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ import msgspec
 import pytest
 
 from stepscope.api import Job
-from stepscope.cli.main import COMMANDS, cli
+from stepscope.cli.main import cli
+from stepscope.cli.registry import commands as all_commands
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import predictions as prediction_module
 from stepscope.diagnosis.cause import causes
@@ -29,6 +30,7 @@ from stepscope.importers.registry import importers
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
 from tools.docs.__main__ import main, pages_by_hand, stale_files
+from tools.docs.consoles import commands_in
 from tools.docs.markdown import attributes, prose, table
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_job, filled
@@ -142,7 +144,7 @@ def heading(page: str, title: str, level: int = 2) -> bool:
 
 
 def test_every_command_cause_table_problem_and_importer_has_its_section() -> None:
-    assert [n for n in COMMANDS if not heading("commands.md", n)] == []
+    assert [n for n in all_commands() if not heading("commands.md", n)] == []
     assert [n for n in causes() if not heading("causes.md", n)] == []
     assert [
         n for n in (*TABLES, *derived_tables(), "prediction") if not heading("tables.md", n, 3)
@@ -251,7 +253,10 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".svg":  # the name of the format, which nothing fetches
         text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    for placeholder in ("postgresql://USER@HOST/DATABASE", "s3://bucket/history"):
+    for placeholder in (
+        *("postgresql://USER@HOST/DATABASE", "s3://bucket/history"),
+        *("stepscope://schema", "stepscope://findings/ID", "http://localhost:8000/v1"),
+    ):
         text = text.replace(placeholder, "")
     assert "://" not in text
     assert not re.search(r"@import|@font-face|url\((?!#)", text)
@@ -284,13 +289,17 @@ def test_the_readme_is_short() -> None:
 @cache
 def commands() -> dict[str, click.Command]:
     context = click.Context(cli)
-    found = {name: cli.get_command(context, name) for name in COMMANDS}
+    found = {name: cli.get_command(context, name) for name in all_commands()}
     return {name: command for name, command in found.items() if command is not None}
 
 
 def shell_lines(page: Path) -> list[str]:
     """Shell commands of a page, in blocks and in the text."""
-    blocks = "\n".join(b.text for b in blocks_in(page) if b.language in ("sh", "bash", "console"))
+    blocks = "\n".join(
+        "\n".join(commands_in(b.text)) if b.text.startswith("$ ") else b.text
+        for b in blocks_in(page)
+        if b.language in ("sh", "bash", "console")
+    )
     text = blocks.replace("\\\n", " ")
     lines, quoted = [""], False
     for character in text:  # a quoted text may hold line ends
@@ -314,12 +323,12 @@ def ident(value: object) -> str | None:
 
 
 def test_the_guides_show_commands() -> None:
-    assert {shlex.split(line)[1] for _, line in OURS} == set(COMMANDS)
+    assert {shlex.split(line)[1] for _, line in OURS} == set(all_commands())
 
 
 @pytest.mark.parametrize(("page", "line"), OURS, ids=ident)
 def test_commands_exist_with_their_options(page: Path, line: str) -> None:
-    _, name, *arguments = shlex.split(line, comments=True)
+    _, name, *arguments = shlex.split(line.partition(" | ")[0], comments=True)
     assert name in commands(), f"{name_of(page)}: {line}"
     if not arguments and name != "demo":
         return  # the text speaks of the command

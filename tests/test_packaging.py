@@ -46,33 +46,46 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("failing", ["", "uv"])
+@pytest.mark.parametrize(
+    ("there", "failing", "tried"),
+    [
+        (True, "", ["uv"]),
+        (True, "uv", ["uv", "pip"]),
+        (False, "", ["fetch", "fetched"]),
+        (False, "fetch", ["fetch", "pip"]),
+        (False, "fetched", ["fetch", "fetched", "pip"]),
+    ],
+)
 def test_the_lock_is_installed_with_hashes_by_uv_or_else_by_pip(
-    failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    there: bool, failing: str, tried: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
     assert spec is not None
     assert spec.loader is not None
     dev = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(dev)
-    commands: list[list[str]] = []
+    python = tmp_path / "python"
+    commands: list[tuple[str, list[str]]] = []
 
     def call(command: list[str], *_: object, **__: object) -> int:
-        commands.append(command)
-        return int(command[0] == failing)
+        by = {"uv": "uv", str(python): "pip"}.get(command[0], "fetched")
+        by = "fetch" if str(dev.UV_LOCK) in command else by
+        commands.append((by, command))
+        return int(by == failing)
 
     monkeypatch.setattr(dev, "call", call)
     monkeypatch.setattr(dev, "create", lambda _: None)
     monkeypatch.setattr(dev, "usable", lambda: False)
     monkeypatch.setattr(dev, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(dev, "PYTHON", python)
     monkeypatch.setattr(dev, "STAMP", tmp_path / "stamp")
-    monkeypatch.setattr(dev.shutil, "which", lambda _: "uv")
+    monkeypatch.setattr(dev.shutil, "which", lambda _: "uv" if there else None)
     dev.prepare()
-    assert commands[0][:3] == ["uv", "pip", "install"]
-    assert (commands[1][0] == "uv") is (not failing)
-    lock, own = commands[-2:]
-    assert lock[-3:] == ["--require-hashes", "-r", str(dev.LOCK)]
-    assert "--no-index" in own
+    assert [by for by, _ in commands] == [*tried, tried[-1]]  # the last installs Stepscope, too
+    for _, command in commands[:-1]:
+        assert command[-3] == "--require-hashes"
+    assert commands[-2][1][-1] == str(dev.LOCK)
+    assert "--no-index" in commands[-1][1]
     assert dev.STAMP.read_text() == dev.digest()
 
 
@@ -91,10 +104,13 @@ def test_lock_pins_what_the_project_asks_for() -> None:
         assert asked.specifier.contains(pinned), f"{line}, locked {pinned}"
 
 
-def test_lock_holds_only_names_versions_and_hashes() -> None:
-    rest = PIN.sub("", LOCK)
+@pytest.mark.parametrize("name", ["dev", "uv"])
+def test_locks_hold_only_names_versions_and_hashes(name: str) -> None:
+    lock = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
+    rest = PIN.sub("", lock)
+    assert len(rest) < len(lock)
     assert [line for line in rest.splitlines() if not re.match(r" *#", line)] == []
-    assert "://" not in LOCK
+    assert "://" not in lock
 
 
 def test_an_old_python_can_parse_dev_py_up_to_its_version_check() -> None:
@@ -103,7 +119,7 @@ def test_an_old_python_can_parse_dev_py_up_to_its_version_check() -> None:
 
 def test_an_environment_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     """``.venv`` is deleted and made again at will, so it must be one that dev.py made."""
-    for name in ("dev.py", "pyproject.toml", "requirements/dev.lock"):
+    for name in ("dev.py", "pyproject.toml", "requirements/dev.lock", "requirements/uv.lock"):
         copy = tmp_path / name
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes((ROOT / name).read_bytes())

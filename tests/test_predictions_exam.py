@@ -26,7 +26,7 @@ MOST_BYTES = 16_000_000
 def exam() -> Iterator[Any]:
     """The modules of the exam, which are scripts and no package."""
     sys.path.insert(0, str(EXAM))
-    names = ("columns", "program", "store", "score")
+    names = ("columns", "program", "timing", "gates", "store", "score")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(EXAM))
     for name in names:

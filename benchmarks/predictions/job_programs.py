@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -586,13 +587,23 @@ def making(build: Callable[[bool], Step]) -> Callable[[bool], Running]:
     """Number the steps, and end what a program started."""
 
     def make(repaired: bool) -> Running:
+        begun = len(STARTED)
         step, count = build(repaired), iter(range(1 << 40))
+        beside = STARTED[begun:]
+
+        def enter() -> None:
+            for one in beside:
+                one.process.send_signal(signal.SIGCONT)
+
+        def leave() -> None:
+            for one in beside:
+                one.process.send_signal(signal.SIGSTOP)
 
         def close() -> None:
-            while STARTED:
-                STARTED.pop().close()
+            for one in beside:
+                one.close()
 
-        return Running(lambda: step(next(count)), close=close)
+        return Running(lambda: step(next(count)), enter, leave, close)
 
     return make
 

@@ -460,7 +460,8 @@ def training(
             after_step(made, loss.detach())
         made += 1
 
-    return Running(step, enter=precision(matmul), close=close)
+    settle = 2 + getattr(batches, "ahead", 0)
+    return Running(step, enter=precision(matmul), close=close, settle=settle)
 
 
 def graphed(run: Running, warm: int = 3) -> Running:
@@ -482,7 +483,7 @@ def graphed(run: Running, warm: int = 3) -> Running:
     def replay(kept: Running = run) -> None:  # the graph reads the tensors that this side holds
         graph.replay()
 
-    return Running(replay, run.enter, run.leave, run.close)
+    return Running(replay, run.enter, run.leave, run.close, run.settle)
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:

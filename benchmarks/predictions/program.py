@@ -22,12 +22,14 @@ class Running:
         enter: called before a stretch of steps: sets what is global (precision), starts threads.
         leave: called after it: nothing of this side may disturb the other one.
         close: ends workers and frees what is kept.
+        settle: steps before a stretch is timed: those of batches that workers have ready, too.
     """
 
     step: Callable[[], object]
     enter: Callable[[], object] = lambda: None
     leave: Callable[[], object] = lambda: None
     close: Callable[[], object] = lambda: None
+    settle: int = 2
 
 
 @dataclass(frozen=True)

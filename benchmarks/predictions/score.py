@@ -3,8 +3,9 @@
 usage: python benchmarks/predictions/score.py [--half development|unseen|both] [--reveal] [--docs]
        [--source own|kineto] [NAME...]
 
-The measured ratio is the repaired program's mean step over the faulty one's, both untraced; the
-predicted one is the predicted step over the recorded step. ``--half development`` prints each pair;
+The measured ratio is the repaired program's mean step over the faulty one's, both untraced, by the
+medians of turns; the predicted one is the predicted step over the recorded step. Pairs whose turns
+differ by more than 5 % are summed up apart. ``--half development`` prints each pair;
 the unseen half prints its summary only, unless ``--reveal`` is given. ``--docs`` keeps the scores,
 of which ``dev.py docs`` makes ``docs/reference/predictions.md``.
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from program import half
 from store import CAPTURES, unpack_capture
+from timing import NOISY, disagreement, ratio
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
@@ -53,13 +55,14 @@ class Row:
         verdict: what is named first.
         rank: place of the planted cause among the findings, from 1; 0 for a lever, -1 for nowhere.
         measured: repaired step over faulty step, untraced.
-        spread: how far the two turns of the faulty and of the repaired program differ, the larger.
+        spread: how far the turns of the faulty and of the repaired program differ, the larger.
         predicted: predicted step over recorded step; None where nothing is predicted.
         low: lower bound of that.
         high: upper bound of that.
         at_least: whether the prediction only says that something is gained.
         replay_error: of the unchanged replay.
         slowed: recorded step over untraced step.
+        timed: whether the capture knows steps of the run that were not recorded.
         wrong: contradictions of the prediction with itself.
     """
 
@@ -77,7 +80,13 @@ class Row:
     at_least: bool
     replay_error: float | None
     slowed: float
+    timed: bool
     wrong: list[str]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether turns of the same program differ by so much that the truth is not known."""
+        return self.spread > NOISY
 
     @property
     def error(self) -> float | None:
@@ -103,10 +112,7 @@ class Row:
 
 def measured_ratio(truth: dict[str, Any]) -> tuple[float, float]:
     """The repaired over the faulty step for the same samples, and the larger spread of turns."""
-    sides = [truth[side]["mean_ms"] for side in ("before", "after")]
-    before, after = (statistics.mean(turns) for turns in sides)
-    spread = max((max(turns) - min(turns)) / statistics.mean(turns) for turns in sides)
-    return after / before / truth.get("samples", 1.0), spread
+    return ratio(truth) / truth.get("samples", 1.0), disagreement(truth)
 
 
 def named(diagnosis: Diagnosis, cause: str) -> tuple[Finding | None, int]:
@@ -152,7 +158,8 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
     measured, spread = measured_ratio(truth)
     finding, place = named(diagnosis, truth["cause"])
     step = step_of(finding, diagnosis) if finding is not None else float(diagnosis.step_ns.mean)
-    before = statistics.mean(truth["before"]["mean_ms"])
+    before = statistics.median(truth["before"]["mean_ms"])
+    cost = diagnosis.profiler_overhead
 
     def over(value: float | None) -> float | None:
         return None if value is None else round(value / step, 4)
@@ -172,6 +179,7 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
         at_least=bool(finding is not None and getattr(finding, "at_least", False)),
         replay_error=None if replay is None else round(replay, 4),
         slowed=round(diagnosis.step_ns.mean / 1e6 / before, 3),
+        timed=cost is not None and cost.how == "unrecorded steps",
         wrong=contradictions(finding, step) if finding is not None else [],
     )
 
@@ -215,9 +223,9 @@ def line(row: Row) -> str:
     holds = {None: "", True: "holds", False: "MISSES"}[row.holds]
     return (
         f"{row.name:30} {row.source:6} {row.cause:20} measured {row.measured:.3f} "
-        f"(+-{row.spread:.0%}) predicted {ratio:>6} {bounds:16} {percent(row.error):>8} {holds:6} "
+        f"({'NOISY ' * row.noisy}+-{row.spread:.0%}) predicted {ratio:>6} {bounds:16} {percent(row.error):>8} {holds:6} "
         f"{place:9} {row.verdict if row.rank != 1 else '':20} replay {percent(row.replay_error)} "
-        f"slowed {row.slowed:.2f} {'; '.join(row.wrong)}"
+        f"slowed {row.slowed:.2f} {'timed ' * row.timed}{'; '.join(row.wrong)}"
     )
 
 
@@ -244,13 +252,16 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
 
 
 def summaries(rows: Sequence[Row]) -> dict[str, dict[str, float | int]]:
-    """The summary of each half and source that has rows."""
+    """The summary of each half and source that has rows; of those with noisy turns apart."""
     found = {}
-    for half_of in ("development", "unseen"):
-        for source in SOURCES:
-            chosen = [r for r in rows if r.half == half_of and r.source == source]
-            if chosen:
-                found[f"{half_of}, {source}"] = summary(chosen)
+    for noisy in (False, True):
+        for half_of in ("development", "unseen"):
+            for source in SOURCES:
+                kind = (half_of, source, noisy)
+                chosen = [r for r in rows if (r.half, r.source, r.noisy) == kind]
+                if chosen:
+                    title = f"{half_of}, {source}" + ", turns differ" * noisy
+                    found[title] = summary(chosen)
     return found
 
 

@@ -127,6 +127,12 @@ class Augmented(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(x), index % 10
 
 
+def ahead(following: Callable[[], Any], batches: int) -> Callable[[], Any]:
+    """So many batches may be ready before they are asked for."""
+    following.ahead = batches  # type: ignore[attr-defined]
+    return following
+
+
 def loaded(data: Dataset[Any], batch: int, workers: int) -> Callable[[], Any]:
     """The next batch of a DataLoader, on the device."""
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
@@ -139,7 +145,7 @@ def loaded(data: Dataset[Any], batch: int, workers: int) -> Callable[[], Any]:
     def following() -> Any:
         return tuple(part.to(DEVICE, non_blocking=True) for part in next(batches))
 
-    return following
+    return ahead(following, 2 * workers)
 
 
 @pair("input_starvation", "vision", "the DataLoader gets 12 workers instead of none")
@@ -191,7 +197,7 @@ def encoder_tokenise_main(repaired: bool) -> Running:
     model = gpt(512, 4, causal=False)
     if repaired:
         batches = loaded(data, size(32, 2), 8)
-        return training(model, lambda: batches()[0], next_token)
+        return training(model, ahead(lambda: batches()[0], 16), next_token)
     number = 0
 
     def by_hand() -> Tensor:
@@ -256,7 +262,8 @@ def gnn_sample_main(repaired: bool) -> Running:
             )
         )
         return gnn_of(
-            lambda: tuple(p.to(DEVICE, non_blocking=True) for p in next(loader)), kind="fp32"
+            ahead(lambda: tuple(p.to(DEVICE, non_blocking=True) for p in next(loader)), 16),
+            kind="fp32",
         )
     number = 0
 
@@ -824,7 +831,7 @@ def beside(run: Running, work: Callable[[], object]) -> Running:
             thread.pop().join()
         run.leave()
 
-    return Running(run.step, enter, leave, run.close)
+    return Running(run.step, enter, leave, run.close, run.settle)
 
 
 @pair(
@@ -835,7 +842,7 @@ def beside(run: Running, work: Callable[[], object]) -> Running:
 )
 def gpt_busy_thread(repaired: bool) -> Running:
     run = training(gpt(512, 4), fixed(text(4, 256)), next_token, optimizer="foreach")
-    return run if repaired else beside(run, lambda: spin(5))
+    return run if repaired else beside(run, lambda: (spin(5), time.sleep(0.02)))
 
 
 @pair(
@@ -851,7 +858,7 @@ def vit_polling_thread(repaired: bool) -> Running:
         fixed(images(size(16, 2), size(224, 32))),
         classified,
     )
-    return beside(run, lambda: time.sleep(0.1) if repaired else spin(2))
+    return beside(run, lambda: time.sleep(0.1) if repaired else (spin(1), time.sleep(0.004)))
 
 
 # --- fusion -----------------------------------------------------------------------------------

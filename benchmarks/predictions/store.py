@@ -2,8 +2,8 @@
 
 usage: python benchmarks/predictions/store.py ARCHIVES_FOLDER [NAME...]
 
-The folder holds the archives that ``measure.py all`` packed. Captures go to ``captures/`` here,
-packed; nothing is left out of them.
+The folder holds the archives that ``measure.py all`` or ``job_measure.py all`` packed. Captures go to
+``captures/`` here in place of older ones, packed; nothing is left out of them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import columns
+from timing import NOISY, disagreement
 
 CAPTURES = Path(__file__).parent / "captures"
 COLUMNS = ".columns"
 """What the name of a trace ends in that is kept by column."""
 PRESET = 9 | lzma.PRESET_EXTREME
-UNSURE = 0.2
-"""A pair is not stored whose ratio in one turn differs from the mean by more: it is not known."""
 
 
 def store_capture(files: dict[str, bytes], target: Path) -> int:
@@ -59,13 +57,6 @@ def unpack_capture(packed: Path, folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix in (".json", ".stepscope"))
 
 
-def doubt(truth: dict[str, Any]) -> float:
-    """How far the ratio of repaired to faulty step in a single turn is from that of the means."""
-    before, after = truth["before"]["mean_ms"], truth["after"]["mean_ms"]
-    ratio = sum(after) / sum(before)
-    return max(abs(b / a / ratio - 1) for a, b in zip(before, after, strict=True))
-
-
 def measured_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of what ``measure.py`` packed."""
     for archive in sorted(folder.glob("part*.tar")):
@@ -74,6 +65,20 @@ def measured_files(folder: Path) -> Iterator[tuple[str, bytes]]:
                 file = tar.extractfile(member)
                 if file is not None:
                     yield member.name.removesuffix(".xz"), lzma.decompress(file.read())
+
+
+def unpacked(data: bytes) -> dict[str, bytes]:
+    """The files of an archive: those of a capture, one a rank."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tarfile.open(fileobj=io.BytesIO(data)) as tar,
+    ):
+        tar.extractall(scratch, filter="data")
+        return {
+            str(file.relative_to(scratch)): file.read_bytes()
+            for file in Path(scratch).rglob("*")
+            if file.is_file()
+        }
 
 
 def main() -> None:
@@ -87,30 +92,19 @@ def main() -> None:
         pair, _, kind = name.partition(".")
         if (given.names and pair not in given.names) or f"{pair}.json" not in files:
             continue
-        unsure = doubt(json.loads(files[f"{pair}.json"]))
-        if unsure > UNSURE:
-            print(f"{name}: left out, turns differ by {unsure:.0%}")
-        elif kind == "json":
-            text = json.dumps(json.loads(data), indent=1) + "\n"
-            (CAPTURES / name).write_text(text)
-        elif kind == "kineto.json":
-            size = store_capture({"rank0.json": data}, CAPTURES / f"{pair}.kineto.tar.xz")
-            print(f"{pair} kineto {size / 1e3:.0f} KB", flush=True)
-        elif kind == "own.tar":
-            with (
-                tempfile.TemporaryDirectory() as scratch,
-                tarfile.open(fileobj=io.BytesIO(data)) as tar,
-            ):
-                tar.extractall(scratch, filter="data")
-                files = {
-                    str(file.relative_to(scratch)): file.read_bytes()
-                    for file in Path(scratch).rglob("*")
-                    if file.is_file()
-                }
-            size = store_capture(files, CAPTURES / f"{pair}.own.tar.xz")
-            print(f"{pair} own {size / 1e3:.0f} KB", flush=True)
-        else:
+        if kind == "json":
+            truth = json.loads(data)
+            (CAPTURES / name).write_text(json.dumps(truth, indent=1) + "\n")
+            if (apart := disagreement(truth)) > NOISY:
+                print(f"{pair}: turns differ by {apart:.0%}")
+            continue
+        if kind not in ("kineto.json", "kineto.tar", "own.tar"):
             print(f"{name}: {data.decode(errors='replace')[-300:]}", flush=True)
+            continue
+        source = kind.partition(".")[0]
+        content = {"rank0.json": data} if kind == "kineto.json" else unpacked(data)
+        size = store_capture(content, CAPTURES / f"{pair}.{source}.tar.xz")
+        print(f"{pair} {source} {size / 1e3:.0f} KB", flush=True)
 
 
 if __name__ == "__main__":

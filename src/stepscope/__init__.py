@@ -41,6 +41,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "annotate":  # as in stepscope.annotate.end_steps(), before anything has loaded it
+        from importlib import import_module
+
+        return import_module("stepscope.annotate")
     if name in _ANNOTATE:
         from stepscope import annotate as room
     elif name in _API:

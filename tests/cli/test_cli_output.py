@@ -392,13 +392,13 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
 
 
 def test_help_and_version(command: Stepscope) -> None:
-    from stepscope.cli.main import COMMANDS
+    from stepscope.cli.registry import commands, summary
 
     text = command("--help").stdout
     assert command("-h").stdout == text
-    for name, message in COMMANDS.items():
+    for name, one in commands().items():
         assert name in text
-        assert " ".join(message.split()) in " ".join(text.split())
+        assert summary(one) in " ".join(text.split())
         own = command(name, "--help").stdout
         assert own.startswith(f"Usage: stepscope {name}")
         assert "--format" in own

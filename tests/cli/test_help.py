@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import shlex
 import struct
 import subprocess
 import termios
 from fcntl import ioctl
 from pathlib import Path
 
+import click
 import pytest
 from tests.cli.command import Stepscope, all_that_comes, python
 
-from stepscope.cli.main import COMMANDS
+from stepscope.cli.main import cli
+from stepscope.cli.registry import GROUPS, Command, by_group, example_lines, find
+from stepscope.cli.registry import commands as all_commands
 
 
 @pytest.mark.parametrize(
     ("words", "held"),
     [
         ((), "\n  critical-path  Show"),
+        ((), "\nExplain (why it is slow, and what a fix would gain):\n  diagnose "),
         (("history",), "\n  bisect "),
         (("capture",), "\n  dump PID "),
     ],
@@ -44,7 +50,7 @@ def test_a_missing_action_is_one_line(stepscope: Stepscope) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_help_fits_the_terminal(width: int, reader: Stepscope) -> None:
-    for words in ((), *((name,) for name in COMMANDS)):
+    for words in ((), *((name,) for name in all_commands())):
         lines = reader(*words, "--help", COLUMNS=str(width)).stdout.splitlines()
         # option lists of choices are words that cannot be broken
         prose = [line for line in lines if "[" not in line and "|" not in line]
@@ -63,3 +69,29 @@ def test_help_asks_the_terminal_for_its_width(tmp_path: Path) -> None:
     assert done.wait() == 0
     lines = text.decode().splitlines()
     assert 55 < max(len(line) for line in lines if "[" not in line) <= 64
+
+
+def test_every_command_stands_in_a_group() -> None:
+    grouped = by_group()
+    assert [name for name, one in all_commands().items() if not isinstance(one, Command)] == []
+    groups = [heading.partition(" (")[0] for heading in grouped]
+    assert groups == [group for group in GROUPS if group in groups], "no group but these, in order"
+    assert find("critical-path") is all_commands()["critical-path"]
+    assert not any(map(find, ("critical_path", "options", "no.such", "../run", "")))
+
+
+@pytest.mark.parametrize("name", all_commands())
+def test_examples_parse(name: str) -> None:
+    one = all_commands()[name]
+    assert isinstance(one, Command)
+    assert one.examples
+    for example, note in one.examples.items():
+        program, command, *arguments = shlex.split(example)
+        assert (program, command) == ("stepscope", name)
+        assert note == note.strip(".")
+        above = click.Context(cli, info_name="stepscope", **cli.context_settings)
+        with contextlib.suppress(click.exceptions.Exit):  # --list and the like answer at once
+            one.make_context(name, arguments, parent=above)
+        for width in (40, 100):
+            pasted = "\n".join(example_lines({example: note}, width)).replace(" \\\n", " ")
+            assert shlex.split(pasted, comments=True) == shlex.split(example)

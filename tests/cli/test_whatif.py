@@ -96,7 +96,7 @@ def test_settings_are_tried_together(reader: Stepscope, capture: Path):
     assert result["throughput_factor"] == pytest.approx(gain, rel=1e-5)
     assert result["prediction_low_ns"] <= step <= result["prediction_high_ns"]
     text = reader("whatif", capture, *arguments).stdout
-    assert "2 times the samples a step" in text
+    assert "2 times the samples per step" in text
     assert "Each alone" in text
     listed = reader("whatif", "--list").stdout
     assert all(f"--set {name}=" in listed for name in ("batch", "precision", "ranks", "workers"))

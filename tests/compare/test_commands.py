@@ -92,7 +92,7 @@ def test_a_gate_writes_what_it_is_asked_for(captures: tuple[str, str], tmp_path:
     )  # fmt: skip
     assert code == 1
     assert text.startswith("Failed: 2 of 2 checks fail")
-    assert "moved most (a step): input_starvation" in text
+    assert "moved most (per step): input_starvation" in text
     assert text.count("::error ") == 2
     assert "<failure" in (tmp_path / "j.xml").read_text()
     assert len(json.loads((tmp_path / "g.json").read_text())) == 2

@@ -151,6 +151,7 @@ def test_several_processes_of_one_capture_become_ranks(tmp_path: Path) -> None:
     diagnosis, job = diagnosed(build, tmp_path)
     assert diagnosis.trace.ranks == 2
     assert [gpu.rank for gpu in diagnosis.accounting] == [0, 1]
+    assert diagnosis.gpu_utilization is None  # of a single GPU only
     assert diagnosis.findings[0].ranks == [0, 1]
     assert any("2 processes" in warning for warning in diagnosis.warnings)
     for evidence in diagnosis.findings[0].evidence:

@@ -73,7 +73,7 @@ def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
     truth = enough / mean_step(today)
     step = figures(first)["step_ns"]
     assert first.predicted_step_ns / step == pytest.approx(truth, rel=0.03)
-    assert "one thread that copies 60.0 MB a step into pinned memory" in first.message
+    assert "one thread that copies 60.0 MB per step into pinned memory" in first.message
 
 
 def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:

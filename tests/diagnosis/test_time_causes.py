@@ -202,7 +202,7 @@ def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
         build.range(begin, at, f"step {i}")
     found = diagnosed(build, tmp_path)
     assert found.findings == []
-    assert any("first 2 steps set aside as warm-up" in warning for warning in found.warnings)
+    assert any("first 2 steps excluded as warm-up" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

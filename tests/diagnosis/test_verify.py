@@ -136,3 +136,21 @@ def test_times_and_sentences_rest_on_evidence(path: Path) -> None:
             gain = value["step_ns"] - finding.predicted_step_ns
             assert gain >= 0.49 * finding.time_ns_per_step, "cost and prediction contradict"
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
+
+
+def test_utilisation_is_the_time_in_which_a_kernel_ran(job: Job, report: dict[str, Any]) -> None:
+    """What nvidia-smi calls utilisation, against a union of the kernels that looks at each."""
+    steady = job.query("SELECT min(start_ns) b, max(end_ns) e FROM step WHERE steady").to_pylist()
+    begin, end = steady[0]["b"], steady[0]["e"]
+    kernels = job.query("SELECT start_ns, end_ns FROM gpu_op WHERE kind = 'kernel' ORDER BY ALL")
+    ran, passed = 0, begin
+    for one in kernels.to_pylist():
+        left, right = max(one["start_ns"], passed), min(one["end_ns"], end)
+        ran += max(right - left, 0)
+        passed = max(passed, right)
+    assert report["gpu_utilization"] == pytest.approx(ran / (end - begin), rel=1e-12)
+    wrong = copy.deepcopy(report)
+    wrong["gpu_utilization"] = 0.99
+    assert verified(job, wrong).differences[0].figure == "gpu_utilization"
+    del wrong["gpu_utilization"]
+    assert verified(job, wrong).verified  # as reports of older versions are

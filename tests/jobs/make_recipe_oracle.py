@@ -1,7 +1,8 @@
-"""Make the bundled answers of the real tool: ``python -m tests.jobs.make_recipe_oracle NSYS PYTHON``.
+"""Make the bundled answers of the real tool.
 
-NSYS is version 2023.4, PYTHON an interpreter below 3.12 with pandas, pyarrow and psutil. Every file
-of the archive is one table of one recipe as CSV; a recipe that found nothing has none.
+``python -m tests.jobs.make_recipe_oracle NSYS PYTHON``: NSYS is version 2023.4, PYTHON an
+interpreter below 3.12 with pandas, pyarrow and psutil. Every file of the archive is one table of
+one recipe as CSV; a recipe that found nothing has none.
 """
 
 from __future__ import annotations

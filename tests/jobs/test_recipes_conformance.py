@@ -80,10 +80,7 @@ def compare(case: Case, folder: Path) -> None:
         for name, rows in oracle().items()
         if name.partition("/")[0] == case.id
     }
-    ours = {
-        path.stem: [{k: v for k, v in row.items()} for row in pq.read_table(path).to_pylist()]
-        for path in folder.glob("*.parquet")
-    }
+    ours = {path.stem: pq.read_table(path).to_pylist() for path in folder.glob("*.parquet")}
     rank_of = {r["File"]: i for i, r in enumerate(real.get("files", []))}
     if not real:  # the tool found nothing, and neither do we
         assert not ours["analysis"]
@@ -153,9 +150,7 @@ def _listing(case: Case, ours: list[dict[str, Any]], real: list[dict[str, str]])
         same(picked(ours, [*keys, *(mine[name] for name in columns)]), wanted)
         return
     report = {**reports(), **rules()}[case.recipe]
-    both = {
-        c.label: column_name(c.label, c.unit) for c in report.columns if c.label in real[0]
-    }
+    both = {c.label: column_name(c.label, c.unit) for c in report.columns if c.label in real[0]}
     assert len(both) >= len(report.columns) - 1, sorted(set(real[0]) - set(both))
     same(
         picked(ours, ["rank", *both.values()]),

@@ -552,6 +552,19 @@ def test_a_capture_without_gpu_work_says_why_there_is_no_table(
         page.wait_for_selector(".drawer .tools:has-text('2 nodes')")
 
 
+def test_the_guide_is_about_the_capture_that_is_shown(shown: Shown) -> None:
+    opened(shown, "q")
+    panel = shown.page.locator(".drawer .guide")
+    panel.locator("li[data-tool]").first.wait_for()
+    shown.page.get_by_label("What do you want to know?").select_option("idle_gpu")
+    first = panel.locator("li[data-tool]").first
+    assert "every gap with its cause" in first.inner_text()
+    command = first.locator("code").first.inner_text()
+    assert command == f"stepscope diagnose {bundled_capture()}"  # it answers: nothing to record
+    shown.settle()
+    assert "p.goal=idle_gpu" in shown.page.url
+
+
 def test_the_help_lists_every_key(shown: Shown) -> None:
     page = shown.page
     page.locator("canvas.rows").focus()

@@ -338,7 +338,8 @@ def test_input_may_come_at_its_own_pace(tmp_path: Path):
     assert halved.high_ns == s.measured_step_ns
     ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
     assert ready.unrecorded == (318_500, 118_500)
-    assert ready.step_ns < ready.high_ns < 1.07 * ready.step_ns  # two runs of it differ, no more
+    # another run may take longer over the input that is gone, no more
+    assert ready.step_ns < ready.high_ns < 1.15 * ready.step_ns
 
 
 def test_several_devices_of_one_process(tmp_path: Path):

@@ -9,7 +9,8 @@ from tests.support.captures import DATA, unpack
 from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.api import Job
 from stepscope.simulation import InGraphs, Simulation
-from stepscope.simulation.graphs import MODEL_REPLAY_NS, model_alone, whole_step
+from stepscope.simulation.changes import COMPILED_MODEL_NS
+from stepscope.simulation.graphs import model_alone, whole_step
 from stepscope.simulation.program import LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
 
@@ -46,7 +47,7 @@ def test_graphs_of_the_model_leave_the_update(simulation: Simulation) -> None:
     assert update.any()
     np.testing.assert_array_equal(after.call_ns[update], program.call_ns[update])
     paid = int((after.work_ns - np.minimum(program.work_ns, after.work_ns)).sum())
-    assert paid == steps * MODEL_REPLAY_NS["expected"]
+    assert paid == steps * COMPILED_MODEL_NS["expected"]
 
 
 def test_the_whole_step_gains_at_least_as_much(simulation: Simulation) -> None:

@@ -6,7 +6,7 @@ import shlex
 
 from tests.walk.documented import documented
 
-from stepscope.cli.main import COMMANDS
+from stepscope.cli.registry import commands as all_commands
 from stepscope.diagnosis import captures
 
 
@@ -27,7 +27,7 @@ def test_the_walk_knows_what_pages_and_findings_name() -> None:
 
 
 def test_every_named_command_exists() -> None:
-    assert {one.verb for one in documented()} <= set(COMMANDS)
+    assert {one.verb for one in documented()} <= set(all_commands())
 
 
 def test_most_of_what_is_named_is_walked() -> None:

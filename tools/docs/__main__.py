@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from tools.docs.knowledge_pages import GLOSSARY, glossary_page
+from tools.docs.notebook import PATH as NOTEBOOK
+from tools.docs.notebook import executed_notebook
 from tools.docs.page_types import PATH, page_types
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_image, filled, words
@@ -62,6 +64,9 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
         after = filled(before)
         if after != before:
             yield path, after
+    notebook = _read(root / NOTEBOOK)
+    if notebook and (made := executed_notebook(notebook)) != notebook:
+        yield root / NOTEBOOK, made
     image = demo_image()
     before = _read(root / IMAGE)
     if words(before) != words(image) or (drawing and before != image):

@@ -9,6 +9,7 @@ import msgspec
 
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
+from stepscope.knowledge import guidance
 from stepscope.memory import result as memory
 from stepscope.simulation import path
 from stepscope.simulation import result as simulation
@@ -27,6 +28,9 @@ _DIAGNOSIS: Final[Structs] = [
     result.InsideKernel,
     result.Location,
     result.Evidence,
+    result.RankTime,
+    result.OutlierStep,
+    result.Combined,
     Problem,
 ]
 CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
@@ -70,6 +74,12 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
             memory.OutOfMemory,
             memory.Prediction,
         ],
+    ),
+    "guide": (
+        "the guide's answer",
+        "`guide --goal`",
+        guidance.SCHEMA,
+        [guidance.Guidance, guidance.Route],
     ),
     **RESULTS,
     **COMPARISON,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from stepscope.knowledge.entry import KINDS, Entry, entries
+from stepscope.knowledge.goal import goals
+from stepscope.knowledge.guidance import Machine, advise
 from tools.docs.markdown import code, page, prose
 
 GLOSSARY = "docs/glossary.md"
@@ -49,14 +51,42 @@ def knowledge_page() -> str:
     return page(parts)
 
 
+def goals_page() -> str:
+    """Every goal of ``stepscope guide``, with its ways."""
+    parts = [
+        "# Which tool when",
+        "What `stepscope guide` knows. There it also says what the machine at hand lacks, holds "
+        "your program (`stepscope guide --goal scaling -- torchrun train.py`), and begins with "
+        "what a capture that you have answers (`--capture PATH`). How it is meant: "
+        "[the guide](../guides/guide.md). Here `python train.py` stands for the program, `run1` "
+        "for its capture.",
+    ]
+    for goal in goals().values():
+        parts += [f"## {goal.title}", prose(goal.meaning)]
+        for number, route in enumerate(advise(goal, Machine()).routes, 1):
+            needs = ", ".join(map(code, goal.ways[number - 1].needs))
+            parts.append(f"**{number}. {route.title}**: {prose(route.when)}")
+            parts.append("```sh\n" + "\n".join([*route.record, *route.read]) + "\n```")
+            overhead = prose(route.overhead) + (f" ({route.source})" if route.source else "")
+            parts.append(
+                f"- Look for: {prose(route.look_for)}\n- Overhead: {overhead}\n"
+                f"- Needs of `stepscope doctor`: {needs}\n- Next: {prose(route.next)}"
+            )
+        parts.append(f"`stepscope guide --goal {goal.id}`; see {', '.join(map(code, goal.see))}.")
+    return page(parts)
+
+
 def _entry(entry: Entry) -> list[str]:
     parts = [f"### {entry.title}", prose(f"{entry.meaning} {entry.reading}")]
     if entry.remedies:
         parts.append("\n".join(f"- {prose(remedy)}" for remedy in entry.remedies))
+    if entry.overhead:
+        measured = f" ({prose(entry.reference)})" if entry.reference else ""
+        parts.append(f"Overhead: {prose(entry.overhead)}{measured}.")
     closing = [f"`stepscope explain {entry.id}`"]
     if entry.see:
         closing.append(f"see also {', '.join(map(code, entry.see))}")
-    if entry.reference:
+    if entry.reference and not entry.overhead:
         closing.append(f"from {prose(entry.reference)}")
     parts.append("; ".join(closing) + ".")
     return parts

@@ -9,6 +9,7 @@ import msgspec
 
 from stepscope.compare.result import Comparison
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.knowledge.guidance import GuideBook
 from stepscope.memory.result import Memory
 
 PATH: Final = "src/stepscope/server/ui/src/data/contracts.ts"
@@ -16,7 +17,7 @@ _HEAD: Final = (
     "/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */"
 )
 _NAMES: Final = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
-_SHOWN: Final = (Diagnosis, Comparison, Memory)
+_SHOWN: Final = (Diagnosis, Comparison, Memory, GuideBook)
 _NOT_SENT: Final = {"Comparison": {"runs"}}
 
 

@@ -17,6 +17,7 @@ import stepscope
 from stepscope.activity import host
 from stepscope.breakdown import outliers
 from stepscope.cli import main as command_line
+from stepscope.cli import registry
 from stepscope.cli.options import WithActions
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import lever, predictions
@@ -31,12 +32,13 @@ from stepscope.simulation.settings import base as setting_base
 from stepscope.trace.meta import MissingTable
 from stepscope.trace.problems import DECLARED, ProblemKind
 from stepscope.trace.schema import SCHEMA_VERSION, TABLES
+from tools.docs.agents_page import agents_page
 from tools.docs.answers import reports_page, rules_page
 from tools.docs.colour_page import colours_page
 from tools.docs.comparison import comparison_parts
 from tools.docs.contracts import CONTRACTS, json_page, json_schema
 from tools.docs.kernel_pages import kernels_page
-from tools.docs.knowledge_pages import knowledge_page
+from tools.docs.knowledge_pages import goals_page, knowledge_page
 from tools.docs.markdown import (
     attributes,
     code,
@@ -74,6 +76,8 @@ ENVIRONMENT = {
     ),
     "STEPSCOPE_REPORT_PATH": "folders with own reports, separated as in `PATH`",
     "STEPSCOPE_HISTORY": "the run history that `stepscope history` uses without `--file`",
+    "STEPSCOPE_MCP_TOKEN": "the secret part of the address of `stepscope mcp --http`, so that it "
+    "stays the same from one start to the next; 16 to 128 letters, digits, hyphens, underscores",
     "STEPSCOPE_QUERY_TIMEOUT": (
         "seconds that SQL may take, of `query`, `verify`, own reports and evidence; 300"
     ),
@@ -227,14 +231,13 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         f"Exit codes: {exits}",
-        table(
-            ("command", "what it does"),
-            [(f"[`{name}`](#{name})", text) for name, text in command_line.COMMANDS.items()],
-        ),
     ]
+    for heading, members in registry.by_group().items():
+        listed = [(f"[`{name}`](#{name})", registry.summary(one)) for name, one in members.items()]
+        parts += [f"**{heading}**", table(("command", "what it does"), listed)]
     group = command_line.cli
     above = click.Context(group, info_name="stepscope", **group.context_settings)
-    for name in command_line.COMMANDS:
+    for name in registry.commands():
         command = group.get_command(above, name)
         assert command is not None
         context = click.Context(command, info_name=name, parent=above)
@@ -247,6 +250,9 @@ def commands_page() -> str:
             actions = [(code(action), prose(does)) for action, does in command.actions.items()]
             parts.append(table(("action", "meaning"), actions))
         parts.append(table(("option", "values", "default", "meaning"), rows))
+        if isinstance(command, registry.Command):
+            lines = registry.example_lines(command.examples, 100)
+            parts.append("Examples:\n\n```sh\n" + "\n".join(lines) + "\n```")
     return page(parts)
 
 
@@ -399,9 +405,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "problems.md": problems_page,
     "importers.md": importers_page,
     "knowledge.md": knowledge_page,
+    "goals.md": goals_page,
     "environment.md": environment_page,
     "raw-format.md": lambda: page(raw_format_page()),
     "predictions.md": lambda: page(predictions_page()),
+    "agents.md": lambda: page(agents_page()),
 }
 """File in ``docs/reference`` -> what makes it."""
 

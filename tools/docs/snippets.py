@@ -1,16 +1,13 @@
-"""Real output for the hand-written pages: of ``stepscope demo`` and of queries on its trace."""
+"""Real output for the hand-written pages: what ``stepscope demo`` prints, as text and as image."""
 
 from __future__ import annotations
 
 import io
-import lzma
 import re
-import shlex
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +17,8 @@ from rich.terminal_theme import TerminalTheme
 
 from stepscope.api import Job
 from stepscope.cache.store import Cache
-from stepscope.render.info import info_text
-from stepscope.render.tables import as_columns
 from stepscope.render.terminal import print_diagnosis
+from tools.docs.consoles import cache_folder, captures, executed, scratch
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis
@@ -76,14 +72,11 @@ _SVG = """\
 
 @contextmanager
 def demo_job() -> Iterator[Job]:
-    """The bundled trace, opened with a cache of its own that is gone afterwards."""
-    (packed,) = (
-        file for file in resources.files("stepscope.data").iterdir() if file.name.endswith(".xz")
-    )
-    with tempfile.TemporaryDirectory(prefix="stepscope-docs-") as name:
-        capture = Path(name) / packed.name.removesuffix(".xz")
-        capture.write_bytes(lzma.decompress(packed.read_bytes()))
-        yield Job([capture], cache=Cache(Path(name) / "cache"))
+    """The bundled trace, under the name that ``stepscope demo`` shows."""
+    capture = scratch() / "h200_input_starvation.sqlite"
+    if not capture.exists():
+        shutil.copy(captures() / "starved.sqlite", capture)
+    yield Job([capture], cache=Cache(Path(cache_folder())))
 
 
 @cache
@@ -129,66 +122,9 @@ def evidence() -> str:
     return _fenced("json", msgspec.json.format(msgspec.json.encode(item)).decode())
 
 
-def recompute() -> str:
-    """The same figure, asked for with ``stepscope query``."""
-    return _query(_diagnosis().findings[0].evidence[0].sql)
-
-
-def idle() -> str:
-    """Idle time by cause, with the command that gives it."""
-    sql = (
-        "SELECT cause, count(*) AS pieces, sum(end_ns - start_ns)::BIGINT AS idle_ns "
-        "FROM idle_gap GROUP BY cause ORDER BY idle_ns DESC"
-    )
-    return _query(sql)
-
-
-def steps() -> str:
-    """A few columns of the ``step`` table."""
-    sql = "SELECT step, steady, wall_ns, compute_ns, exposed_copy_ns, memset_ns, idle_ns FROM step"
-    with demo_job() as job:
-        return _fenced("text", as_columns(job.query(f"{sql} LIMIT 4")).rstrip())
-
-
-def info() -> str:
-    """The tables and the absent tables of the bundled trace, as ``stepscope info`` shows them."""
-    with demo_job() as job:
-        text = info_text(job.ranks[0])
-    return _fenced("text", text[text.index("  tables") :].rstrip())
-
-
-def whatif() -> str:
-    """A prediction for the bundled trace, with the command that gives it."""
-    from stepscope.render.simulation import whatif_text
-    from stepscope.simulation import Free
-
-    with demo_job() as job:
-        name = Path(job.paths[0]).name
-        text = whatif_text(job.whatif([Free("input_starvation")]))
-    command = f"stepscope whatif {name} --free input_starvation"
-    return _fenced("sh", command) + "\n\n" + _fenced("text", text.rstrip())
-
-
-def critical_path() -> str:
-    """The critical path of the bundled trace, by kind."""
-    from stepscope.render.simulation import critical_path_text
-
-    with demo_job() as job:
-        name = Path(job.paths[0]).name
-        text = critical_path_text(job.critical_path())
-    by_kind = text[: text.index("\n\n")]
-    return _fenced("sh", f"stepscope critical-path {name}") + "\n\n" + _fenced("text", by_kind)
-
-
 SNIPPETS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "evidence": evidence,
-    "recompute": recompute,
-    "idle": idle,
-    "steps": steps,
-    "info": info,
-    "whatif": whatif,
-    "critical_path": critical_path,
 }
 """What ``<!-- output: NAME -->`` in a page stands for."""
 
@@ -204,7 +140,8 @@ def filled(page: str) -> str:
     """
     if len(_PLACE.findall(page)) != page.count("<!-- output: "):
         raise ValueError("an output has no end, or is not alone on its line")
-    return _PLACE.sub(lambda place: f"{place[1]}{_output(place[2])}\n{place[4]}", page)
+    page = _PLACE.sub(lambda place: f"{place[1]}{_output(place[2])}\n{place[4]}", page)
+    return executed(page)
 
 
 @cache
@@ -213,18 +150,5 @@ def _output(name: str) -> str:
     return SNIPPETS[name]()
 
 
-def _query(sql: str) -> str:
-    name = _diagnosis().trace.paths[0]
-    with demo_job() as job:
-        answer = as_columns(job.query(sql))
-    broken = sql.replace(" FROM ", "\n   FROM ").replace(" WHERE ", "\n   WHERE ")
-    command = f"stepscope query {shlex.quote(name)} \\\n  {_quoted(broken)}"
-    return _fenced("sh", command) + "\n\n" + _fenced("text", answer.rstrip())
-
-
 def _fenced(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'

@@ -23,8 +23,8 @@ import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.names import marking_steps
-from stepscope.intervals import stab_innermost
-from stepscope.intervals.distinct import distinct_rows
+from stepscope.intervals import stab_innermost, union
+from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.frame import Frame, IntArray
 
 _RECORDER: Final = re.compile(r"stepscope/capture/hook/|^<|/sitecustomize\.py$")
@@ -215,6 +215,7 @@ class Where:
 
 
 _SAMPLE = 20_000
+_NEARLY_ALL: Final = 0.95
 
 _FRAMEWORK_FUNCTION: Final = re.compile(
     r"^torch/|/torch/(nn|_\w+|autograd|utils|optim|distributed|cuda|amp|ao|fx|jit|functional|profiler"
@@ -232,9 +233,13 @@ class Places:
         gpu: the device whose host side is asked.
         read: gives tables as frames.
         step_label: stem of the ranges that mark steps.
+        window: begin and end of the steady steps, ns. A range or function that holds nearly all of
+            their time and of their launches is no place in them.
     """
 
-    def __init__(self, gpu: GpuTimeline, read: Reader, step_label: str) -> None:
+    def __init__(
+        self, gpu: GpuTimeline, read: Reader, step_label: str, window: tuple[int, int]
+    ) -> None:
         self._gpu = gpu
         main = gpu.host.main_thread
         ranges = gpu.host.ranges
@@ -252,7 +257,10 @@ class Places:
             functions = functions.take(
                 functions.that("name", lambda text: not is_framework_function(text))
             )
-        self._functions = functions
+        launched = np.sort(gpu.enqueue_begin_ns)
+        launched = launched[slice(*np.searchsorted(launched, window))]
+        self._ranges = _without_wrappers(self._ranges, window, launched)
+        self._functions = _without_wrappers(functions, window, launched)
         self._samples = SampledLines(gpu, read)
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:
@@ -308,6 +316,33 @@ def _heaviest(threads: list[Frame], at: IntArray, weight: IntArray) -> str | Non
                 held[name] = held.get(name, 0.0) + float(sums[code])
     best = max(held, key=lambda name: held[name], default=None)
     return best if best is not None and held[best] >= weight.sum() / 3 else None
+
+
+def _without_wrappers(frame: Frame, window: tuple[int, int], launched: IntArray) -> Frame:
+    """The intervals whose name does not hold nearly all of a window's time and launches.
+
+    What holds all of the time but few launches (a loader that starves the step) stays.
+
+    Args:
+        frame: intervals with ``name``.
+        window: its begin and end, ns.
+        launched: times of the launches in it, ascending, ns.
+    """
+    if not len(frame) or not len(launched):
+        return frame
+    begin, end = (np.clip(frame[name], *window) for name in ("start_ns", "end_ns"))
+    held = np.bincount(frame["name"] + 1, weights=np.maximum(end - begin, 0))
+    wrappers = []
+    for code in (np.flatnonzero(held >= _NEARLY_ALL * (window[1] - window[0])) - 1).tolist():
+        rows = frame["name"] == code
+        start, stop = union(begin[rows], end[rows])
+        inside = np.searchsorted(launched, stop) - np.searchsorted(launched, start)
+        time = int((stop - start).sum())
+        if time >= _NEARLY_ALL * (window[1] - window[0]) and (
+            int(inside.sum()) >= _NEARLY_ALL * len(launched)
+        ):
+            wrappers.append(code)
+    return frame.take(~among(frame["name"], wrappers)) if wrappers else frame
 
 
 def is_framework_function(text: str) -> bool:

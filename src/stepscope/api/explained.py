@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from stepscope.breakdown.explain import Explanation
     from stepscope.breakdown.without_gpu import WithoutGpu
     from stepscope.diagnosis.cause import Case, Detection
+    from stepscope.diagnosis.combined import Both
     from stepscope.diagnosis.lever import Pulled
     from stepscope.diagnosis.predictions import Predicted
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.view import Device, JobView
     from stepscope.kernels.ceilings import Ceilings
     from stepscope.memory.fit import Change as MemoryChange
-    from stepscope.simulation import Change, Simulation
+    from stepscope.simulation import Change, Prediction, Simulation
     from stepscope.simulation.settings.base import Setting
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
@@ -197,6 +198,17 @@ class Explained:
         return ranked(self.cases, predict)
 
     @cached_property
+    def together(self) -> Both | None:
+        """The first two findings repaired together; None where there are fewer."""
+        from stepscope.diagnosis.combined import both
+        from stepscope.diagnosis.ranking import reported
+
+        def predict(changes: list[Change]) -> Prediction:
+            return self.simulation.predict(changes)
+
+        return both(reported(self.ranked), predict)
+
+    @cached_property
     def levers(self) -> list[Pulled]:
         """What is left to gain in the kernels of the slowest device."""
         from stepscope.diagnosis.engine import reference_of
@@ -213,6 +225,7 @@ def changes_of(
     launches_free: bool = False,
     overlap_communication: bool = False,
     ranks_like_median: Sequence[int] = (),
+    even_work: str | None = None,
     settings: Sequence[str] = (),
 ) -> list[Change]:
     """Changes as they are written on a command line.
@@ -223,12 +236,14 @@ def changes_of(
         launches_free: launches cost nothing.
         overlap_communication: communication is hidden as far as dependencies allow.
         ranks_like_median: ranks that are as fast as the median rank.
+        even_work: ``ranks`` or ``stages``: what GPU work is spread evenly over.
         settings: ``NAME=VALUE``: settings of the program, see :func:`settings_known`.
 
     Raises:
         UsageError: one is written wrong.
     """
     from stepscope.simulation import (
+        EvenWork,
         Free,
         LaunchesFree,
         OverlapCommunication,
@@ -250,6 +265,8 @@ def changes_of(
         found.append(LaunchesFree())
     if overlap_communication:
         found.append(OverlapCommunication())
+    if even_work is not None:
+        found.append(EvenWork("stages" if even_work == "stages" else "parts"))
     found += _settings(settings)
     if not found:
         raise UsageError(
@@ -257,6 +274,49 @@ def changes_of(
             "'gemm=0.5'"
         )
     return found
+
+
+def other_capture(text: str) -> tuple[str, str]:
+    """Path and setting of another capture as they are written: ``CAPTURE@NAME=VALUE``.
+
+    Raises:
+        UsageError: it is written wrong.
+    """
+    from stepscope.simulation.settings.base import setting_of
+
+    path, at, setting = text.rpartition("@")
+    if not at or not path:
+        raise UsageError(f"{text!r} is not CAPTURE@NAME=VALUE, as in double.json@batch=2x")
+    setting_of(setting)
+    return path, setting
+
+
+def with_times(
+    changes: Sequence[Change], setting: str, source: str, explanations: Sequence[Explanation]
+) -> list[Change]:
+    """Changes, where a setting takes the times of kernels from a capture that was made with it.
+
+    Args:
+        changes: the changes.
+        setting: the setting of the other capture, as it is written.
+        source: the other capture's name.
+        explanations: its devices.
+
+    Raises:
+        UsageError: it says nothing of what is set.
+    """
+    from stepscope.simulation.settings.base import setting_of
+    from stepscope.simulation.settings.measured import as_measured, times_of
+
+    kind = type(setting_of(setting))
+    found = list(changes)
+    for place, change in enumerate(found):
+        if isinstance(change, kind):
+            found[place] = as_measured(change, setting, source, times_of(explanations))
+            return found
+    raise UsageError(
+        f"--with {source}@{setting}: nothing sets {setting.partition('=')[0]}; add --set {setting}"
+    )
 
 
 def _settings(texts: Sequence[str]) -> list[Change]:
@@ -278,6 +338,13 @@ def _settings(texts: Sequence[str]) -> list[Change]:
         found = [one for one in found if one is not size and one is not more]
         found.append(replace(more, mib=size.mib))
     return found
+
+
+def idle_causes() -> list[str]:
+    """Ids of the causes that idle time is charged to."""
+    from stepscope.simulation.program import C
+
+    return list(C)
 
 
 def settings_known() -> list[Setting]:

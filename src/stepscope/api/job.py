@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -538,23 +538,31 @@ class Job:
             lambda: operator_rooflines(self.explained.view, self.paths),
         )
 
-    def whatif(self, changes: Sequence[Change | str]) -> WhatIf:
+    def whatif(
+        self, changes: Sequence[Change | str], captured: Mapping[str, Job] | None = None
+    ) -> WhatIf:
         """Predict the step with some changes, all together.
 
         Args:
             changes: of :mod:`stepscope.simulation`, from
                 :func:`~stepscope.api.explained.changes_of`, or settings as texts:
                 ``job.whatif(["batch=2x", "precision=bf16"])``.
+            captured: settings as texts, and captures of the same program that were made with
+                them: ``job.whatif(["batch=4x"], {"batch=2x": stepscope.open("double.json")})``
+                takes the times of kernels from there.
 
         Raises:
             UsageError: a change is impossible, or is about nothing in the capture.
         """
-        from stepscope.api.explained import changes_of
+        from stepscope.api.explained import changes_of, with_times
         from stepscope.simulation.result import WhatIf
 
         texts = [one for one in changes if isinstance(one, str)]
         known: list[Change] = [one for one in changes if not isinstance(one, str)]
         known += changes_of(settings=texts) if texts else []
+        for setting, other in (captured or {}).items():
+            devices = [e for _, e in other.simulation.devices]
+            known = with_times(known, setting, Path(other.paths[0]).name, devices)
 
         def made() -> WhatIf:
             from msgspec.structs import replace
@@ -680,6 +688,23 @@ class Job:
         """
         return self.diagnose().findings
 
+    def finding(self, id_: str) -> Finding:
+        """A finding or a lever of the diagnosis, with its evidence.
+
+        Args:
+            id_: its cause, or the id of the lever.
+
+        Raises:
+            UsageError: the diagnosis has none of that id.
+            InputError: a trace holds no GPU work.
+        """
+        found = self.diagnose()
+        known = {f.cause: f for f in (*found.levers, *found.findings)}
+        if id_ not in known:
+            names = ", ".join(known) or f"none, for the verdict is {found.verdict}"
+            raise UsageError(f"{id_!r} is no finding of this capture; those are: {names}")
+        return known[id_]
+
     def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:
         """Name the causes of the job's step time.
 
@@ -707,13 +732,14 @@ class Job:
         return diagnose(
             self.explained.cases,
             self.explained.ranked,
-            cache(self.tables.own_figure),  # most findings hold the figures of the step, too
+            cache(self.tables.own_figures),  # most findings hold the figures of the step, too
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
             assumptions=self.warnings,
             problems=self.problems,
             options=StepOptions(self._choice.mark, self._choice.kernel),
             levers=self.explained.levers,
+            together=self.explained.together,
         )
 
     def verify(self, report: bytes, timeout_s: float | None = None) -> Verification:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-
 def read_result(folder: Path, name: str) -> RecipeResult:
     """What a result says of itself.
 
@@ -38,9 +37,7 @@ def read_result(folder: Path, name: str) -> RecipeResult:
     return found
 
 
-def differences(
-    of: Recipe, schemas: Mapping[str, pa.Schema], values: Mapping[str, Any]
-) -> Recipe:
+def differences(of: Recipe, schemas: Mapping[str, pa.Schema], values: Mapping[str, Any]) -> Recipe:
     """The recipe whose tables are the differences of two results of a recipe."""
     from pyarrow import types
 
@@ -57,7 +54,7 @@ def differences(
         ]
         keys = ", ".join(f'"{key}"' for key in output.keys)
         shown = {
-            n: f"CASE WHEN abs(a.\"{n}\" - b.\"{n}\") <= {tolerance!r} THEN 0 "
+            n: f'CASE WHEN abs(a."{n}" - b."{n}") <= {tolerance!r} THEN 0 '
             f'ELSE a."{n}"::DOUBLE - b."{n}" END'
             for n in numbers
         }
@@ -78,10 +75,9 @@ def differences(
         }
         outputs.append(Output(output.name, f"Difference. {output.doc}", columns, sql, output.keys))
         if numbers and len(output.keys) == 1:
-            unit = "ns" if numbers[0].endswith("_ns") else ""
             charts.append(
                 Chart("bar", output.name, f"{numbers[0]}: first less second", numbers[0],
-                      y=output.keys[0], unit=unit)  # type: ignore[arg-type]
+                      y=output.keys[0], unit="ns" if numbers[0].endswith("_ns") else "")
             )  # fmt: skip
     if not outputs:
         raise UsageError(f"results of {of.name} have no rows that could be compared")

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 
     from stepscope.jobs.engine.reduce import Reduction
 
-__all__ = ["Engine", "RecipeResult", "known_recipes", "recipe_named", "recipe_of_file", "run_recipe"]
+__all__ = [
+    "Engine",
+    "RecipeResult",
+    "known_recipes",
+    "recipe_named",
+    "recipe_of_file",
+    "run_recipe",
+]
 
 RESULT: Final = "recipe.json"
 PAGE: Final = "index.html"
@@ -98,7 +105,9 @@ def answered(source: Path, output: Path, options: dict[str, Any]) -> None:
         InputError: it cannot be read.
     """
     recipe = (
-        from_text(options["text"], options["file"]) if "text" in options else find(options["recipe"])
+        from_text(options["text"], options["file"])
+        if "text" in options
+        else find(options["recipe"])
     )
     trace = load(source, Cache())
     try:
@@ -280,9 +289,7 @@ def _diffed(
         for name, table in held.items():
             made.add(name, table)
         tables = {o.name: _made(made, made_of, o.name, values) for o in made_of.tables}
-        return finished(
-            made_of, made, tables, target, inputs_of(folders), values, notes, page=page
-        )
+        return finished(made_of, made, tables, target, inputs_of(folders), values, notes, page=page)
 
 
 def _stored(path: Path) -> pa.Table:
@@ -353,9 +360,7 @@ def _window(known: Sequence[dict[str, Any]], notes: list[str]) -> tuple[int, int
     longest = max(int(f["end_ns"]) for f in known)
     origins = [f["origin_epoch_ns"] for f in known]
     if None in origins:
-        notes.append(
-            "not every capture tells its wall-clock time, so all are drawn from one begin"
-        )
+        notes.append("not every capture tells its wall-clock time, so all are drawn from one begin")
         return 0, longest
     if max(origins) - min(origins) > longest + APART_NS:
         notes.append("the captures are of different times, so all are drawn from one begin")
@@ -416,13 +421,9 @@ def _reduced(
         )
         for number, (item, outcome) in enumerate(zip(asked.items, asked.outcomes, strict=True))
     ]
-    with reduction(
-        files, captures, recipe.merge, target / _PARTIAL, _columns_of(files)
-    ) as made:
+    with reduction(files, captures, recipe.merge, target / _PARTIAL, _columns_of(files)) as made:
         tables = {name: _made(made, recipe, name, values) for name in _in_order(recipe)}
-        return finished(
-            recipe, made, tables, target, inputs, values, sorted(set(notes)), page=page
-        )
+        return finished(recipe, made, tables, target, inputs, values, sorted(set(notes)), page=page)
 
 
 def _columns_of(files: Mapping[int, Path]) -> list[str]:

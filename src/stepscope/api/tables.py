@@ -68,8 +68,14 @@ class Tables:
     def _predictions(self) -> pa.Table:
         from stepscope.diagnosis.predictions import prediction_table
 
+        both = self._explained.together
+        together = []
+        if both is not None:
+            time = sum(item.detection.time_ns for item in both.items)
+            together.append((both.items[0].case, both.id, time, both.predicted))
         return prediction_table(
             [
+                *together,
                 *(
                     (r.case, r.cause.id, r.detection.time_ns, r.predicted)
                     for r in self._explained.ranked
@@ -93,25 +99,29 @@ class Tables:
 
     def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; see :meth:`stepscope.api.job.Job.figure`."""
-        return _only_number(sql, self.engine.cells(sql, timeout_s))
+        rows = self.engine.cells(sql, timeout_s)
+        if len(rows) == 1 and len(rows[0]) > 1:
+            raise UsageError(f"{sql!r} gives several columns, not one figure")
+        return _only_numbers(sql, rows)[0]
 
-    def own_figure(self, sql: str) -> float | int:
-        """The same of a statement that Stepscope itself made."""
-        return _only_number(sql, self.engine.own_cells(sql))
+    def own_figures(self, sql: str) -> tuple[float | int, ...]:
+        """The only row of a statement that Stepscope itself made; 0 for null.
+
+        Raises:
+            UsageError: there are others, or not only numbers.
+        """
+        return _only_numbers(sql, self.engine.own_cells(sql))
 
 
-def _only_number(sql: str, rows: list[tuple[Any, ...]]) -> float | int:
-    """The only cell; 0 for null.
+def _only_numbers(sql: str, rows: list[tuple[Any, ...]]) -> tuple[float | int, ...]:
+    """The only row; 0 for null.
 
     Raises:
-        UsageError: there are others, or it is no number.
+        UsageError: there are others, or not only numbers.
     """
-    if len(rows) != 1 or len(rows[0]) != 1:
-        count = "several rows" if len(rows) > 1 else "no row" if not rows else "several columns"
-        raise UsageError(f"{sql!r} gives {count}, not one figure")
-    (value,) = rows[0]
-    if value is None:
-        return 0
-    if not is_number(value):
+    if len(rows) != 1:
+        raise UsageError(f"{sql!r} gives {'several rows' if rows else 'no row'}, not one figure")
+    found = tuple(0 if value is None else value for value in rows[0])
+    if not all(is_number(value) for value in found):
         raise UsageError(f"{sql!r} does not give a number")
-    return value
+    return found

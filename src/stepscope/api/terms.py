@@ -13,7 +13,9 @@ from stepscope.knowledge.explanation import (
     Meaning,
     find,
     of_entry,
+    of_goal,
 )
+from stepscope.knowledge.goal import goals
 
 
 def explain_term(term: str) -> Explanation:
@@ -31,11 +33,19 @@ def terms() -> tuple[Meaning, ...]:
     """All that can be explained, columns left out, in the order of the kinds."""
     return (
         *(of_entry(entry) for entry in entries().values()),
+        *(of_goal(goal) for goal in goals().values()),
         *_of_diagnosis(),
         *_of_reports(),
         *_of_kernels(),
         *_of_captures(),
     )
+
+
+def capture_commands() -> dict[str, str]:
+    """Commands that record what findings ask for, and what each records."""
+    from stepscope.diagnosis.captures import RECORDS
+
+    return dict(RECORDS)
 
 
 def _of_diagnosis() -> Iterator[Meaning]:

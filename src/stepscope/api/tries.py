@@ -305,8 +305,8 @@ class _Session:
         steps = [one.step for one in tried if one.step]
         if steps and not all(step.run_noise_measured for step in steps):
             self._warnings.append(
-                "so few runs cannot show how much runs of the same code vary: it is assumed that "
-                "two differ by up to 5 %; --rounds 3 measures it"
+                "the variation between runs is unknown with so few of them: up to 5 % is assumed; "
+                "--rounds 3 measures it"
             )
         result = TrySession(
             schema=SCHEMA,

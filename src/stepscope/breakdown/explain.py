@@ -268,7 +268,7 @@ def explain_gpu(
         timeline=timeline,
         recording_ns=int(recording.between(*window)[0]) if len(recording.at_ns) else 0,
         copies=_copy_facts(gpu, begin, end),
-        places=Places(gpu, read, steps.label),
+        places=Places(gpu, read, steps.label, (begin, end)),
         kernels=Kernels(gpu, read, steps.label, bounds, first, last, ceilings),
         _read=read,
         recording=recording,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,18 @@ _CAP_SYS_ADMIN = 1 << 21
 _CAPABILITIES = {1 << 19: "CAP_SYS_PTRACE", _CAP_SYS_ADMIN: "CAP_SYS_ADMIN", 1 << 38: "CAP_PERFMON"}
 _PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PERF = Path("/proc/sys/kernel/perf_event_paranoid")
+
+
+_FOREIGN = (
+    ("py-spy", "py-spy", "to look at a running Python program: pip install py-spy"),
+    (
+        "perf",
+        "perf",
+        "to look at native code: the package linux-perf or linux-tools",
+    ),
+    ("nccl-tests", "all_reduce_perf", "to measure the links: build nccl-tests of NVIDIA with make"),
+)
+"""Tools that the guide names beside ours: check, program, what for and how to get it."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +266,11 @@ def _tools() -> Iterator[Check]:
             yield Check(name, "missing", f"{name} was not found", BACKENDS[name].check(()).remedy)
         else:
             yield Check(name, "ok", f"{tool.path}, version {tool.text()}")
+    for name, program, remedy in _FOREIGN:
+        if found := shutil.which(program):
+            yield Check(name, "ok", found)
+        else:
+            yield Check(name, "missing", f"{program} was not found", remedy)
     cxx = build.compiler()
     message = (
         cxx or "no C++ compiler was found; it is needed only where the wheel brings no collector"

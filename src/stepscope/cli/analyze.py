@@ -6,10 +6,17 @@ from typing import Any
 
 import click
 
-from stepscope.cli import options, outputs
+from stepscope.cli import options, outputs, registry
 
 
-@click.command()
+@registry.command(
+    "As nsys",
+    order=2,
+    examples={
+        "stepscope analyze run.sqlite": "the rules of nsys analyze",
+        "stepscope analyze -r all run1": "all rules",
+    },
+)
 @click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH]...")
 @click.option(
     "-r",

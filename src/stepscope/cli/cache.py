@@ -6,10 +6,17 @@ import datetime
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 
-@click.command()
+@registry.command(
+    "Automate",
+    order=4,
+    examples={
+        "stepscope cache": "what is stored, and how large",
+        "stepscope cache clear": "remove all of it",
+    },
+)
 @click.argument("action", type=click.Choice(["show", "clear"]), default="show")
 @click.option(
     "--kind",

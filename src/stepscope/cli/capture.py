@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 _ACTIONS = {
     "start PID": "Begin recording in a program that 'stepscope run' started with the collector "
@@ -18,7 +18,17 @@ _ACTIONS = {
 }
 
 
-@click.command(cls=options.WithActions, actions=_ACTIONS)
+@registry.command(
+    "Capture",
+    order=2,
+    examples={
+        "stepscope capture start 4711": "begin recording in a program that runs",
+        "stepscope capture dump run1": "read what has been recorded up to now",
+        "stepscope capture finalise run1": "read the raw files of a killed run",
+    },
+    cls=options.WithActions,
+    actions=_ACTIONS,
+)
 @click.argument(
     "action", type=click.Choice([action.split()[0] for action in _ACTIONS]), metavar="ACTION"
 )

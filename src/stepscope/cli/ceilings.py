@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 
-@click.command()
+@registry.command(
+    "Capture",
+    order=4,
+    examples={
+        "stepscope ceilings -o h200.json": "measure, and keep for the option --ceilings",
+    },
+)
 @click.option("--device", default=0, show_default=True, help="Number of the GPU.")
 @click.option(
     "--output",

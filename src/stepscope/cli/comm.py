@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=8,
+    examples={
+        "stepscope comm run1": "a folder with all ranks",
+        "stepscope comm run1 --by rank": "one row a rank",
+    },
+)
 @options.paths
 @options.formats(*options.TABLE_FORMATS)
 @click.option(

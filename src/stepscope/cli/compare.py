@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 _FORMATS = ("terminal", "markdown", "json", "html", "csv")
 
 
-@click.command()
+@registry.command(
+    "Compare",
+    order=1,
+    examples={
+        "stepscope compare before after": "two captures, or folders with the ranks of a job",
+        "stepscope compare before after --format html -o diff.html": "as a page",
+    },
+)
 @click.argument("runs", nargs=-1, metavar="[BEFORE AFTER [MORE]...]", type=click.Path())
 @click.option(
     "--before", "before", multiple=True, type=click.Path(), help="One rank of the earlier run."

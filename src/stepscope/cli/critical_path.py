@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=3,
+    examples={
+        "stepscope critical-path run1": "all steady steps",
+        "stepscope critical-path run1 --only-step 7": "one step",
+    },
+)
 @options.paths
 @click.option("--only-step", type=int, help="Only this step; all replayed steady steps by default.")
 @options.formats("text", "json", "csv")

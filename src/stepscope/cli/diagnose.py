@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=1,
+    examples={
+        "stepscope diagnose run.sqlite": "an Nsight Systems export",
+        "stepscope diagnose run.rank*.json.gz": "PyTorch traces of the ranks of one job",
+        "stepscope diagnose run1 --step train_one_batch": "say what a step is",
+        "stepscope diagnose run1 --format json": "for scripts",
+    },
+)
 @options.paths
 @options.formats("terminal", "json", "markdown")
 @options.opening
@@ -25,6 +34,9 @@ if TYPE_CHECKING:
     "on to the cause inside them.",
 )
 @options.ceilings
+@click.option(
+    "--brief", is_flag=True, help="Print JSON of at most 1,000 tokens, for agents; times are ms."
+)
 @click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
 def command(
     paths: tuple[str, ...],
@@ -32,6 +44,7 @@ def command(
     opening: OpenOptions,
     reports: tuple[str, ...],
     ceilings: str,
+    brief: bool,
     no_evidence: bool,
 ) -> None:
     """Name the causes of the step time, with evidence and the predicted gain.
@@ -42,7 +55,7 @@ def command(
     """
     show(
         paths,
-        format_,
+        "brief" if brief else format_,
         opening=opening,
         evidence=not no_evidence,
         reports=reports,
@@ -65,6 +78,10 @@ def show(
     diagnosis = Job(paths, **(opening or {}), ceilings=ceilings).diagnose(reports)
     if format_ == "json":
         options.write(options.as_json(diagnosis))
+    elif format_ == "brief":
+        from stepscope.render.brief import brief_line
+
+        options.write(brief_line(diagnosis))
     elif format_ == "markdown":
         from stepscope.render.markdown import diagnosis_markdown
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 _MARKS = {"ok": "ok", "warning": "!", "missing": "-"}
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@registry.command(
+    "Capture",
+    order=3,
+    examples={
+        "stepscope doctor": "this machine",
+        "stepscope doctor -- python train.py": "with the Python that runs the program",
+    },
+    context_settings={"allow_interspersed_args": False},
+)
 @options.formats("text", "json")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(format_: str, program: tuple[str, ...]) -> None:

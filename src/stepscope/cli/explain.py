@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
-
-_WIDEST = 100
-"""Prose in longer lines is hard to read."""
+from stepscope.cli import options, registry
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=6,
+    examples={
+        "stepscope explain host_sync": "a cause",
+        "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
+        "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+    },
+)
 @click.argument("term", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
+@click.option(
+    "--in",
+    "captures",
+    multiple=True,
+    type=click.Path(readable=False),
+    metavar="CAPTURE",
+    help="TERM is a finding of this capture (of its ranks, repeated): show the figures behind it.",
+)
 @options.formats("text", "json")
-def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
+def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], format_: str) -> None:
     """Explain a term: a cause, a column, a thread, a CUDA call, an error message, a tool ...
 
     TERM is an id or a name as a capture or a terminal shows it, as in: stepscope explain host_sync,
@@ -23,6 +36,9 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
     """
     from stepscope.api.terms import explain_term, terms
 
+    if captures:
+        _evidence(" ".join(term), captures, format_)
+        return
     if listing:
         known = terms()
         if format_ == "json":
@@ -31,7 +47,7 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
             return
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, _width()))
+        options.write(names_text(known, options.prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
@@ -39,10 +55,21 @@ def command(term: tuple[str, ...], listing: bool, format_: str) -> None:
         return
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, _width()))
+    options.write(explanation_text(answer, options.prose_width()))
 
 
-def _width() -> int:
-    from stepscope.render.fitted import terminal_width
+def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:
+    """Print the figures behind a finding, each with the statement that recomputes it."""
+    from stepscope.api import Job
 
-    return min(terminal_width() or _WIDEST, _WIDEST)
+    found = Job(captures).finding(finding)
+    if format_ == "json":
+        document = {"schema": "stepscope.evidence/1", "finding": found}
+        options.write(options.as_json(document))
+        return
+    from stepscope.render.text import clean, figure, plural
+
+    options.write(clean(found.message, 1000) + "\n")
+    for one in found.evidence:
+        value = f"{figure(one.value, one.unit)} ({plural(one.rows, 'row')})"
+        options.write(f"\n{clean(one.figure)}  {value}\n  {clean(one.sql, 4000)}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,15 @@ _FOLDERS = ("parquet", "arrow")
 _TIMELINES = ("perfetto", "chrome", "speedscope")
 
 
-@click.command()
+@registry.command(
+    "Automate",
+    order=3,
+    examples={
+        "stepscope export run1 -o run1.pftrace": "for Perfetto",
+        "stepscope export run1 -o run1.sqlite": "for nsys stats and its readers",
+        "stepscope export run1 -o tables.parquet": "a folder of Parquet files",
+    },
+)
 @options.paths
 @click.option(
     "--type",

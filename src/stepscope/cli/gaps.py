@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
@@ -15,7 +15,14 @@ _SINGLE = 5
 """Single gaps that people are shown below the sums."""
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=4,
+    examples={
+        "stepscope gaps run1": "sums by cause, and the longest gaps",
+        "stepscope gaps run1 --by gap --only-step 7": "every gap of one step",
+    },
+)
 @options.paths
 @click.option(
     "--by",

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Compare",
+    order=2,
+    examples={
+        "stepscope gate run1 --budget step_ms=25": "a fixed limit",
+        "stepscope gate run1 --baseline baseline.json": "against stored runs",
+        "stepscope gate run1 run2 run3 --save-baseline baseline.json": "store them",
+    },
+)
 @options.paths
 @click.option(
     "--baseline",

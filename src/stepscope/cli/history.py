@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 _ACTIONS = {
     "add PATH...": "Record captures, each PATH being one run (a folder holds its ranks).",
@@ -18,7 +18,17 @@ _ACTIONS = {
 }
 
 
-@click.command(cls=options.WithActions, actions=_ACTIONS)
+@registry.command(
+    "Compare",
+    order=3,
+    examples={
+        "stepscope history add run1 --name gpt": "record a run",
+        "stepscope history plot --name gpt": "the step time over commits",
+        "stepscope history bisect --name gpt": "between which two runs it changed",
+    },
+    cls=options.WithActions,
+    actions=_ACTIONS,
+)
 @click.argument(
     "action", type=click.Choice([action.split()[0] for action in _ACTIONS]), metavar="ACTION"
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=10,
+    examples={
+        "stepscope info run1": "tables, metadata, import problems",
+    },
+)
 @options.paths
 @options.formats("text", "json")
 @options.opening

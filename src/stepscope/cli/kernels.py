@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=5,
+    examples={
+        "stepscope kernels run1": "kernels of a trace by time",
+        "stepscope kernels report.ncu-rep": "what limits each kernel of a report",
+        "stepscope kernels report.ncu-rep --kernel 1": "why the first one is slow",
+    },
+)
 @options.paths
 @click.option(
     "--kernel", "-k", default="", help="Explain this kernel of a report: ID, name, regex."

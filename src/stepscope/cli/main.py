@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import errno
 import gc
-import importlib
 import io
 import os
 import signal
@@ -19,40 +18,8 @@ from typing import Any, NoReturn
 import click
 
 from stepscope import __version__
+from stepscope.cli import registry
 from stepscope.trace.errors import DamageWarning, LimitError, StepscopeError
-
-COMMANDS: dict[str, str] = {
-    "demo": "Diagnose the bundled real trace.",
-    "run": "Run a program, record it, and diagnose what was recorded.",
-    "diagnose": "Name the causes of the step time, with evidence and the predicted gain.",
-    "whatif": "Predict the step after a change, by replaying the run with it.",
-    "critical-path": "Show what decided how long the steps took.",
-    "compare": "Tell whether a run got faster, by how much, where, and whether it is noise.",
-    "gate": "Fail when a run is slower than its baseline or over a budget, with the causes.",
-    "history": "Keep the figures of runs over time, and find when they changed.",
-    "steps": "Show every step: length, and where its time goes.",
-    "gaps": "Show the idle time: what caused it, what ended it, where the host was.",
-    "phases": "Show the phases of a step: dataload, copies, forward, backward, optimizer, other.",
-    "comm": "Show the communication of a job: waiting, transferring, bandwidth, late ranks.",
-    "kernels": "Show the kernels by category and name: how often, how long, how much of the step.",
-    "operators": "Show host and device time by operator, as key_averages() of torch.profiler.",
-    "memory": "Show GPU memory: over time by category, who held it at the peak, growth, a refusal.",
-    "stats": "Print reports, as nsys stats does, from any capture.",
-    "recipe": "Ask one question of every capture of a job, as nsys recipe does.",
-    "report": "Show the default reports of a capture on one readable page.",
-    "analyze": "Check rules, as nsys analyze does, on any capture.",
-    "verify": "Recompute every figure of a stored diagnosis from its capture.",
-    "explain": "Explain a term: a cause, column, thread, CUDA call, error message, tool.",
-    "ui": "Show the timeline in the browser, with the diagnosis beside it.",
-    "export": "Write the timeline for Perfetto, Chrome or speedscope.",
-    "query": "Run SQL over the tables of a capture.",
-    "info": "Show what a capture holds, and what it lacks.",
-    "capture": "Steer a capture that runs, or read one whose launcher died.",
-    "ceilings": "Measure what this machine's GPU achieves, for rooflines.",
-    "doctor": "Show what can be captured on this machine.",
-    "cache": "See and clear the cache of imported captures.",
-}
-"""Command -> one-line help; the module of that name (with ``_``) here holds ``command``."""
 
 _PLAINER = {"→": "->", "·": "-", "█": "#", "▓": "=", "▒": "+", "░": ".", "…": "..."}
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -72,18 +39,17 @@ class _Commands(click.Group):
     """Loads a command's module only when it is run: start-up is felt in every call."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(registry.commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"stepscope.cli.{cmd_name.replace('-', '_')}")
-        found: click.Command = module.command
-        return found
+        return registry.find(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, registry.commands()))
+        for heading, members in registry.by_group().items():
+            with formatter.section(heading):
+                rows = [(f"{n:{width}}", registry.summary(one)) for n, one in members.items()]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,9 +59,10 @@ class _Commands(click.Group):
         except click.UsageError as error:
             import difflib
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; commands: {', '.join(COMMANDS)}"
-            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx) from error
+            names = list(registry.commands())
+            near = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(names)}"
+            raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx) from error
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

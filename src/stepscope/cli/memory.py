@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=7,
+    examples={
+        "stepscope memory snapshot.pickle": "who held memory at the peak",
+        "stepscope memory snapshot.pickle --at oom": "when it ran out",
+        "stepscope memory run.json.gz --batch 2 --fits 80G": "does twice the batch fit",
+    },
+)
 @options.paths
 @click.option(
     "--at",

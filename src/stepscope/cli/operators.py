@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import Job, OpenOptions
@@ -15,7 +15,15 @@ _SHEETS = ("gemm", "convolution", "attention", "normalisation", "elementwise", "
 _GROUPINGS = ("name", "shape", "stack", "module", "source", "range", "category")
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=6,
+    examples={
+        "stepscope operators run.json.gz": "the table of torch.profiler",
+        "stepscope operators run.json.gz --by shape --steady": "by input shapes, steady steps only",
+        "stepscope operators run.json.gz --sheet gemm": "every GEMM against the ceilings",
+    },
+)
 @options.paths
 @click.option(
     "--by",

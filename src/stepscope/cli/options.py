@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from stepscope.cli import registry
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
@@ -100,7 +102,7 @@ def formats(*names: str) -> Callable[[F], F]:
     )
 
 
-class WithActions(click.Command):
+class WithActions(registry.Command):
     """A command whose first argument says what to do; its help lists what there is.
 
     Without any argument it shows that help.
@@ -296,6 +298,17 @@ def write_to(text: str, output: str | None, *, append: bool = False) -> None:
             stream.write(text)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error
+
+
+_WIDEST_PROSE = 100
+"""Prose in longer lines is hard to read."""
+
+
+def prose_width() -> int:
+    """Characters in a line of prose: those of the terminal, up to what still reads well."""
+    from stepscope.render.fitted import terminal_width
+
+    return min(terminal_width() or _WIDEST_PROSE, _WIDEST_PROSE)
 
 
 def plain(text: str) -> str:

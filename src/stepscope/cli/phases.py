@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=3,
+    examples={
+        "stepscope phases run1": "the mean steady step",
+        "stepscope phases run1 --python": "where Python spends it",
+    },
+)
 @options.paths
 @click.option("--each", is_flag=True, help="Show every steady step, too.")
 @click.option(

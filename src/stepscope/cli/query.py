@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 _EXAMPLE: Final = '"SELECT name, count(*) FROM gpu_op GROUP BY ALL"'
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=9,
+    examples={
+        'stepscope query run1 "SHOW TABLES"': "what there is",
+        'stepscope query run1 "SELECT cause, count(*) FROM idle_gap GROUP BY cause"': (
+            "idle time by cause"
+        ),
+    },
+)
 @click.argument("paths", nargs=-1, type=click.Path(readable=False), metavar="PATH...")
 @click.argument("sql", default="", metavar="SQL")
 @options.formats(*options.TABLE_FORMATS)

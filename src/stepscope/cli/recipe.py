@@ -6,14 +6,23 @@ from pathlib import Path
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
 
 INCOMPLETE = 1
 """Exit code where some captures could not be read: the result is of the others."""
 
 
-@click.command()
+@registry.command(
+    "As nsys",
+    order=3,
+    examples={
+        "stepscope recipe --list": "the recipes",
+        "stepscope recipe straggler_map runs/ -o out": "which rank the others wait for",
+        "stepscope recipe nvtx_pace *.sqlite --set name=forward -o pace": "the pace of one range",
+        "stepscope recipe diff before/ after/ -o changes": "two results, row by row",
+    },
+)
 @click.argument("words", nargs=-1, metavar="[NAME] PATH...")
 @click.option(
     "-o", "--output", type=click.Path(), help="Folder for the tables, page and recipe.json."

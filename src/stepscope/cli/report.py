@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import StorageError
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "As nsys",
+    order=4,
+    examples={
+        "stepscope report run1": "in the terminal",
+        "stepscope report run1 -o report.html": "as a page",
+    },
+)
 @options.paths
 @options.formats("text", "markdown", "html")
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.cli.tried import refuse_alone, try_fixes_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,17 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
         raise click.BadParameter(f"{text!r} is no list of ranks; write 0,3") from error
 
 
-@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@registry.command(
+    "Capture",
+    order=1,
+    examples={
+        "stepscope run --steps 10 -- python train.py": "ten optimizer steps of PyTorch",
+        "stepscope run -o run1 --range train -- python train.py": "inside NVTX ranges called train",
+        "stepscope run --ring 30 --slow-step 2 -- torchrun train.py": "30 s before each slow step",
+        "stepscope run --try auto -- python train.py": "try the fixes that the diagnosis names",
+    },
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
 @click.option(
     "-o",
     "--output",

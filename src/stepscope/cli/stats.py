@@ -7,10 +7,18 @@ from typing import Any
 
 import click
 
-from stepscope.cli import options, outputs
+from stepscope.cli import options, outputs, registry
 
 
-@click.command()
+@registry.command(
+    "As nsys",
+    order=1,
+    examples={
+        "stepscope stats -r cuda_gpu_kern_sum run.json.gz": "one report",
+        "stepscope stats -r nvtx_sum,osrt_sum -f csv -o . run.sqlite": "two, into files",
+        "stepscope stats --help-reports ALL": "describe all reports",
+    },
+)
 @click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH]...")
 @click.option(
     "-r",

@@ -6,18 +6,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=2,
+    examples={
+        "stepscope steps run1": "the first steps",
+        "stepscope steps run1 --format csv": "all of them, in ns",
+    },
+)
 @options.paths
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
+@click.option("--brief", is_flag=True, help="Print compact JSON for agents: ms, one row a step.")
 @options.opening
-def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: OpenOptions) -> None:
+def command(
+    paths: tuple[str, ...], limit: int | None, format_: str, brief: bool, opening: OpenOptions
+) -> None:
     """Show every step: length, and where its time goes on the device.
 
     Times are ms, and ns in csv and json, which have more columns. The parts (compute, exposed
@@ -28,6 +38,9 @@ def command(paths: tuple[str, ...], limit: int | None, format_: str, opening: Op
 
     job = Job(paths, **opening)
     table = job.steps
+    if brief:
+        options.write(views.steps_brief(table, limit))
+        return
     if format_ in ("column", "markdown"):
         table = views.in_step_order(table)
     shown = (views.steps_text, views.steps_markdown)

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Look",
+    order=1,
+    examples={
+        "stepscope ui run1": "in the browser",
+        "stepscope ui run1 --static page.html": "one file for a colleague",
+        "stepscope ui --compare before after": "two runs, step beside step",
+    },
+)
 @options.paths
 @options.formats("text", "json")
 @options.opening

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-@click.command()
+@registry.command(
+    "Compare",
+    order=4,
+    examples={
+        "stepscope verify report.json run1": "a diagnosis stored with --format json",
+    },
+)
 @click.argument("report", type=click.Path(path_type=Path))
 @options.paths
 @options.formats("text", "json")

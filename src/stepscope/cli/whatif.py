@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.cli import options
+from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
@@ -23,7 +23,15 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     context.exit()
 
 
-@click.command()
+@registry.command(
+    "Explain",
+    order=2,
+    examples={
+        "stepscope whatif run1 --free input_starvation": "the step without a cause",
+        "stepscope whatif run1 --set batch=2x --set precision=bf16": "with other settings",
+        "stepscope whatif --list": "what can be set",
+    },
+)
 @options.paths
 @click.option(
     "--set",
@@ -32,6 +40,15 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     metavar="NAME=VALUE",
     help="A setting of the program: batch=2x, workers=8, precision=bf16, graphs=on, "
     "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list explains each.",
+)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="CAPTURE@NAME=VALUE",
+    help="Another capture of the program, made with that setting: where --set asks for it, the "
+    "times of the kernels are taken from there. Of another batch, they give the growth with the "
+    "batch: --set batch=4x --with double.json@batch=2x.",
 )
 @click.option(
     "--list",
@@ -73,16 +90,25 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     metavar="RANK",
     help="The rank is as fast as the median rank.",
 )
+@click.option(
+    "--even-work",
+    type=click.Choice(["ranks", "stages"]),
+    help="The GPU work of the ranks is spread evenly over them, part by part between two "
+    "collectives of all ranks (ranks: tokens of experts, lengths of sequences), or over the stages "
+    "of a pipeline (stages: layers).",
+)
 @options.formats("text", "json")
 @options.opening
 def command(
     paths: tuple[str, ...],
     settings: tuple[str, ...],
+    others: tuple[str, ...],
     free: tuple[str, ...],
     scale_kernels: tuple[str, ...],
     launches_free: bool,
     overlap_communication: bool,
     ranks: tuple[int, ...],
+    even_work: str | None,
     format_: str,
     opening: OpenOptions,
 ) -> None:
@@ -95,7 +121,7 @@ def command(
     For example: stepscope whatif run.json --set batch=2x --set precision=bf16
     """
     from stepscope.api import Job
-    from stepscope.api.explained import changes_of
+    from stepscope.api.explained import changes_of, other_capture
 
     changes = changes_of(
         free=[cause.strip() for item in free for cause in item.split(",")],
@@ -103,10 +129,12 @@ def command(
         launches_free=launches_free,
         overlap_communication=overlap_communication,
         ranks_like_median=ranks,
+        even_work=even_work,
         settings=[one.strip() for item in settings for one in item.split(",")],
     )
+    captured = [other_capture(text) for text in others]
     job = Job(paths, **opening)
-    result = job.whatif(changes)
+    result = job.whatif(changes, {setting: Job([path], **opening) for path, setting in captured})
     if format_ == "json":
         options.write(options.as_json(result))
     else:

@@ -5,7 +5,7 @@ late rank's, hidden behind the waiting. Curing the late rank then gains nothing,
 one is as late. So what a rank would need on its own account is the longer of two times: what its
 device did but wait, and what its host did but wait.
 
-All ranks of a synchronous job take the same time a step. Cut at the same moments, their times
+All ranks of a synchronous job take the same time per step. Cut at the same moments, their times
 split differently: where one rank computes or idles longer, the others wait inside a collective.
 The parts sum to the windows exactly, so the late rank's surplus over the others is their waiting.
 """

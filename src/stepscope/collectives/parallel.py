@@ -173,7 +173,7 @@ def _reading(
     """(what it is likely for, why).
 
     Args:
-        per_step: operations a step by kind.
+        per_step: operations per step by kind.
         first: how much of a step's compute is done before the first operation of a kind.
         hidden: share of the transfer under compute.
         tiny: whether all messages are small.
@@ -205,5 +205,5 @@ def _reading(
             return "scalars", counts
         early = at < _AFTER_FORWARD and hidden < _HIDDEN and reductions >= _MANY
         return ("tensor_parallel" if early else "data_parallel"), counts
-    used = ", ".join(f"{n:.1f} {name} a step" for name, n in per_step.items() if n)
+    used = ", ".join(f"{n:.1f} {name} per step" for name, n in per_step.items() if n)
     return "unknown", used

@@ -272,15 +272,15 @@ def kernel_message(kernel: KernelDifference) -> str:
     amount = milliseconds(abs(kernel.difference_ns))
     more = "more" if kernel.difference_ns > 0 else "less"
     if kernel.relation == "gone":
-        return f"{names[0]} is gone ({amount} a step less)"
+        return f"{names[0]} is gone ({amount} per step less)"
     if kernel.relation == "new":
-        return f"{names[1]} is new ({amount} a step more)"
+        return f"{names[1]} is new ({amount} per step more)"
     if kernel.relation in ("same", "other_shape"):
-        stated = f"{names[1]} takes {amount} a step {more}"
+        stated = f"{names[1]} takes {amount} per step {more}"
         if kernel.each_ratio is not None:
             stated += f" ({signed_percent(kernel.each_ratio - 1)} a call)"
         return stated
-    return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} a step {more})"
+    return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} per step {more})"
 
 
 def _places(before: list[PlaceUse], after: list[PlaceUse]) -> list[PlaceDifference]:
@@ -389,17 +389,19 @@ def _predictions(
         low, high = f.prediction_low_ns * (1 - noise), f.prediction_high_ns * (1 + noise)
         came: bool | None = None
         bounds = f"{milliseconds(f.prediction_low_ns)} to {milliseconds(f.prediction_high_ns)}"
-        stated = f"without {f.cause} {milliseconds(f.predicted_step_ns)} were predicted ({bounds})"
-        stated += f", {milliseconds(step)} came"
+        stated = f"without {f.cause}: predicted {milliseconds(f.predicted_step_ns)} ({bounds})"
+        stated += f", measured {milliseconds(step)}"
         if len(repaired) > 1:
-            stated += "; several causes went together, so neither prediction can be judged alone"
+            stated += "; several causes were fixed, so neither prediction can be judged alone"
         else:
             came = low <= step <= high
             if came:
-                stated += ": it came true"
+                stated += "; prediction confirmed"
             else:
                 gained = "less" if step > high else "more"
-                stated += f": the fix gained {gained} than predicted, or more than the fix changed"
+                stated += (
+                    f"; the fix gained {gained} than predicted, or something else changed, too"
+                )
                 others = [x.cause for x in findings if x.fate in ("new", "larger")]
                 if others and step > high:
                     stated += f" ({', '.join(others)} grew)"
@@ -432,12 +434,12 @@ def _warnings(
         )
     else:
         found.append(
-            f"one capture cannot show how much runs of the same code vary: it is assumed that two "
-            f"differ by up to {100 * run_noise:.0f} %, the more the longer the device waits; five "
-            f"captures of both sides together measure it ({repeats})"
+            f"the variation between runs is unknown with so few captures: up to "
+            f"{100 * run_noise:.0f} % is assumed (more where the GPU waits longer); five captures "
+            f"of both sides together measure it ({repeats})"
         )
     few = min(len(p.wall_ns) for p in (*before, *after))
     if few < _FEW_STEPS:
-        found.append(f"{few} steady steps in a capture are few: differences under some percent "
-                     "cannot be shown")  # fmt: skip
+        found.append(f"{few} steady steps in a capture are few: differences of a few percent "
+                     "cannot be resolved")  # fmt: skip
     return found

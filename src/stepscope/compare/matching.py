@@ -35,7 +35,7 @@ RELATIONS: Final[dict[str, str]] = {
 }
 """Every relation and what it means."""
 
-_SAME_CALLS = 0.02  # calls a step may differ by this share in an anchor: cut steps
+_SAME_CALLS = 0.02  # calls per step may differ by this share in an anchor: cut steps
 _SHARED = 0.5
 """Part of a kernel's calls that must lie in places where the other run has something else."""
 

@@ -24,8 +24,8 @@ class KernelUse(msgspec.Struct, frozen=True):
         category: what kind of work it is.
         grid: blocks in x, y, z; -1 where not recorded.
         block: threads a block in x, y, z.
-        calls_per_step: mean number of calls a step and device.
-        ns_per_step: mean time a step and device, ns.
+        calls_per_step: mean number of calls per step and device.
+        ns_per_step: mean time per step and device, ns.
         error: standard error of that mean, as a share of it.
         range: annotation that most of its time was launched in; empty for none.
         operator: outermost framework operator that most of its time was launched in.
@@ -50,7 +50,7 @@ class PlaceUse(msgspec.Struct, frozen=True):
         name: its name.
         host_ns: mean time a step that a thread spends inside, ns; of operators the outermost ones
             count, and profiles of version 0.1 tell 0.
-        device_ns: mean time a step and device of the operations it launched, ns.
+        device_ns: mean time per step and device of the operations it launched, ns.
     """
 
     name: str
@@ -64,11 +64,11 @@ class CollectiveUse(msgspec.Struct, frozen=True):
     Attributes:
         kind: all_reduce, all_gather, ...
         group_size: ranks that take part.
-        count: operations a step.
-        bytes: message bytes a step; null where not recorded.
-        waiting_ns: time until the last rank has joined, ns a step.
-        transfer_ns: time afterwards, ns a step.
-        exposed_ns: of both, what no compute covers, ns a step.
+        count: operations per step.
+        bytes: message bytes per step; null where not recorded.
+        waiting_ns: time until the last rank has joined, ns per step.
+        transfer_ns: time afterwards, ns per step.
+        exposed_ns: of both, what no compute covers, ns per step.
     """
 
     kind: str
@@ -167,7 +167,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return [wall / self.devices for wall in self.wall_ns]
 
     def budget_ns(self) -> dict[str, int]:
-        """Mean time a step and device of every part, in whole ns that sum to the mean step.
+        """Mean time per step and device of every part, in whole ns that sum to the mean step.
 
         What rounding leaves goes to the parts that it took most from.
         """

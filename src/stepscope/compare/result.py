@@ -57,8 +57,8 @@ class PartDifference(msgspec.Struct, frozen=True):
     Attributes:
         part: ``compute``, ``exposed_communication``, ``exposed_copy``, ``memset``, or
             ``idle:CAUSE``.
-        before_ns: mean time a step before.
-        after_ns: mean time a step after.
+        before_ns: mean time per step before.
+        after_ns: mean time per step after.
         difference_ns: after minus before.
         error_ns: standard error of the difference, from the steps alone.
     """
@@ -93,10 +93,10 @@ class KernelDifference(msgspec.Struct, frozen=True):
         category: what kind of work it is.
         range: annotation that launches most of it; null for none.
         operator: operator that launches most of it; null for none.
-        calls_before: calls a step before.
-        calls_after: calls a step after.
-        before_ns: time a step before.
-        after_ns: time a step after.
+        calls_before: calls per step before.
+        calls_after: calls per step after.
+        before_ns: time per step before.
+        after_ns: time per step after.
         difference_ns: after minus before.
         each_ratio: mean time of a call, after over before, for the same kernel; null for others.
         changed: whether that is more than noise (and at least ``kernel_floor``), or the number of
@@ -123,7 +123,7 @@ class PlaceDifference(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        host_before_ns: time a step inside it on the host, before; of operators the outermost ones
+        host_before_ns: time per step inside it on the host, before; of operators the outermost ones
             count, and 0 stands where one of the profiles is of version 0.1, which tells none.
         host_after_ns: the same after.
         device_before_ns: time a step of the device operations it launches, before.
@@ -143,10 +143,10 @@ class CollectiveDifference(msgspec.Struct, frozen=True):
     Attributes:
         kind: all_reduce, all_gather, ...
         group_size: ranks that take part.
-        count_before: operations a step before.
-        count_after: operations a step after.
-        bytes_before: message bytes a step before; null where not recorded.
-        bytes_after: message bytes a step after; null where not recorded.
+        count_before: operations per step before.
+        count_after: operations per step after.
+        bytes_before: message bytes per step before; null where not recorded.
+        bytes_after: message bytes per step after; null where not recorded.
         waiting_before_ns: until the last rank has joined, before.
         waiting_after_ns: the same after.
         transfer_before_ns: afterwards, before.

@@ -180,8 +180,8 @@ class Merged(msgspec.Struct, frozen=True):
         relation: both, before (only there), after (only there), or moved (in both, but below
             wrappers that only one run has).
         parted: whether children of this node are in one run only: the lowest node that both share.
-        calls_before: calls a step before; 0 where it is not there.
-        calls_after: calls a step after.
+        calls_before: calls per step before; 0 where it is not there.
+        calls_after: calls per step after.
         host_before_ns: time on the host, from begin to end.
         host_after_ns: the same after.
         gpu_before_ns: time of the GPU operations that were launched inside.

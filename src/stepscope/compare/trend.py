@@ -26,7 +26,7 @@ class TrendRow(msgspec.Struct, frozen=True):
         since_first: verdict against the first run.
         since_previous: verdict against the run before; ``no_difference`` for the first.
         moved: part of the step that moved most since the run before; null for the first.
-        moved_ns: by how much, ns a step.
+        moved_ns: by how much, ns per step.
     """
 
     paths: list[str]

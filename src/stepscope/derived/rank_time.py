@@ -17,7 +17,7 @@ COLUMNS: Final = {
     "step": "number of the shared steady step",
     "start_ns": "begin of the step, ns since this trace's origin",
     "part": "compute, waiting (for the last rank, nothing covers it), transfer (not covered), "
-    "absent (likely waiting for a rank that is not there), unmatched (communication without "
+    "missing (likely waiting for a rank that is not there), unmatched (communication without "
     "counterpart), copy, memset, or idle and the cause it is charged to. Beside these, alone is "
     "the part of compute in which no communication runs, blocking the part of transfer that other "
     "work was ready to follow, bubble the part of waiting that is in sends and receives",

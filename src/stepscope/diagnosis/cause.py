@@ -86,11 +86,11 @@ class Case:
         return self.explanation.step_ns
 
     def idle_ns(self, cause: str) -> float:
-        """Idle time charged to a cause, ns a step."""
+        """Idle time charged to a cause, ns per step."""
         return self.explanation.idle_by_cause_ns.get(cause, 0) / self.explanation.n_steady
 
     def direct_ns(self, cause: str) -> float:
-        """The part of it in which the cause itself was at work, ns a step."""
+        """The part of it in which the cause itself was at work, ns per step."""
         segments = self.explanation.gaps.segments
         rows = self.explanation.segments_of(cause) & (segments["inferred"] == 0)
         length = segments["end_ns"][rows] - segments["start_ns"][rows]
@@ -113,23 +113,23 @@ class Detection:
     sentence is in the evidence.
 
     Attributes:
-        time_ns: what it takes, ns a step.
-        direct_ns: the part that was observed rather than inferred, ns a step.
+        time_ns: what it takes, ns per step.
+        direct_ns: the part that was observed rather than inferred, ns per step.
         message: the sentence's predicate, without the figures of time (the engine adds them).
         recommendations: what to change, most effective first.
         figures: evidence beyond the time itself.
         texts: names (of ranges, kernels, files) that the sentence uses.
         where: where in the program.
         next_capture: a command that would sharpen the finding.
-        uncertain_ns: further time that may belong to it, ns a step.
-        overhead_ns: part of ``time_ns`` that the capturing tool may have made, ns a step.
+        uncertain_ns: further time that may belong to it, ns per step.
+        overhead_ns: part of ``time_ns`` that the capturing tool may have made, ns per step.
         repair: the kernels that the repair changes; None where it changes none.
         time_sql: statement that gives ``time_ns``, where it is another than the cause's.
         change: the repair as the simulator replays it; None for the removal of the idle time that
             is charged to the cause.
         alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
-        added_ns: what the repaired program does instead, ns a step.
+        added_ns: what the repaired program does instead, ns per step.
         lesser: a repair that does less and is as likely; the prediction's upper end is that of its
             own range.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
@@ -140,7 +140,7 @@ class Detection:
             the step after the repair shorter, than it can show.
         chance: share by which ``time_ns`` may be more or less by chance, where few steps hold it:
             one more or one less of them in the captured window, divided by how many there are.
-        max_gain_ns: the most that the repair is credited with, ns a step: what it gains beyond is
+        max_gain_ns: the most that the repair is credited with, ns per step: what it gains beyond is
             the doing of other causes, which it hides.
         root_cause: id of the cause behind this one.
         absorbs: (cause id, rank) of findings that are symptoms of this one.
@@ -186,7 +186,7 @@ class Cause:
         reference: where the definition comes from.
         min_share: share of the step from which it is reported.
         detect: a device's case -> detection, or None.
-        time_sql: statement that gives the time it takes, ns a step; None only where idle time is
+        time_sql: statement that gives the time it takes, ns per step; None only where idle time is
             charged to the cause (``CAUSES`` in ``gaps/idle.py``), which is then its time.
         takes_time: False for verdicts, which have no time of their own.
         of_program: False when the cause lies in the measurement, not in the program: it then
@@ -242,7 +242,7 @@ def register(known: dict[str, Cause], cause: Cause, file: str) -> None:
         raise TypeError(
             f"the cause {cause.id!r} has no time_sql, and no idle time is charged to it "
             "(CAUSES in gaps/idle.py), so that it would be ranked with 0.0 ms; give its Cause "
-            "a time_sql, the statement for its time in ns a step"
+            "a time_sql, the statement for its time in ns per step"
         )
     known[cause.id] = cause
 

@@ -13,7 +13,7 @@ PACE = "rank_pace WHERE {gpu}"
 """This device's row."""
 
 IMPOSED_SQL = f"SELECT imposed_ns FROM {PACE}"
-"""What the late devices cost the job, ns a step."""
+"""What the late devices cost the job, ns per step."""
 
 _OTHERS = "rank_pace WHERE NOT late"
 

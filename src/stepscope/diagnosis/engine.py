@@ -8,9 +8,11 @@ import msgspec
 
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.combined import Both
 from stepscope.diagnosis.evidence import (
     ACCOUNTED,
     STEP_SQL,
+    UTILISATION,
     Compute,
     accounting_figures,
     coverage_figures,
@@ -31,8 +33,10 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 )
 from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, reported
+from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
     SCHEMA,
+    Combined,
     DeviceAccounting,
     Diagnosis,
     Evidence,
@@ -46,6 +50,7 @@ from stepscope.diagnosis.result import (
     TraceSummary,
 )
 from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
 from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_warnings
@@ -81,6 +86,7 @@ def diagnose(
     problems: list[Problem],
     options: StepOptions,
     levers: list[Pulled],
+    together: Both | None = None,
 ) -> Diagnosis:
     """Name the causes of a job.
 
@@ -94,6 +100,7 @@ def diagnose(
         problems: what the imports counted.
         options: what the user said a step is.
         levers: what is left to gain on the reference device.
+        together: the first two findings repaired together.
     """
     reference = reference_of(cases)
     explanation = reference.explanation
@@ -101,6 +108,8 @@ def diagnose(
     if not findings:
         findings = _uncovered(cases, compute)
     asked = [*job_figures(reference), *coverage_figures()]
+    single = len(cases) == 1
+    asked += [UTILISATION] * single
     asked += rank_figures(reference.job.view.collectives)
     asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
@@ -116,6 +125,12 @@ def diagnose(
         gpu, figures = _accounting(case, compute)
         accounting.append(gpu)
         sums += figures
+    ranks, figures = rank_rows(cases, compute)
+    outliers, more = outlier_rows(reference, compute)
+    sums += [*figures, *more]
+    combined = _combined(together, compute) if together is not None else None
+    if combined is not None:
+        sums += combined[1]
     return Diagnosis(
         schema=SCHEMA,
         trace=TraceSummary(
@@ -139,8 +154,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, unclaimed),
             *(
-                f"{title} takes {shown(time.value, time.unit)} a step, beside something else that "
-                "takes as long: its repair alone would gain nothing"
+                f"{title} takes {shown(time.value, time.unit)} per step beside something that "
+                "takes as long: fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -150,7 +165,31 @@ def diagnose(
         profiler_overhead=overhead(about),
         levers=[lever_finding(item, compute) for item in levers] if enough else [],
         kernels=kernel_split(reference, compute) if enough else None,
+        gpu_utilization=about["gpu_utilization"].value if single and enough else None,
+        ranks=ranks,
+        outlier_steps=outliers,
+        combined=combined[0] if combined is not None else None,
     )
+
+
+def _combined(together: Both, compute: Compute) -> tuple[Combined, list[Evidence]]:
+    """The first two findings repaired together, and the evidence."""
+    columns = {
+        "predicted_step_ns": "predicted_step_ns",
+        "prediction_low_ns": "low_ns",
+        "prediction_high_ns": "high_ns",
+    }
+    evidence = [
+        evaluated(
+            Figure(f"combined.{name}", "ns", predicted_sql(column, together.id)),
+            together.items[0].case,
+            compute,
+        )
+        for name, column in columns.items()
+    ]
+    values = dict(zip(columns, (int(one.value) for one in evidence), strict=True))
+    causes = [item.cause.id for item in together.items]
+    return Combined(causes=causes, replayed=together.replayed, **values), evidence
 
 
 def reference_of(cases: list[Case]) -> Case:
@@ -235,6 +274,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(name, "ns", predicted_sql(name, cause.id))
             for name in ("unrecorded_before_ns", "unrecorded_step_ns")
         ]
+    unreliable, ending = why_unreliable(item), gaps_end_at(item)
+    unaffected = unaffected_figure(item)
+    figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
     summary = filled(detection.message, evidence, detection.texts)
@@ -268,6 +310,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         at_least=detection.at_least,
         names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
+        unreliable=unreliable,
+        unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
+        gaps_end_at=ending[0] if ending is not None else None,
     )
 
 
@@ -279,7 +324,7 @@ def _limit(item: Ranked) -> str:
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
 
 _PARTLY = (
-    "takes {observed_ns_per_step} of each {step_ns} step, of which its repair alone gains "
+    "costs {observed_ns_per_step} of each {step_ns} step, of which fixing it alone recovers "
     "{time_ns_per_step}"
 )
 _GAIN_SQL = (

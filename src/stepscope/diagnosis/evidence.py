@@ -8,8 +8,8 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.result import Evidence
 
-Compute = Callable[[str], "float | int"]
-"""Runs a statement whose only cell is a number."""
+Compute = Callable[[str], "tuple[float | int, ...]"]
+"""Runs a statement whose only row holds numbers."""
 
 ACCOUNTED: Final = (
     "wall_ns",
@@ -38,9 +38,12 @@ def places(case: Case) -> dict[str, str]:
 def evaluated(figure: Figure, case: Case, compute: Compute) -> Evidence:
     """The figure's value on one device."""
     sql = figure.sql.format(**places(case))
-    counting = "SELECT count(*) FROM " + sql.split(" FROM ", 1)[1]
-    rows = int(compute(counting)) if _counts_rows(sql) else 1
-    return Evidence(figure.name, compute(sql), figure.unit, sql, rows)
+    chosen, read = sql.split(" FROM ", 1)
+    if _counts_rows(sql) and "(" in chosen and not read.startswith("prediction "):
+        value, rows = compute(f"{chosen}, count(*) FROM {read}")
+        return Evidence(figure.name, value, figure.unit, sql, int(rows))
+    (value,) = compute(sql)  # no aggregate: it has one row, or is refused
+    return Evidence(figure.name, value, figure.unit, sql, 1)
 
 
 def _counts_rows(sql: str) -> bool:
@@ -54,7 +57,7 @@ STEP_SQL: Final = "SELECT round(sum(wall_ns) / count(*))::BIGINT FROM step WHERE
 
 
 def idle_time_sql(cause: str) -> str:
-    """Idle time charged to a cause, ns a step."""
+    """Idle time charged to a cause, ns per step."""
     return (
         f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT FROM idle_gap "
         f"WHERE cause = '{cause}' AND {{gpu}}"
@@ -95,6 +98,18 @@ def job_figures(case: Case) -> list[Figure]:
         ),
     ]
 
+
+UTILISATION: Final = Figure(
+    "gpu_utilization",
+    "share",
+    "SELECT coalesce(sum(compute_ns + exposed_communication_ns) / nullif(sum(wall_ns), 0), 0) "
+    "FROM step WHERE steady AND {gpu}",
+)
+"""What nvidia-smi calls utilisation: the share of time in which one or more kernels run.
+
+Communication is done by kernels (NCCL), so it counts; copies and memory sets do not. Source: NVML
+API reference, ``nvmlUtilization_t``.
+"""
 
 _STEPS_SPAN: Final = "(SELECT min(start_ns) AS b, max(end_ns) AS e FROM step WHERE {gpu}) AS w"
 _DEVICE_SPAN: Final = (

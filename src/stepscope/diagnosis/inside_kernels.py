@@ -9,7 +9,7 @@ from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
 from stepscope.kernels.view import Repair
-from stepscope.simulation import Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.simulation import CallCompiled, Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]
 
@@ -55,6 +55,8 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+        if repair.compiles:
+            found.append(CallCompiled(tuple(ids[kept].tolist()), rank))
     return found
 
 
@@ -81,7 +83,7 @@ def repair_figures(cause: str) -> list[Figure]:
 
 
 def saved_time_sql(cause: str) -> str:
-    """What the repair of a cause's kernels saves, ns a step."""
+    """What the repair of a cause's kernels saves, ns per step."""
     return (
         "SELECT round(sum(end_ns - start_ns - repaired_ns + idle_ns) / "
         f"{STEADY_STEPS})::BIGINT FROM kernel_repair WHERE cause = '{cause}' AND {{gpu}}"
@@ -113,7 +115,7 @@ def detection(
         texts: names that the sentence uses.
         next_capture: a command that would sharpen the finding; by default the capture that names
             the line, where the trace has no lines.
-        uncertain_ns: further time that may belong to it, ns a step.
+        uncertain_ns: further time that may belong to it, ns per step.
         absorbs: (cause, rank) of findings that are symptoms of this one.
     """
     kernels = case.explanation.kernels

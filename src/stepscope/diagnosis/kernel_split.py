@@ -136,7 +136,7 @@ def _bound(case: Case, bounds: KernelBounds, figure: _Evaluate) -> StepBound:
     least = figure("fused_speedup", "ratio", f"SELECT round(({STEP_SQL}) / ({_FUSED})::DOUBLE, 4)")
     assumed = [
         "kernels of the same work, type and algorithm, each at its ceiling; no idle time; "
-        "communication and copies that nothing covers as they are",
+        "exposed communication and exposed copies stay as they are",
     ]
     if known < _ALL:
         missing = "" if len(kernels.attribution.operators) else " (no operator shapes are recorded)"

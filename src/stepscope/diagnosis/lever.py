@@ -150,7 +150,7 @@ class Pulled:
 
     @property
     def gain_ns(self) -> float:
-        """Predicted gain, ns a step."""
+        """Predicted gain, ns per step."""
         return float(self.case.step_ns - self.predicted.step_ns)
 
 

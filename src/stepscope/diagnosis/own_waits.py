@@ -42,7 +42,7 @@ def own_wait_warning(case: Case) -> str:
     if not own_wait_figures(case):
         return ""
     return (
-        "the GPU idles {own_wait_idle_ns_per_step} a step after {event_waits_per_step} waits for "
+        "the GPU idles {own_wait_idle_ns_per_step} per step after {event_waits_per_step} waits for "
         "events that DistributedDataParallel makes itself at the beginning of forward: its logger "
         "times the first ten iterations, and then one of every hundred; this passes, and is no "
         "fault of the program"

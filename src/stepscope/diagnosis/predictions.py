@@ -18,8 +18,8 @@ COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
-    "cause": "public id of the cause, or of the lever",
-    "time_ns": "what the cause takes, or what the lever saves in the kernels, ns a step",
+    "cause": "public id of the cause or lever; of the first two causes together, joined by +",
+    "time_ns": "what the cause takes, or what the lever saves in the kernels, ns per step",
     "step_ns": "mean steady step, ns",
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",
@@ -49,6 +49,7 @@ class Predicted:
         replay_error: error of the replay that it comes from, as a share; None for arithmetic.
         unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
             where recording has no cost, or it was not replayed.
+        replay_failed: whether it is arithmetic because the replay misses the measured step.
     """
 
     step_ns: float
@@ -56,6 +57,7 @@ class Predicted:
     high_ns: float
     replay_error: float | None = None
     unrecorded: tuple[float, float] | None = None
+    replay_failed: bool = False
 
 
 LARGEST_REPLAY_ERROR: Final = 0.1

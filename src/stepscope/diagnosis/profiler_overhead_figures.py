@@ -39,14 +39,14 @@ _WORTH_A_WARNING: Final = 0.08
 
 
 def uncertain_overhead_ns(case: Case, late_ns: float) -> float:
-    """Of so much time in late launches, what the capturing tool may have made, ns a step.
+    """Of so much time in late launches, what the capturing tool may have made, ns per step.
 
     Its cost lies on all late launches of the step alike. With torch.profiler the estimate itself
     is charged already; here stands that it may be twice as much.
 
     Args:
         case: the device.
-        late_ns: late launches that a cause claims, ns a step.
+        late_ns: late launches that a cause claims, ns per step.
     """
     e = case.explanation
     if e.measured is not None:
@@ -58,7 +58,7 @@ def uncertain_overhead_ns(case: Case, late_ns: float) -> float:
 
 
 def unclaimed_ns(case: Case) -> float:
-    """Late launches that are not held against the program, ns a step.
+    """Late launches that are not held against the program, ns per step.
 
     That is the measured profiler overhead, as far as it is not charged to the tool already. Where
     none was measured it is what twice the estimate explains; once, where the estimate is charged.
@@ -70,7 +70,7 @@ def unclaimed_ns(case: Case) -> float:
 
 
 def measured_figures(case: Case) -> list[Figure]:
-    """The measured profiler overhead, ns a step, its bounds, and what it was measured by."""
+    """The measured profiler overhead, ns per step, its bounds, and what it was measured by."""
     if case.explanation.measured is None:
         return []
 
@@ -152,7 +152,7 @@ def measured_warning(case: Case) -> str:
 
 
 def tool_figures(case: Case) -> list[Figure]:
-    """Calls a step, and what the tool may have added to them, ns a step: middle, least, most."""
+    """Calls a step, and what the tool may have added to them, ns per step: middle, least, most."""
     tool = case.explanation.tool
     if tool is None or case.explanation.measured is not None:
         return measured_figures(case)
@@ -182,7 +182,7 @@ def tool_text(case: Case, late_ns: float) -> str:
             return ""
         return (
             "; profiler overhead, measured against {unrecorded_steps} unrecorded steps, is "
-            "{profiler_overhead_ns} a step ({least_overhead_ns} to {most_overhead_ns})"
+            "{profiler_overhead_ns} per step ({least_overhead_ns} to {most_overhead_ns})"
         )
     tool = case.explanation.tool
     if tool is None or tool.most_ns < _NOTABLE * late_ns:

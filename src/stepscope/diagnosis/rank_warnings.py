@@ -61,7 +61,7 @@ def rank_warnings(
     warnings = []
     if c.alone and transfer > _NOTABLE:
         warnings.append(
-            f"communication runs uncovered for {percent(transfer)} of the time; the capture of one "
+            f"communication is exposed for {percent(transfer)} of the time; the capture of one "
             "rank cannot tell moving data from waiting for a late rank, so give the captures of "
             "all ranks together"
         )
@@ -73,9 +73,8 @@ def rank_warnings(
         )
     elif not c.alone and waiting + transfer > _NOTABLE:
         warnings.append(
-            f"GPUs wait inside collectives for another rank, busy only in appearance, for "
-            f"{percent(waiting)} of the time of all ranks, and move data with nothing to cover it "
-            f"for {percent(transfer)}"
+            f"{percent(waiting)} of the GPU time of all ranks is spent waiting inside collectives "
+            f"for a slower rank; {percent(transfer)} is exposed data transfer"
         )
     last = _mostly_last(c)
     if last is not None and not _ABOUT_RANKS & {finding.cause for finding in findings}:
@@ -85,7 +84,7 @@ def rank_warnings(
         )
         warnings.append(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
-            f"the others wait {others} a step for it, {_because(c, last)}"
+            f"the others wait {others} per step for it, {_because(c, last)}"
         )
     return [*warnings, *c.warnings]
 
@@ -93,17 +92,17 @@ def rank_warnings(
 def _because(c: Collectives, last: int) -> str:
     late = c.lateness
     if late is not None and late.common:
-        return "but need as long themselves, so that it is not this rank's fault"
+        return "but take as long themselves, so it is not this rank's fault"
     tool = c.parts.idle.get("profiler_overhead")
     own = {name: time.mean(axis=0) for name, time in c.parts.own().items()}
     more = {name: time[last] - np.median(np.delete(time, last)) for name, time in own.items()}
     part = max(more, key=lambda name: more[name])
     if part == "idle profiler_overhead" or any(pace.recording_ns for pace in c.paces):
-        return "which recording may explain: it slows the hosts, and not all of them alike"
+        return "which the profiler may explain: it slows the hosts, and not all of them alike"
     if tool is None and late is not None and last in late.devices:
         return "too little to report"
     what = part.replace("idle ", "idle time by cause ").replace("_", " ")
-    return f"and what its own record shows more of than the others' is {what}"
+    return f"and it has more {what} than the others"
 
 
 def _mostly_last(c: Collectives) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.predictions import Predicted, arithmetic
@@ -12,7 +12,7 @@ INSUFFICIENT = "insufficient_data"
 
 _FOLD_BELOW_FIRST = 0.2
 _FOLD_BELOW_SHARE = 0.08
-_WORTH = 0.01
+WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 _MUCH = 0.2
 _SMALL_PART, _MORE = 0.5, 1.25
@@ -48,7 +48,7 @@ class Ranked:
 
     @property
     def gain_ns(self) -> float:
-        """Predicted gain, ns a step."""
+        """Predicted gain, ns per step."""
         return self.case.step_ns - self.predicted.step_ns
 
     @property
@@ -61,7 +61,7 @@ class Ranked:
         if self.predicted.unrecorded is not None:
             before, after = self.predicted.unrecorded
             best = max(best, before - after)
-        return self.cause.id == INSUFFICIENT or best >= _WORTH * self.case.step_ns
+        return self.cause.id == INSUFFICIENT or best >= WORTH * self.case.step_ns
 
     @property
     def keeps_device_waiting(self) -> bool:
@@ -71,7 +71,7 @@ class Ranked:
 
     @property
     def own_gain_ns(self) -> float:
-        """Predicted gain of the program that nobody records, ns a step.
+        """Predicted gain of the program that nobody records, ns per step.
 
         The time that passes in a cause is the program's own; what recording takes is no part of it.
         """
@@ -101,7 +101,7 @@ class Ranked:
 
     @property
     def sure_gain_ns(self) -> float:
-        """Predicted gain of the program itself, ns a step.
+        """Predicted gain of the program itself, ns per step.
 
         What the capturing tool may have made is none. Where the host is then the limit because it
         is being recorded, the gain of the program that is not recorded counts.
@@ -174,4 +174,7 @@ def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict 
         unknown = Predicted(case.step_ns, case.step_ns, case.step_ns)
         return Ranked(cause, case, detection, ranks, unknown)
     predicted = predict(case, cause.id, detection) if predict else None
-    return Ranked(cause, case, detection, ranks, predicted or arithmetic(case, cause.id, detection))
+    if predicted is None:
+        failed = predict is not None
+        predicted = replace(arithmetic(case, cause.id, detection), replay_failed=failed)
+    return Ranked(cause, case, detection, ranks, predicted)

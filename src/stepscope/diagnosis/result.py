@@ -24,7 +24,7 @@ class InnerSteps(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
             ``graph_replay`` or ``repetition``, where nothing tells what repeats.
-        count: how many of them a step holds.
+        count: how many of them per step holds.
         median_ns: from one to the next on the device, ns.
     """
 
@@ -150,6 +150,76 @@ class DeviceAccounting(msgspec.Struct, frozen=True):
     idle_by_cause_ns: dict[str, int]
 
 
+class RankTime(msgspec.Struct, frozen=True):
+    """Where the mean step of one device of a job goes; the parts sum to ``step_ns``.
+
+    Where ranks communicate, the steps of all of them are cut at the same moments, so that rows can
+    be compared; else each device has its own steady steps.
+
+    Attributes:
+        rank: the rank.
+        device: CUDA device ordinal inside the process.
+        step_ns: mean step, ns.
+        compute_ns: time in which compute kernels run, ns.
+        waiting_ns: time inside collectives in which another rank is waited for and nothing else
+            runs, ns; 0 where communication was not matched between ranks.
+        transfer_ns: the rest of the communication that nothing covers, ns.
+        copy_ns: time in which only copies or memory sets run, ns.
+        idle_ns: time in which nothing runs, ns.
+    """
+
+    rank: int
+    device: int
+    step_ns: int
+    compute_ns: int
+    waiting_ns: int
+    transfer_ns: int
+    copy_ns: int
+    idle_ns: int
+
+
+class OutlierStep(msgspec.Struct, frozen=True):
+    """One step of the reference device that takes far longer than the normal ones.
+
+    Attributes:
+        step: its number.
+        wall_ns: its length, ns.
+        normal_step: number of the step of median length, which it is compared with.
+        normal_ns: the length of that, ns.
+        part: what most of the difference is: ``idle``, ``compute``, ``communication``, ``copy`` or
+            ``memset``.
+        name: cause of that idle time, or name of the operation.
+        excess_ns: time that it spends more on that, ns.
+    """
+
+    step: int
+    wall_ns: int
+    normal_step: int
+    normal_ns: int
+    part: str
+    name: str
+    excess_ns: int
+
+
+class Combined(msgspec.Struct, frozen=True):
+    """The step once the first two findings are repaired together.
+
+    Attributes:
+        causes: their causes.
+        predicted_step_ns: mean step, ns.
+        prediction_low_ns: lower bound, ns.
+        prediction_high_ns: upper bound, ns.
+        replayed: whether both were replayed together; else each keeps its share of what the other
+            leaves.
+    """
+
+    causes: list[str]
+    predicted_step_ns: int
+    prediction_low_ns: int
+    prediction_high_ns: int
+    replayed: bool
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """One figure and the statement that recomputes it.
 
@@ -245,6 +315,13 @@ class Finding(msgspec.Struct, frozen=True):
         inside: what Nsight Compute reports say of its kernels; empty without reports.
         at_least: whether the prediction bounds the gain from below only: the capture lacks what
             tells how much more it is, and ``next_capture`` would show that.
+        unreliable: why the prediction is no more than an order of magnitude; empty where it holds.
+        unaffected_step_ns: mean of the steady steps that hold less than a tenth of the mean step's
+            share of the cause, ns; null where fewer than three do. It is what to fall back on
+            where the prediction is unreliable.
+        gaps_end_at: the operation that ends most of the idle time that is charged to the cause:
+            ``upload``, ``readback``, ``copy``, ``memset`` or ``kernel NAME``; null where none ends
+            half of it, and for causes that are not idle time.
     """
 
     cause: str
@@ -265,6 +342,9 @@ class Finding(msgspec.Struct, frozen=True):
     evidence: list[Evidence]
     inside: list[InsideKernel] = []
     at_least: bool = False
+    unreliable: str = ""
+    unaffected_step_ns: int | None = None
+    gaps_end_at: str | None = None
 
 
 class KernelCategory(msgspec.Struct, frozen=True):
@@ -353,6 +433,13 @@ class Diagnosis(msgspec.Struct, frozen=True):
             findings; ``cause`` is the id of the lever. Each is predicted by itself: gains of levers
             that change the same kernels do not add up.
         kernels: the kernels of a step against the device's ceilings; null where there are none.
+        gpu_utilization: what ``nvidia-smi`` calls utilisation, of a single GPU: the share of the
+            steady steps in which one or more kernels ran, 0 to 1, however well they used the GPU;
+            null for several GPUs and where too little was recorded.
+        ranks: where the mean step of each device goes, side by side; empty for a single device.
+        outlier_steps: steps of the reference device that take far longer than the normal ones, the
+            longest first; sixteen at most.
+        combined: the first two findings repaired together; null where there are fewer.
     """
 
     schema: str
@@ -367,6 +454,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     profiler_overhead: ProfilerOverhead | None = None
     levers: list[Finding] = []
     kernels: KernelSplit | None = None
+    gpu_utilization: float | None = None
+    ranks: list[RankTime] = []
+    outlier_steps: list[OutlierStep] = []
+    combined: Combined | None = None
 
     def _repr_html_(self) -> str:
         """The findings, for a notebook."""
@@ -381,7 +472,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             for f in self.findings
         ]
         return html_table(
-            f"{self.verdict}: {milliseconds(self.step_ns.mean)} a step",
+            f"{self.verdict}: {milliseconds(self.step_ns.mean)} per step",
             ("cause", "severity", "of the step", "predicted step", "what was found"),
             rows,
         )

@@ -44,7 +44,7 @@ _SHARED: Final = (
 
 
 _MESSAGE: Final = (
-    "the GPU idles {unexplained_ns_per_step} a step ({unexplained_share} of it) for reasons that "
+    "the GPU idles {unexplained_ns_per_step} per step ({unexplained_share} of it) for reasons that "
     "the capture does not hold, in {unexplained_gaps_per_step} pauses a step of up to "
     "{longest_unexplained_ns}"
 )
@@ -97,7 +97,7 @@ def unexplained_warning(case: Case) -> str:
     if anywhere and _equally_long(end - start):
         return f"{_MESSAGE}; {_SHARED}"
     lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
-    return f"{_MESSAGE}{lies}; to know more: {_capture(case, rows)}"
+    return f"{_MESSAGE}{lies}; next capture: {_capture(case, rows)}"
 
 
 def _equally_long(length: IntArray) -> bool:

@@ -16,7 +16,7 @@ _WORTH_A_WARNING: Final = 0.05
 
 
 def unrecorded_ns(case: Case, kind: str) -> float:
-    """Idle time of one kind (``BUSY`` or ``HOLE``), ns a step."""
+    """Idle time of one kind (``BUSY`` or ``HOLE``), ns per step."""
     e, rows = case.explanation, _rows(case, kind)
     found = e.unrecorded
     start = np.maximum(found.start_ns[rows], e.begin_ns)

@@ -192,6 +192,8 @@ def _comparisons(
         stated["mean_step_ns"] = step.mean
         stated["coverage_gpu"] = diagnosis.trace.step.coverage_gpu
         stated["coverage_time"] = diagnosis.trace.step.coverage_time
+    if diagnosis.gpu_utilization is not None:
+        stated["gpu_utilization"] = diagnosis.gpu_utilization
     if (cost := diagnosis.profiler_overhead) is not None:
         shown = {item.figure for item in diagnosis.evidence}
         names = next((n for n in OVERHEAD_NAMES if shown.issuperset(n)), OVERHEAD_NAMES[0])

@@ -40,9 +40,9 @@ BATCH_PINNED: Final = 4
 BATCH_UPLOADED: Final = 5
 
 EVIDENCE: Final = (
-    "nothing says what the host did",
-    "an annotation or Python function says that it was getting input",
-    "an annotation says that it was doing something else",
+    "the capture does not show what the host did",
+    "seen in an annotation or a Python function that gets input",
+    "an annotation names other work",
     "the thread waited in the operating system",
     "the thread pinned and copied a batch right afterwards",
     "the thread uploaded a batch right afterwards",

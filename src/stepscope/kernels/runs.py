@@ -74,6 +74,7 @@ def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
         idle_ns=np.zeros(len(rows), np.int64),
         low_ns=found.low_ns,
         high_ns=found.high_ns,
+        compiles=True,
     )
 
 
@@ -94,6 +95,7 @@ def together(sure: Repair, other: Repair) -> Repair:
         idle_ns=both(sure.idle_ns, other.idle_ns),
         low_ns=sure.low_ns + other.low_ns,
         high_ns=sure.high_ns + int(other.old_ns.sum()),
+        compiles=sure.compiles or other.compiles,
     )
 
 

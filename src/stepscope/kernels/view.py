@@ -33,6 +33,7 @@ class Repair:
         high_ns: the most that they may take, with the idle time that may stay.
         replaced: whether one new operation a step takes the place of all of them, rather than
             those of them that are not merged.
+        compiles: whether a compiler makes the kernels that are left, whose code the host calls.
     """
 
     rows: IntArray
@@ -43,6 +44,7 @@ class Repair:
     low_ns: int
     high_ns: int
     replaced: bool = False
+    compiles: bool = False
 
     @property
     def saved_ns(self) -> int:

@@ -35,6 +35,11 @@ class Entry:
         see: ids of other entries, causes, reports or limiters.
         names: regular expressions for the whole of a name or message that a user may see.
         reference: where the facts come from; empty for terms.
+        overhead: of a tool: what it costs the program, measured where a figure stands.
+        programs: of a foreign tool: the programs that commands may name.
+        flags: of a foreign tool: all options and subcommands that commands may use, from its
+            reference; a test holds every command to them.
+        flags_from: where these are documented.
     """
 
     kind: str
@@ -46,6 +51,10 @@ class Entry:
     see: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     reference: str = ""
+    overhead: str = ""
+    programs: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    flags_from: str = ""
 
     def is_named(self, name: str) -> bool:
         """Whether a name as a capture or a terminal shows it means this entry."""

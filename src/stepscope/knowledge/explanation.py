@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from stepscope.knowledge.entry import Entry
+from stepscope.knowledge.goal import Goal
 from stepscope.trace.errors import UsageError
 
 SCHEMA: Final = "stepscope.explain/1"
@@ -81,6 +82,18 @@ def of_entry(entry: Entry) -> Meaning:
         remedies=entry.remedies,
         see=entry.see,
         reference=entry.reference,
+    )
+
+
+def of_goal(goal: Goal) -> Meaning:
+    """A goal of the guide as an answer."""
+    return Meaning(
+        kind="goal",
+        id=goal.id,
+        title=goal.title,
+        meaning=goal.meaning,
+        remedies=[f"`stepscope guide --goal {goal.id}`"],
+        see=goal.see,
     )
 
 

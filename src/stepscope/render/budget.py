@@ -40,11 +40,11 @@ def parts(gpu: DeviceAccounting) -> list[Part]:
 
 def headline(diagnosis: Diagnosis) -> str:
     """The whole answer in one sentence, or in two where the steps do not stand for the capture."""
-    from stepscope.render.text import clean, percent
+    from stepscope.render.text import MAX_SENTENCE, clean, percent
 
     step, findings = diagnosis.trace.step, diagnosis.findings
     if findings and findings[0].cause == "insufficient_data":
-        return clean(findings[0].message, 400) + "."
+        return clean(findings[0].message, MAX_SENTENCE) + "."
     answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
     holds = "holds" if diagnosis.trace.steps == 1 else "hold"
     found = f"The {_counted(diagnosis)} found {holds} only"
@@ -61,6 +61,19 @@ def headline(diagnosis: Diagnosis) -> str:
     return answer
 
 
+def utilisation(diagnosis: Diagnosis) -> str:
+    """What nvidia-smi would have shown for a single GPU; empty where that is not known."""
+    from stepscope.render.text import percent
+
+    share = diagnosis.gpu_utilization
+    if share is None:
+        return ""
+    return (
+        f"nvidia-smi would call this {percent(share)} utilisation: the share of time in which a "
+        "kernel ran, however well"
+    )
+
+
 def unrecorded_text(finding: Finding) -> str:
     """What a finding's step takes without recording, today and fixed; empty where that is the same.
 
@@ -74,7 +87,7 @@ def unrecorded_text(finding: Finding) -> str:
     before, after = value["unrecorded_before_ns"], value["unrecorded_step_ns"]
     if before > (1 - _SAME_STEP) * value["step_ns"]:
         return ""
-    return f"; not recorded, some {milliseconds(before)} become {milliseconds(after)}"
+    return f"; without the profiler, about {milliseconds(before)} become {milliseconds(after)}"
 
 
 def or_less(finding: Finding) -> str:
@@ -95,11 +108,11 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}"
     if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
         return (
-            f"{cause} takes {milliseconds(value['observed_ns_per_step'])} {step}, of which its "
-            f"repair alone gains {cost}."
+            f"{cause} costs {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
+            f"recovers {cost}."
         )
     return (
-        f"{cause} costs {cost} {step}; fixed, the {noun} takes about "
+        f"{cause} costs {cost} {step}; once fixed, the {noun} takes about "
         f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
     )
 
@@ -110,11 +123,11 @@ def _without_findings(diagnosis: Diagnosis) -> str:
 
     gpu = reference_gpu(diagnosis)
     wall = max(gpu.wall_ns, 1)
-    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.median)} {step_noun(diagnosis)}"
+    step = f"{_each(diagnosis)} {milliseconds(diagnosis.step_ns.mean)} {step_noun(diagnosis)}"
     large = [
         (
             gpu.exposed_communication_ns,
-            "No cause found outside communication, which nothing covers for {share} {step}: it may "
+            "No cause found outside communication, which is exposed for {share} {step}: it may "
             "move data or wait for another rank.",
         ),
         (
@@ -125,7 +138,7 @@ def _without_findings(diagnosis: Diagnosis) -> str:
         ),
         (
             gpu.exposed_copy_ns,
-            "No single cause found, though copies that nothing covers take {share} {step}.",
+            "No single cause found, though exposed copies take {share} {step}.",
         ),
     ]
     for ns, sentence in large:

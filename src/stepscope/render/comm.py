@@ -113,7 +113,7 @@ def _sum(parts: Sequence[float | None]) -> float:
 
 
 def as_columns(found: Communication) -> str:
-    """Two tables for the terminal: by operation, by rank; times are ms a step."""
+    """Two tables for the terminal: by operation, by rank; times are ms per step."""
     blocks = [_title(found) + "\n"]
     if found.operations:
         blocks.append(tables.as_columns(_operations(found)))
@@ -142,7 +142,7 @@ def _title(found: Communication) -> str:
     if not found.operations:
         return plural(found.ranks, "rank")
     steps = f"{plural(found.steps, 'shared steady step')} of {milliseconds(found.step_ns)}"
-    return f"{plural(found.ranks, 'rank')}, {steps}; times in ms a step"
+    return f"{plural(found.ranks, 'rank')}, {steps}; times in ms per step"
 
 
 def _notes(found: Communication) -> list[str]:
@@ -182,7 +182,7 @@ def _ranks(found: Communication) -> pa.Table:
 
 
 def _parts(found: Communication, rows: Sequence[Any]) -> dict[str, list[str]]:
-    """What the time of operations or of ranks is made of, ms a step.
+    """What the time of operations or of ranks is made of, ms per step.
 
     The waiting for ranks that are not there is shown where any are missing.
     """

@@ -129,7 +129,7 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
     time = ("before", "after", "difference")
     found: list[tuple[str, tuple[str, ...], Rows]] = [
         (
-            "Where the time of a step went (the differences sum to that of the step)",
+            "Where the time of a step went (the differences add up to that of the step)",
             ("part", *time, "+/-"),
             [
                 (p.part, milliseconds(p.before_ns), milliseconds(p.after_ns),
@@ -140,7 +140,7 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
         ),
         (
             "Findings" + (f" ({_BRACKETS})" if any(map(_in_brackets, c.findings)) else ""),
-            ("cause", "fate", *time),
+            ("cause", "status", *time),
             [
                 (f.cause, f.fate, _time(f.before_ns, f.idle_before_ns),
                  _time(f.after_ns, f.idle_after_ns), change(f.end_ns - f.start_ns))
@@ -151,7 +151,7 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
     changed = each_name_once([k for k in c.kernels if k.changed])
     found.append(
         (
-            f"Kernels that changed (time a step; unchanged ones vary by up to "
+            f"Kernels that changed (time per step; unchanged ones vary by up to "
             f"{100 * c.kernel_floor:.1f} %)"
             + (f"; {len(changed) - _ROWS:,} more changed less" if changed[_ROWS:] else ""),
             ("kernel", "relation", "calls", *time, "a call"),
@@ -172,11 +172,11 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             if max(abs(p.host_after_ns - p.host_before_ns),
                    abs(p.device_after_ns - p.device_before_ns)) >= _LEAST_NS
         ]  # fmt: skip
-        about = f"{title} (time a step: on the host, and of the device work they launch)"
+        about = f"{title} (time per step: on the host, and of the device work they launch)"
         found.append((about, ("name", "host", *time), rows[:_ROWS]))
     found.append(
         (
-            "Communication (time a step and rank)",
+            "Communication (time per step and rank)",
             ("kind", "ranks", "calls", "waiting", "transfer", "not covered"),
             [
                 (x.kind, str(x.group_size), f"{x.count_before:g} / {x.count_after:g}",

@@ -33,7 +33,7 @@ def written(rows: Sequence[Merged], by: str, format_: str, width: int | None) ->
         document = {"schema": SCHEMA, "by": by, "nodes": rows}
         return msgspec.json.encode(document).decode() + "\n"
     shown, left = _shown(rows, by)
-    head = "Operators and annotations of both runs, ms a step"
+    head = "Operators and annotations of both runs, ms per step"
     more = f"{left:,} more differ less; --format csv shows all" if left else ""
     if not shown:
         return "Neither run has operators or annotations on the host.\n"

@@ -111,7 +111,7 @@ def _notes(g: GateResult) -> list[str]:
     if g.causes and (not g.passed or against):
         if against:
             moved = ", ".join(f"{m.name} {signed_milliseconds(m.difference_ns)}" for m in g.causes)
-            notes.append(f"moved most (a step): {moved}")
+            notes.append(f"moved most (per step): {moved}")
         else:
             most = ", ".join(f"{m.name} {milliseconds(m.difference_ns)}" for m in g.causes)
             notes.append(f"takes most of the step beside compute: {most}")

@@ -39,11 +39,11 @@ def _block(meaning: Meaning, width: int) -> Iterator[str]:
     title = "" if meaning.title == meaning.id else f": {meaning.title}"
     yield f"{meaning.id} ({meaning.kind}){title}"
     for text in (meaning.meaning, meaning.reading):
-        yield from _wrapped(_plain(text), "  ", "  ", width)
+        yield from _wrapped(plain_markdown(text), "  ", "  ", width)
     for remedy in meaning.remedies:
-        yield from _wrapped(_plain(remedy), "  → ", "    ", width)
+        yield from _wrapped(plain_markdown(remedy), "  → ", "    ", width)
     for detail in meaning.details:
-        yield from _wrapped(f"{detail.name}: {_plain(detail.text)}", "  · ", "    ", width)
+        yield from _wrapped(f"{detail.name}: {plain_markdown(detail.text)}", "  · ", "    ", width)
     if meaning.see:
         yield from _wrapped(f"see: {', '.join(meaning.see)}", "  ", "       ", width)
     if meaning.reference:
@@ -54,7 +54,7 @@ def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest)
 
 
-def _plain(markdown: str) -> str:
+def plain_markdown(markdown: str) -> str:
     """Markdown without the targets of its links and the marks of code."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", markdown)
     return re.sub(r"`([^`]+)`", r"\1", text).replace("*", "")

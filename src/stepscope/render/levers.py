@@ -64,7 +64,7 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
         if where := _where(lever):
             lines.append(Line(f"where: {where}", 3))
         if lever.next_capture:
-            lines.append(Line(f"to know more: {lever.next_capture}", 3))
+            lines.append(Line(f"next capture: {lever.next_capture}", 3))
         if evidence:
             figures = " · ".join(
                 f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
@@ -76,7 +76,7 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
     if in_full and not levers:
         lines.append(Line("no lever gains more than the steps vary"))
     if in_full and len(levers) > 1:
-        lines.append(Line("each by itself: gains of levers in the same kernels do not add up"))
+        lines.append(Line("each is predicted alone: gains in the same kernels do not add up"))
     bound = bound_lines(split)
     lines += [Line(text) for text in (bound if in_full else bound[:1])]
     if in_full and split.examine:
@@ -89,9 +89,9 @@ def headline(lever: Finding) -> str:
     step = next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
-    later = ", once the findings are repaired" if lever.message.endswith(_LATER) else ""
+    later = ", once the findings are fixed" if lever.message.endswith(_LATER) else ""
     return (
-        f"{clean(lever.message.partition(': ')[0])}: about {milliseconds(gain)} less a step, "
+        f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
         f"{milliseconds(most)}){later}"
     )
@@ -117,7 +117,7 @@ def bound_lines(split: KernelSplit) -> list[str]:
     else:
         first = (
             f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these "
-            f"kernels on this GPU, {milliseconds(bound.bound_ns)} a step; "
+            f"kernels on this GPU, {milliseconds(bound.bound_ns)} per step; "
             f"{bound.fused_speedup:.1f} times, {milliseconds(bound.fused_bound_ns)}, if kernels "
             "that wait for memory were merged into others without a rest"
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.render import budget
+from stepscope.render import beside, budget
 from stepscope.render.levers import category_text, lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
@@ -20,7 +20,7 @@ _SPECIAL = str.maketrans(
 
 def escape(text: str) -> str:
     """Trace text, safe inside Markdown: no markup, no HTML, no mentions, one line."""
-    return clean(text, 400).replace("&", "&amp;").translate(_SPECIAL)
+    return clean(text, MAX_SENTENCE).replace("&", "&amp;").translate(_SPECIAL)
 
 
 def diagnosis_markdown(diagnosis: Diagnosis) -> str:
@@ -32,9 +32,10 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         "",
         f"{escape(', '.join(trace.paths))}: {trace.source}, {plural(trace.ranks, 'rank')}, "
         f"{plural(trace.devices, 'device')}, {plural(trace.steps, 'step')} (steady {first} to "
-        f"{last}), median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
+        f"{last}), mean {milliseconds(step.mean)}, "
+        f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
         "",
-        "| rank | device | " + " | ".join(("part of the step", "share", "time a step")) + " |",
+        "| rank | device | " + " | ".join(("part of the step", "share", "time per step")) + " |",
         "|---|---|---|---:|---:|",
     ]
     steps = last - first + 1
@@ -45,14 +46,32 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
                 f"| {gpu.rank} | {gpu.device} | {escape(name)} | "
                 f"{percent(part.ns / max(gpu.wall_ns, 1))} | {milliseconds(part.ns / steps)} |"
             )
+    if utilisation := budget.utilisation(diagnosis):
+        lines += ["", f"{utilisation}."]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += ["", *_finding(number, finding)]
+    lines += _ranks(diagnosis)
+    for text in (beside.combined_text(diagnosis), beside.outlier_text(diagnosis)):
+        lines += ["", escape(text)] if text else []
     lines += _levers(diagnosis)
     notes = [*diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
+
+
+def _ranks(diagnosis: Diagnosis) -> list[str]:
+    """One row a rank; nothing for a single device."""
+    cells = beside.rank_cells(diagnosis)
+    if not cells:
+        return []
+    return [
+        "",
+        "| rank | device | " + " | ".join(beside.RANK_HEADINGS) + " |",
+        "|---|---|" + "---:|" * len(beside.RANK_HEADINGS),
+        *(f"| {rank} | {gpu} | {' | '.join(row)} |" for (rank, gpu), row in cells.items()),
+    ]
 
 
 def _levers(diagnosis: Diagnosis) -> list[str]:
@@ -62,7 +81,7 @@ def _levers(diagnosis: Diagnosis) -> list[str]:
     found = [""] if lines else []
     if split is not None and not diagnosis.findings:
         found += [f"**{escape(lines[0].text)}**", ""]
-        found += ["| category | share of the step | time a step | against its ceiling |"]
+        found += ["| category | share of the step | time per step | against its ceiling |"]
         found += ["|---|---:|---:|---|"]
         found += [
             f"| {escape(one.category)} | {percent(one.share_of_step)} | "
@@ -86,7 +105,8 @@ def _finding(number: int, finding: Finding) -> list[str]:
         f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.message)}. "
         f"Fixed: {milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
         f"({milliseconds(finding.prediction_low_ns)} to "
-        f"{milliseconds(finding.prediction_high_ns)}).",
+        f"{milliseconds(finding.prediction_high_ns)})."
+        + escape(f" Note: {doubt}." if (doubt := beside.reliability_text(finding)) else ""),
         "",
         *(f"- {escape(advice)}" for advice in finding.recommendations),
     ]
@@ -95,7 +115,7 @@ def _finding(number: int, finding: Finding) -> list[str]:
         lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.message)}")
         lines += [f"  - {escape(advice)}" for advice in kernel.recommendations]
     if finding.next_capture:
-        lines.append(f"- to know more: {escape(finding.next_capture)}")
+        lines.append(f"- next capture: {escape(finding.next_capture)}")
     return [*lines, "", *_evidence(finding, "evidence")]
 
 

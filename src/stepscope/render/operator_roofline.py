@@ -43,7 +43,7 @@ def _facts(found: OperatorRooflines) -> list[str]:
     lines = [f"{clean(found.device) or 'unknown device'}, step {figure(found.step_ns, 'ns')}"]
     if not found.operators:
         return lines
-    stated = f"{found.flop_per_step / 1e12:.3g} TFLOP a step, "
+    stated = f"{found.flop_per_step / 1e12:.3g} TFLOP per step, "
     stated += figure(found.flop_per_s, "flop_per_s")
     if found.mfu is not None:
         stated += f", MFU {found.mfu:.1%} of the dense 16-bit peak"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WORDS = (
-    "ms a step, mean of the steady steps. GPU: busy with the phase; idle: nothing ran while the "
+    "ms per step, mean of the steady steps. GPU: busy with the phase; idle: nothing ran while the "
     "host was in it; both add up to the step, host adds up to the step on the host"
 )
 

@@ -41,9 +41,11 @@ def recipe_help(recipe: Recipe) -> str:
     lines = [f"{recipe.name}: {recipe.title}", "", recipe.doc, ""]
     if recipe.options:
         lines.append("Options (--set NAME=VALUE):")
-        for o in recipe.options:
-            given = "required" if o.required else f"default {_written(o.default)}"
-            lines.append(f"  {o.name}  {o.doc} ({given})")
+        lines += [
+            f"  {o.name}  {o.doc} "
+            f"({'required' if o.required else 'default ' + _written(o.default)})"
+            for o in recipe.options
+        ]
         lines.append("")
     for need in recipe.needs:
         lines.append(f"Needs {need.what}: {need.flag}")

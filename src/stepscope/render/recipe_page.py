@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stepscope.jobs.recipes.recipe import Chart, Output
@@ -41,13 +43,13 @@ def plotly_js() -> str:
         UsageError: it is not installed.
     """
     try:
-        from plotly.offline import get_plotlyjs
+        library = import_module("plotly.offline")
     except ImportError as error:
         raise UsageError(
             "the page of a recipe needs Plotly; pip install 'stepscope[recipes]', or leave the "
             "page out with --no-page"
         ) from error
-    text: str = get_plotlyjs()
+    text: str = library.get_plotlyjs()
     return text.replace("</script", "<\\/script")
 
 
@@ -77,14 +79,18 @@ def recipe_page(
         facts=about(result),
         figures=[(f.doc, shown_figure(f)) for f in result.figures],
         charts=[(chart.title, note) for chart, note, _ in drawn],
-        data=Markup(data),  # noqa: S704 - made of JSON, without a <
-        plotly=Markup(plotly_js()),  # noqa: S704
+        data=Markup(data),
+        plotly=Markup(plotly_js()),
         table_doc=first.doc,
         head=table.column_names,
-        rows=[[_cell(name, value) for name, value in zip(table.column_names, row, strict=True)]
-              for row in rows],  # fmt: skip
-        numeric=[value is None or not isinstance(value, str)
-                 for value in (rows or [table.column_names])[0]],  # fmt: skip
+        rows=[
+            [_cell(name, value) for name, value in zip(table.column_names, row, strict=True)]
+            for row in rows
+        ],
+        numeric=[
+            value is None or not isinstance(value, str)
+            for value in (rows or [table.column_names])[0]
+        ],
         more=_more(table.num_rows, first.name),
         left_out=[f"{i.path}: {i.message}" for i in result.inputs if i.rank is None][:100],
         notes=result.notes[:100],
@@ -146,20 +152,21 @@ def _drawing(chart: Chart, rows: pa.Table) -> tuple[Chart, str, dict[str, Any]] 
         name: rows.column(name).to_pylist()
         for name in {chart.x, chart.y, chart.group} & set(rows.column_names)
     }
-    columns["value"] = [None if v is None or v != v else v / scale for v in values]
+    columns["value"] = [None if v is None or math.isnan(v) else v / scale for v in values]
     if chart.y == "rank" and "device" in rows.column_names:
         devices = rows.column("device").to_pylist()
         several = len(set(zip(columns["rank"], devices, strict=True))) > len(set(columns["rank"]))
         if several:
-            columns["rank"] = [f"{r}, GPU {d}" for r, d in zip(columns["rank"], devices,
-                                                               strict=True)]  # fmt: skip
+            columns["rank"] = [
+                f"{r}, GPU {d}" for r, d in zip(columns["rank"], devices, strict=True)
+            ]
     draw = {"heat": _heat, "bar": _bar, "line": _line}[chart.kind]
     note, drawn = draw(chart, columns, unit)
     return chart, note, drawn
 
 
 def _scale(values: Sequence[Any], unit: str) -> tuple[float, str]:
-    most = max((abs(v) for v in values if v is not None and v == v), default=0.0)
+    most = max((abs(v) for v in values if v is not None and not math.isnan(v)), default=0.0)
     known = {"ns": _TIMES, "bytes": _SIZES}.get(unit)
     if known is None:
         return 1.0, "%" if unit == "percent" else unit
@@ -179,20 +186,23 @@ def _along(values: Sequence[Any], name: str) -> tuple[list[Any], str]:
     return [v / scale for v in values], f"{name.removesuffix('_ns').replace('_', ' ')} ({unit})"
 
 
+def _rows_of_heat(chart: Chart, y: Sequence[Any], value: Sequence[Any]) -> tuple[list[Any], str]:
+    """What the rows are, from below, and what is not shown of them."""
+    if not _are_texts(y):
+        return sorted(set(y)), ""
+    totals: dict[Any, float] = {}
+    for name, number in zip(y, value, strict=True):
+        totals[name] = totals.get(name, 0.0) + abs(number or 0.0)
+    by_rank = chart.y == "rank"
+    names = list(totals) if by_rank else sorted(totals, key=lambda n: -totals[n])[:MOST_ROWS]
+    names.reverse()
+    return names, _of(len(names), len(totals), "rows")
+
+
 def _heat(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[str, Any]]:
     x, y, value = columns[chart.x], columns[chart.y], columns["value"]
     along = sorted(set(x))
-    if all(isinstance(v, int | float) for v in y):
-        names: list[Any] = sorted(set(y))
-        note = ""
-    else:
-        totals: dict[Any, float] = {}
-        for name, number in zip(y, value, strict=True):
-            totals[name] = totals.get(name, 0.0) + abs(number or 0.0)
-        by_rank = chart.y == "rank"
-        names = list(totals) if by_rank else sorted(totals, key=lambda n: -totals[n])[:MOST_ROWS]
-        note = _of(len(names), len(totals), "rows")
-        names.reverse()
+    names, note = _rows_of_heat(chart, y, value)
     column = {v: i for i, v in enumerate(along)}
     row = {v: i for i, v in enumerate(names)}
     cells: list[list[float | None]] = [[None] * len(along) for _ in names]
@@ -234,8 +244,12 @@ def _heat(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[s
         if len(names) <= 16:
             axis |= {"tickmode": "array", "tickvals": names}
     height = min(900, max(260, 110 + len(names) * (18 if texts else 22)))
-    across: dict[str, Any] = {"title": {"text": html.escape(title)}, "automargin": True,
-                              "showgrid": False, "zeroline": False}  # fmt: skip
+    across: dict[str, Any] = {
+        "title": {"text": html.escape(title)},
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
     if chart.x == "rank" and len(along) <= 32:
         across |= {"tickmode": "array", "tickvals": along}
     return note, {"data": [trace], "layout": _layout(height, across, axis)}
@@ -326,9 +340,7 @@ def _band(
             held[at].append(number)
     traces: list[dict[str, Any]] = []
     for part, name in _BANDS:
-        line = [
-            round(float(np.quantile(held[at], part)), 6) if held[at] else None for at in along
-        ]
+        line = [round(float(np.quantile(held[at], part)), 6) if held[at] else None for at in along]
         traces.append(
             {
                 "type": "scatter",
@@ -336,9 +348,12 @@ def _band(
                 "name": name,
                 "x": list(shown),
                 "y": line,
-                "line": {"color": "#1f77b4", "width": 2.5 if part == 0.5 else 1,
-                         "dash": "dot" if part in (0.0, 1.0) else "solid"},
-            }  # fmt: skip
+                "line": {
+                    "color": "#1f77b4",
+                    "width": 2.5 if part == 0.5 else 1,
+                    "dash": "dot" if part in (0.0, 1.0) else "solid",
+                },
+            }
         )
     traces[3] |= {"fill": "tonexty", "fillcolor": "rgba(31,119,180,0.2)"}
     traces[2], traces[3] = traces[3], traces[2]  # the fill reaches to the line before

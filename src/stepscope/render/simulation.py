@@ -23,7 +23,7 @@ _LEAST_SHARE = 0.005
 def whatif_text(result: WhatIf) -> str:
     """A prediction: the answer first, then the budgets."""
     gain = result.measured_step_ns / max(result.predicted_step_ns, 1)
-    # with other samples a step its length says little; the line of the samples does
+    # with other samples per step its length says little; the line of the samples does
     faster = f": {gain:.2f} times as fast" if result.samples_factor == 1 else ""
     lines = [
         f"Predicted step {milliseconds(result.predicted_step_ns)} "
@@ -60,7 +60,7 @@ def _samples(result: WhatIf) -> str:
     if result.samples_factor == 1:
         return ""
     return (
-        f"  {result.samples_factor:.3g} times the samples a step, "
+        f"  {result.samples_factor:.3g} times the samples per step, "
         f"{result.throughput_factor:.2f} times as many a second"
     )
 
@@ -125,7 +125,7 @@ def critical_path_text(result: CriticalPath) -> str:
     which = f"{steps} steps" if steps > 1 else f"step {result.steps[0].step}"
     lines = [
         f"Critical path of {which} of rank {result.rank}, device {result.device}: "
-        f"{milliseconds(result.total_ns / steps)} a step"
+        f"{milliseconds(result.total_ns / steps)} per step"
     ]
     for part in result.parts:
         name = part.kind.replace("_", " ") + (f": {part.cause}" if part.cause else "")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.render import budget
+from stepscope.render import beside, budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
@@ -31,6 +32,7 @@ _LEVER_STYLES = {"title": "bold", "lever": "bold", "advice": "", "split": "", "n
 _BLOCKS = {"exposed communication": "▓", "exposed copy": "▒"}
 _BAR_CELLS = 60
 _MOST_BARS = 16
+_TIME_CELLS = 10
 _LONG_PATH = 40
 
 
@@ -46,12 +48,18 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
     _print(console, Text(budget.headline(diagnosis), style=style))
     _print(console, Text(_about(diagnosis), style="dim"))
     console.print()
-    for line in _bars(diagnosis):
+    for line in _bars(diagnosis, console.width):
         console.print(line)
+    if utilisation := budget.utilisation(diagnosis):
+        _print(console, Text(utilisation, style="dim"))
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print()
         for indent, line in _finding(number, finding, diagnosis, evidence=evidence):
             _print(console, line, indent)
+    for text in (beside.combined_text(diagnosis), beside.outlier_text(diagnosis)):
+        if text:
+            console.print()
+            _print(console, Text(text))
     levers = lever_lines(diagnosis, evidence=evidence)
     if levers:
         console.print()
@@ -76,7 +84,8 @@ def _print(console: Console, text: Text, indent: int = 0) -> None:
 def _about(diagnosis: Diagnosis) -> str:
     trace, step = diagnosis.trace, diagnosis.step_ns
     first, last = trace.steady_steps
-    time = f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}"
+    time = f"mean {milliseconds(step.mean)}, median {milliseconds(step.median)}"
+    time += f", p95 {milliseconds(step.p95)}"
     time += f", variation {percent(step.coefficient_of_variation)}"
     steps = f"{plural(trace.steps, 'step')}, steady {first} to {last}"
     if trace.steps == 1:
@@ -92,7 +101,7 @@ def _about(diagnosis: Diagnosis) -> str:
     )
 
 
-def _bars(diagnosis: Diagnosis) -> list[Text]:
+def _bars(diagnosis: Diagnosis, width: int) -> list[Text]:
     """A bar for each device, and a line for each part of the mean step of all of them."""
     gpus = diagnosis.accounting
     gpu = budget.all_devices(diagnosis)
@@ -102,28 +111,42 @@ def _bars(diagnosis: Diagnosis) -> list[Text]:
     if len(gpus) == 1:
         bars = [_bar(gpu, styles, _BAR_CELLS)]
     else:
-        names = [f"rank {one.rank}" for one in gpus]
-        if len({one.rank for one in gpus}) < len(gpus):
-            names = [f"rank {one.rank} GPU {one.device}" for one in gpus]
-        room = max(map(len, names))
-        bars = [
-            Text(f"{name:<{room}} ").append_text(_bar(one, styles, _BAR_CELLS - room - 1))
-            for name, one in list(zip(names, gpus, strict=True))[:_MOST_BARS]
-        ]
-        if len(gpus) > _MOST_BARS:
-            bars.append(Text(f"... and {len(gpus) - _MOST_BARS} more", style="dim"))
+        bars = _rank_bars(diagnosis, styles, width)
     wall = max(gpu.wall_ns, 1)
     first, last = diagnosis.trace.steady_steps
     step = wall / len(gpus) / (last - first + 1)
-    width = max((len(_label(part)) for part in shown), default=0)
+    label = max((len(_label(part)) for part in shown), default=0)
     legend = []
     for part in shown:
         block = _block(part)
-        line = Text(f"{block} {_label(part):{width}}", style=styles[part.name])
+        line = Text(f"{block} {_label(part):{label}}", style=styles[part.name])
         time = milliseconds(part.ns / wall * step)
         legend.append(line.append(f"  {100 * part.ns / wall:5.1f} %  {time:>9}", style="default"))
     title = "Where a step goes" + (", on all ranks together" if len(gpus) > 1 else "")
     return [Text(title), *bars, *legend]
+
+
+def _rank_bars(diagnosis: Diagnosis, styles: dict[str, str], width: int) -> list[Text]:
+    """A bar for each device of a job, with the times of its mean step where there is room."""
+    gpus = diagnosis.accounting
+    names = [f"rank {one.rank}" for one in gpus]
+    if len({one.rank for one in gpus}) < len(gpus):
+        names = [f"rank {one.rank} GPU {one.device}" for one in gpus]
+    room = max(map(len, names))
+    bars, times = [], {}
+    if diagnosis.ranks and width >= _BAR_CELLS + _TIME_CELLS * len(beside.RANK_HEADINGS):
+        bars.append(Text(" " * _BAR_CELLS + _columns(beside.RANK_HEADINGS), style="dim"))
+        times = {key: _columns(row) for key, row in beside.rank_cells(diagnosis).items()}
+    for name, one in list(zip(names, gpus, strict=True))[:_MOST_BARS]:
+        line = Text(f"{name:<{room}} ").append_text(_bar(one, styles, _BAR_CELLS - room - 1))
+        bars.append(line.append(times.get((one.rank, one.device), ""), style="default"))
+    if len(gpus) > _MOST_BARS:
+        bars.append(Text(f"... and {len(gpus) - _MOST_BARS} more", style="dim"))
+    return bars
+
+
+def _columns(texts: Iterable[str]) -> str:
+    return "".join(f"{text:>{_TIME_CELLS}}" for text in texts)
 
 
 def _bar(gpu: DeviceAccounting, styles: dict[str, str], cells: int) -> Text:
@@ -161,21 +184,23 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.message, 400))}", style="bold")
+    title.append(f" {_without_times(clean(finding.message, MAX_SENTENCE))}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
             (
                 3,
                 Text(
-                    f"{milliseconds(finding.time_ns_per_step)} a step, "
-                    f"{percent(finding.share_of_step)}; fixed, the step takes about "
+                    f"{milliseconds(finding.time_ns_per_step)} per step, "
+                    f"{percent(finding.share_of_step)}; once fixed, the step takes about "
                     f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
                 ),
             )
         )
+        if doubt := beside.reliability_text(finding):
+            lines.append((3, Text(doubt, style="yellow")))
     place = finding.where
     places = [
         ("range", place.range),
@@ -188,6 +213,8 @@ def _finding(
         where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
+    if ending := beside.ending_text(finding):
+        lines.append((3, Text(ending, style="dim")))
     lines += [(3, Text(f"→ {advice}")) for advice in finding.recommendations]
     for kernel in finding.inside:
         grid = "" if kernel.same_grid else " (another grid)"
@@ -196,7 +223,7 @@ def _finding(
         )
         lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
-        lines.append((3, Text(f"to know more: {finding.next_capture}")))
+        lines.append((3, Text(f"next capture: {finding.next_capture}")))
     if evidence:
         figures = " · ".join(
             f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"

@@ -11,6 +11,8 @@ from stepscope.trace.units import shown as figure
 __all__ = ["clean", "figure", "milliseconds", "no_formula", "percent", "plural"]
 
 MAX_NAME = 120
+MAX_SENTENCE = 900
+"""A sentence of ours with names in it: cut only where a name is absurd; figures may end it."""
 _HARMLESS = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?%?|-+[\w:.,# ]*")
 """Signed numbers, and plain words after dashes, as Nsight Systems indents nested ranges."""
 _LINE_ENDS = ("Zl", "Zp")

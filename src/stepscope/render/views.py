@@ -5,6 +5,7 @@ Programs read the same tables in nanoseconds, as CSV or JSON (:mod:`~stepscope.r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,26 @@ _PARTS = (
     ("idle", "idle_ns", ALWAYS),
 )
 _STEPS_SAID = "times in ms, shares in % of the step; comm, copy and memset: what no compute covers"
+
+
+def steps_brief(table: pa.Table, rows: int | None) -> str:
+    """One line of JSON: every step in ms, on each rank and device.
+
+    Args:
+        table: the ``step`` table.
+        rows: how many to show; all by default.
+    """
+    parts = ("wall", "compute", "exposed_communication", "exposed_copy", "memset", "idle")
+    shown = [
+        [row["rank"], row["device"], row["step"], row["steady"]]
+        + [round(row[f"{part}_ns"] / 1e6, 3) for part in parts]
+        for row in in_step_order(table).slice(0, rows or table.num_rows).to_pylist()
+    ]
+    columns = ["rank", "device", "step", "steady", *(f"{part}_ms" for part in parts)]
+    document = {"schema": "stepscope.steps-brief/1", "columns": columns, "rows": shown}
+    if len(shown) < table.num_rows:
+        document["rows_in_all"] = table.num_rows
+    return json.dumps(document, separators=(",", ":")) + "\n"
 
 
 def steps_text(table: pa.Table, limit: int, width: int | None) -> str:

@@ -38,7 +38,7 @@ _DAMAGED = (
     "the stored timeline is damaged and was removed; end stepscope ui and start it again, which "
     "makes it again"
 )
-_AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes"}
+_AT_ONCE = {"layout", "row", "near", "statistics", "progress", "notes", "guide"}
 """Handlers that wait for no explanation."""
 _BUILDERS = 2
 """Tracks built at a time: numpy lets go of Python's lock, and a laptop has two idle cores."""

@@ -31,6 +31,16 @@ HEADERS = {
 }
 
 
+PAGE_METHODS = frozenset({"GET", "HEAD"})
+MCP_METHODS = frozenset({"GET", "POST", "DELETE"})
+"""Clients of the Model Context Protocol post their questions; nothing is changed by them."""
+
+
+def hosts(port: int) -> set[str]:
+    """Values of the ``Host`` header that name the loopback interface."""
+    return {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
+
+
 class Guard:
     """Wraps an application: lets pass what may pass, and removes the token from the path.
 
@@ -38,12 +48,16 @@ class Guard:
         app: what is protected.
         token: first part of every path.
         port: port of the server.
+        methods: what may be asked, beside changes by the page.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str, port: int, methods: frozenset[str] = PAGE_METHODS
+    ) -> None:
         self._app = app
         self._token = token
-        self._hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
+        self._hosts = hosts(port)
+        self._methods = methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -71,27 +85,27 @@ class Guard:
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason of a refusal; None where the request may pass."""
-        hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+        named = [value for name, value in scope["headers"] if name.lower() == b"host"]
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         origin = headers.get("origin")
         parts = scope["path"].split("/", 2)
         given = parts[1] if len(parts) == 3 else ""
         reason: tuple[int, str] | None = None
-        if len(hosts) != 1 or headers["host"].lower() not in self._hosts:
+        if len(named) != 1 or headers["host"].lower() not in self._hosts:
             reason = 421, "this server answers on the loopback interface only"
         elif origin is not None and origin.removeprefix("http://") not in self._hosts:
             reason = 403, "a page of another origin asked"
         elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             reason = 403, "a page of another site asked"
         elif not hmac.compare_digest(given.encode(), self._token.encode()):
-            reason = 404, "the address lacks its token; use the one that stepscope ui printed"
+            reason = 404, "the address lacks its token; use the one that the server printed"
         elif scope["method"] == "POST" and "/" + parts[2] in CHANGES:
             # browsers always name the origin of a POST; nobody else has to be let in
             if origin is None:
                 reason = 403, "a change comes from the page itself, which names its origin"
             elif headers.get("content-type") != "application/json":
                 reason = 415, "a change is JSON"
-        elif scope["method"] not in ("GET", "HEAD"):
+        elif scope["method"] not in self._methods:
             reason = 405, "this server only answers questions"
         return reason
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.json import encode as as_json
 
+from stepscope.api.guide import guide_about
 from stepscope.api.stored import TABLES
 from stepscope.server.changes import changing
 from stepscope.server.handlers import Handlers, JobHandlers, whole
@@ -40,7 +41,7 @@ class PanelHandlers(JobHandlers):
 
     def handlers(self) -> Handlers:
         """Name of each route, its handler, and the media type of the answer."""
-        answers = (self.table, self.instances, self.flame, self.memory, self.notes)
+        answers = (self.table, self.instances, self.flame, self.memory, self.notes, self.guide)
         return {answer.__name__: (answer, "application/json") for answer in answers}
 
     def routes(self) -> list[Route]:
@@ -83,6 +84,10 @@ class PanelHandlers(JobHandlers):
         """What was allocated over time, and by whom at the peak."""
         with self._lock:
             return as_json(self._job.memory())
+
+    def guide(self, query: Mapping[str, str]) -> bytes:
+        """Which tool answers which question, about this job."""
+        return as_json(guide_about(self._job.paths, self._job.ranks))
 
     def notes(self, query: Mapping[str, str]) -> bytes:
         """All marks and notes."""

@@ -55,8 +55,6 @@ def serve(shown: Job | Pair, port: int, ready: Callable[[str], None]) -> None:
     Raises:
         UsageError: the port cannot be had.
     """
-    import uvicorn
-
     from stepscope.api.runs import Pair
     from stepscope.server.app import application
     from stepscope.server.pair import pair_application
@@ -69,19 +67,49 @@ def serve(shown: Job | Pair, port: int, ready: Callable[[str], None]) -> None:
     ):
         shown.views.explains_elsewhere = True
         explaining = Process(shown, DIAGNOSIS)
+
+    def made(token: str, bound: int) -> ASGIApp:
+        if isinstance(shown, Pair):
+            return pair_application(shown, token, bound)
+        return application(shown, token, bound, explaining)
+
+    try:
+        serve_application(made, port, ready)
+    finally:
+        if explaining is not None:
+            explaining.stop()
+
+
+def serve_application(
+    made: Callable[[str, int], ASGIApp],
+    port: int,
+    ready: Callable[[str], None],
+    *,
+    token: str = "",
+    lifespan: bool = False,
+) -> None:
+    """Serve an application on the loopback interface, until the process is interrupted.
+
+    Args:
+        made: (token, port) -> what answers.
+        port: which port; 0 for a free one.
+        ready: receives the address, once it answers.
+        token: the secret part of the address; by default a new one.
+        lifespan: whether the application wants to be told of begin and end.
+
+    Raises:
+        UsageError: the port cannot be had.
+    """
+    import uvicorn
+
     sock = listening(port)
     bound = sock.getsockname()[1]
-    token = secrets.token_urlsafe(24)
-    app: ASGIApp
-    if isinstance(shown, Pair):
-        app = pair_application(shown, token, bound)
-    else:
-        app = application(shown, token, bound, explaining)
+    token = token or secrets.token_urlsafe(24)
     config = uvicorn.Config(
-        app,
+        made(token, bound),
         log_level="critical",
         access_log=False,
-        lifespan="off",
+        lifespan="on" if lifespan else "off",
         server_header=False,
         ws="none",  # else its library is imported, which nothing here needs
     )
@@ -91,8 +119,6 @@ def serve(shown: Job | Pair, port: int, ready: Callable[[str], None]) -> None:
     try:
         _run(lambda: server.run(sockets=[sock]))
     finally:
-        if explaining is not None:
-            explaining.stop()
         sock.close()
 
 

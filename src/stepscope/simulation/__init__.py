@@ -1,6 +1,7 @@
 """Replay a run as a dependency graph, with or without changes."""
 
 from stepscope.simulation.changes import (
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -8,6 +9,7 @@ from stepscope.simulation.changes import (
     FuseOps,
     InGraphs,
     LaunchesFree,
+    LoadedBeside,
     OverlapCommunication,
     RankLike,
     RemoveOps,
@@ -19,6 +21,7 @@ from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
     "RUN_TO_RUN",
+    "CallCompiled",
     "Change",
     "DeviceLike",
     "EvenWork",
@@ -26,6 +29,7 @@ __all__ = [
     "FuseOps",
     "InGraphs",
     "LaunchesFree",
+    "LoadedBeside",
     "Matched",
     "MatchedJob",
     "MatchedOps",

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.intervals.distinct import with_first
-from stepscope.simulation.changes import Bound, Subject, launches_free
+from stepscope.simulation.changes import COMPILED_MODEL_NS, Bound, Subject, launches_free
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.trace.frame import BoolArray
-
-MODEL_REPLAY_NS: Final = {"low": 300_000, "expected": 1_500_000, "high": 1_900_000}
-"""What graphs of a model cost the host in each step: little where they replace the model's call
-(``make_graphed_callables``: copies of the input, two launches, the autograd engine), most where a
-compiler checks its guards and looks for the graph (``reduce-overhead``: 1.6 ms beside the update of
-a perceptron of 96 layers, 1.7 of a vision transformer; torch 2.11)."""
 
 
 def whole_step(subject: Subject, bound: Bound) -> Subject:
@@ -39,7 +31,7 @@ def whole_step(subject: Subject, bound: Bound) -> Subject:
 def model_alone(subject: Subject, bound: Bound) -> Subject:
     """Forward and backward pass are graphs; the update, and the way into the model, are as today.
 
-    The host also pays for the graphs themselves (``MODEL_REPLAY_NS``), once a step.
+    The host also pays for the graphs themselves (``COMPILED_MODEL_NS``), once a step.
     """
     program = subject.program
     inside = capturable(subject) & ~_of_update(subject)
@@ -48,7 +40,7 @@ def model_alone(subject: Subject, bound: Bound) -> Subject:
     work[within, C["launch_bound"]] = 0
     if bound == "low":
         work[within, C["host_compute"]] = 0
-    work[_first_of_steps(subject, inside), C["launch_bound"]] += MODEL_REPLAY_NS[bound]
+    work[_first_of_steps(subject, inside), C["launch_bound"]] += COMPILED_MODEL_NS[bound]
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     graphed = within if bound != "high" else np.zeros_like(within)
     return subject.becomes(

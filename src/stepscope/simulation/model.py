@@ -20,9 +20,8 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import (
-    CALLS_FACTOR,
-    RECORDING_FACTOR,
     Bound,
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -30,6 +29,7 @@ from stepscope.simulation.changes import (
     FuseOps,
     InGraphs,
     LaunchesFree,
+    LoadedBeside,
     OverlapCommunication,
     RankLike,
     RemoveOps,
@@ -41,7 +41,7 @@ from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import measured_factor
+from stepscope.simulation.recording import PROFILED, measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
@@ -375,6 +375,7 @@ class Simulation:
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
+            deviating += self._with_other_work(changes, tool, before, expected, most)
         if changes and recorded:
             costs = [self.edited(changes, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
@@ -392,6 +393,34 @@ class Simulation:
             message=self.message(),
             unrecorded=(round(before), round(before * expected)) if recorded else None,
         )
+
+    def _with_other_work(
+        self,
+        changes: Sequence[Change],
+        tool: Bound | None,
+        before: float,
+        expected: float,
+        most: float,
+    ) -> list[float]:
+        """The ratio where work that launches nothing takes less or more, before and after."""
+        columns = [C[cause] for cause in pace.OWN_WORK]
+        spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
+        if spent < LEAST_GAIN * before * self.runs[0].steps:
+            return []
+        sides = [self._recorded_or_not(self.subjects, tool), self.edited(changes, tool=tool)]
+        found = []
+        for bound in ENDS:
+            jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
+            now, then = steps_of([[s.program for s in subjects] for subjects in jobs])
+            ratio = max(r.step_ns for r in then) / max(*(r.step_ns for r in now), 1.0)
+            found.append(min(ratio, most))
+        return found
+
+    def _recorded_or_not(self, subjects: list[Subject], tool: Bound | None) -> list[Subject]:
+        """Programs as recorded, or without what recording costs."""
+        if tool is None:
+            return subjects
+        return pace.unrecorded(subjects, self.recording_factor[tool])
 
     def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
         """Whether input may come at a pace of its own.
@@ -432,9 +461,7 @@ class Simulation:
 
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
-        if tool is not None:
-            subjects = pace.unrecorded(subjects, self.recording_factor[tool])
-        subjects = pace.at_pace(subjects, pace_of)
+        subjects = pace.at_pace(self._recorded_or_not(subjects, tool), pace_of)
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
 
@@ -466,8 +493,7 @@ class Simulation:
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
-        if tool is not None:
-            subjects = pace.unrecorded(subjects, self.recording_factor[tool])
+        subjects = self._recorded_or_not(subjects, tool)
         return pace.at_pace(subjects, pace_of, woken=woken)
 
     @cached_property
@@ -480,9 +506,16 @@ class Simulation:
         elsewhere waits less where recording slows it: steps then do not tell what that costs.
         """
         _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
-        estimated = CALLS_FACTOR if e.tool is not None else RECORDING_FACTOR
         recorded = e.step_ns > 0 and pace.is_recorded(self.subjects)
-        if e.measured is None or not recorded or self._paced_by_input(self.subjects):
+        if not recorded:
+            return dict(PROFILED)
+        if e.tool is not None:
+            estimated = of_calls(e.tool.unit.tool)
+        else:
+            readers = [self._read_of(rank) for rank, _ in self.devices]
+            by_part = profiled_factor(self.subjects, self.runs, readers)
+            estimated = {bound: by_part * part for bound, part in PROFILED.items()}
+        if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
         cost: dict[Bound, float] = {
             "low": e.measured.high_ns / e.step_ns,
@@ -492,7 +525,7 @@ class Simulation:
         return measured_factor(self.subjects, cost, estimated)
 
     def _spare_ns(self) -> list[float]:
-        """What the capturing tool may have added to each host's launches at most, ns a step."""
+        """What the capturing tool may have added to each host's launches at most, ns per step."""
         return [
             2 * e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
             for _, e in self.devices
@@ -595,6 +628,10 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             count = int(subject.program.communication.sum())
         case ScaleKernels():
             after, count = edit.scale_kernels(subject, change)
+        case LoadedBeside():
+            after, count = pace.loaded_beside(subject, bound), 1
+        case CallCompiled():
+            after, count = edit.call_compiled(subject, change, bound)
         case ScaleOps() | RemoveOps() | FuseOps():
             after, count = edit.change_ops(subject, change)
         case _:
@@ -602,15 +639,23 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     return after, count
 
 
+_OPEN: Final = (
+    LaunchesFree
+    | InGraphs
+    | CallCompiled
+    | LoadedBeside
+    | OverlapCommunication
+    | DeviceLike
+    | EvenWork
+    | Edit
+)
 _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_kernels"})
 
 
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, LaunchesFree | InGraphs | OverlapCommunication | DeviceLike | EvenWork | Edit)
-        or (isinstance(c, Free) and c.cause not in _SURE)
-        for c in changes
+        isinstance(c, _OPEN) or (isinstance(c, Free) and c.cause not in _SURE) for c in changes
     )
 
 

@@ -16,6 +16,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
 from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.simulation.changes import (
+    CallCompiled,
     Change,
     DeviceLike,
     EvenWork,
@@ -23,6 +24,7 @@ from stepscope.simulation.changes import (
     FuseOps,
     InGraphs,
     LaunchesFree,
+    LoadedBeside,
     OverlapCommunication,
     RankLike,
     RemoveOps,
@@ -30,7 +32,7 @@ from stepscope.simulation.changes import (
     ScaleOps,
     Subject,
 )
-from stepscope.simulation.model import Simulation
+from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.path import Part, Walker
 from stepscope.simulation.program import Replay
 from stepscope.simulation.result import (
@@ -68,7 +70,9 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
             raise UsageError(_nothing(change))
     sets = [change for change in changes if isinstance(change, Edit)]
     samples = prod(_samples(simulation, change) for change in sets)
+    # together first: that finds what each of them needs to know, before they are tried side by side
     predicted = simulation.predict(changes)
+    apart = simulation.predict_many([[c] for c in changes]) if len(changes) > 1 else []
     replays = simulation.replay(changes)
     slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
     rank, e = simulation.devices[slow]
@@ -94,7 +98,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         warnings=warnings(simulation),
         assumptions=[text for one in sets for text in one.assumptions(simulation.facts)],
         validity=_validity(simulation, changes),
-        alone=[_alone(simulation, change) for change in changes] if len(changes) > 1 else [],
+        alone=[_alone(simulation, *one) for one in zip(changes, apart, strict=False)],
         samples_factor=samples,
         throughput_factor=round(
             samples * simulation.measured_step_ns / max(predicted.step_ns, 1), 6
@@ -103,9 +107,8 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
     )
 
 
-def _alone(simulation: Simulation, change: Change) -> OneChange:
+def _alone(simulation: Simulation, change: Change, predicted: Prediction) -> OneChange:
     """What one of several changes gives alone."""
-    predicted = simulation.predict([change])
     return OneChange(
         change=describe(change),
         predicted_step_ns=predicted.step_ns,
@@ -141,13 +144,13 @@ def describe(change: Change) -> str:
         case RemoveOps(ops):
             stated = f"without {len(ops):,} GPU operations"
         case FuseOps(ops, duration):
-            stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms a step"
+            stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms per step"
         case OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
         case RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             stated = f"rank {rank} is as fast as {like}"
-        case SettingChange() | InGraphs():
+        case SettingChange() | InGraphs() | CallCompiled() | LoadedBeside():
             stated = change.text
         case DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"

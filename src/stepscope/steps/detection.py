@@ -116,9 +116,7 @@ def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
         if best.domain == words.OWN_DOMAIN and best.label == "step":
             return _steps(best, "numbered_range", "steps are those that stepscope marked")
         if best.numbered:
-            return _steps(
-                best, "numbered_range", f"steps are the ranges {best.label!r} with a number"
-            )
+            return _steps(best, "numbered_range", f"steps are the numbered ranges {best.label!r}")
         return _steps(best, "repeating_range", f"steps are the {best.label!r} ranges")
     few = [
         c

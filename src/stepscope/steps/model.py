@@ -222,9 +222,9 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     parts = []
     if first:
         which = "the first step" if first == 1 else f"the first {first} steps"
-        parts.append(f"{which} set aside as warm-up")
+        parts.append(f"{which} excluded as warm-up")
     if last < n - 1:
-        parts.append("the last step set aside as cut short")
+        parts.append("the last step excluded because the capture cut it short")
     return first, last, " and ".join(parts)
 
 

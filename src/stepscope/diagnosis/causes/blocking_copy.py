@@ -97,7 +97,7 @@ CAUSE = Cause(
     title="Blocking copy",
     definition=(
         "Data moves between host and device while the GPU computes nothing. A copy from pageable "
-        "memory is staged by the driver and blocks the calling thread; the queue runs dry "
+        "memory is staged by the driver and blocks the calling thread; the launch queue drains "
         "meanwhile, and the first launches afterwards are late."
     ),
     differential=(

@@ -41,15 +41,15 @@ def detect(case: Case) -> Detection | None:
     where = case.place(_ID)
     on_host = idle >= copies
     message = (
-        "{down_bytes} a step go to the CPU in {downs} copies, and as many bytes come back in the "
+        "{down_bytes} per step go to the CPU in {downs} copies, and as many bytes come back in the "
         "same sizes: what is offloaded to the CPU"
     )
     if on_host:
         message += (
-            "; the GPU idles {host_ns_per_step} a step meanwhile, nearly all of it while the host "
-            "works on the data, as an optimizer on the CPU does"
+            "; the GPU idles {host_ns_per_step} per step meanwhile, nearly all of it while the "
+            "host works on the data, as an optimizer on the CPU does"
             if idle >= 2 * copies
-            else "; the GPU idles {host_ns_per_step} a step meanwhile"
+            else "; the GPU idles {host_ns_per_step} per step meanwhile"
         )
     # the update on the device instead: every tensor moved a few times, at the memory's speed
     speed = e.kernels.attainable_bandwidth

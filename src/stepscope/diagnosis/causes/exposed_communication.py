@@ -88,9 +88,9 @@ def detect(case: Case) -> Detection | None:
     compute = case.explanation.steady_total("compute_ns") / case.explanation.n_steady
     alone = float(c.parts.alone.mean(axis=0)[me])
     message = (
-        "of {communication_ns} a step in which data moves, {exposed_ns} has no compute beside it, "
-        "and for {blocking_ns} of that work was ready and waited for it on every rank; {alone_ns} "
-        "of compute a step runs without communication beside it"
+        "data moves for {communication_ns} per step; {exposed_ns} of that is exposed (no compute "
+        "runs beside it), and for {blocking_ns} work was ready and waited for it on every rank; "
+        "{alone_ns} of compute per step has no communication beside it"
     )
     figures = _figures()
     bandwidth = bandwidth_figure(c)

@@ -24,7 +24,7 @@ def detect(case: Case) -> Detection | None:
         message=(
             "long chains of elementwise kernels and reductions read and write the same tensors "
             "again and again; a compiler makes one kernel of each, and of the shorter runs beside "
-            "them: {kernels_per_step} kernels a step, {kernels_ns_per_step}, then take some "
+            "them: {kernels_per_step} kernels per step, {kernels_ns_per_step}, then take some "
             "{repaired_ns_per_step}"
         ),
         recommendations=[

@@ -79,7 +79,7 @@ def detect(case: Case) -> Detection | None:
             where = Location(where.range, text, where.source, where.function)
             texts["operator"] = repr(text)
             message += ", called by {operator}"
-        message += " ({calls_per_step} a step, {waited_ns_per_step} in them)"
+        message += " ({calls_per_step} per step, {waited_ns_per_step} in them)"
         ended = _ended_by(case, waiting, rows)
         if _elsewhere(case, waiting, rows):
             message += (
@@ -89,11 +89,11 @@ def detect(case: Case) -> Detection | None:
         elif ended:
             texts["until"] = ended
             message += ", mostly until {until} has ended"
-        message += "; the queue runs dry, and the GPU idles until new work arrives"
+        message += "; the launch queue drains, and the GPU is idle until new work arrives"
     else:
         message = (
-            "the host stops to wait for the GPU or to read a value from it, the queue runs dry, "
-            "and the GPU idles until new work arrives"
+            "the host stops to wait for the GPU or to read a value from it, the launch queue "
+            "drains, and the GPU is idle until new work arrives"
         )
     message += ", most of it in {range}" if where.range else ""
     return Detection(

@@ -21,7 +21,7 @@ def detect(case: Case) -> Detection | None:
         "its grid has {median_blocks} blocks, far fewer than the device has SMs, so "
         "most of the device stands idle while it runs"
         if found.by_grid
-        else "it takes {kernels_ns_per_step} a step, many times what its shape requires"
+        else "it takes {kernels_ns_per_step} per step, many times what its shape requires"
     )
     sizes = (
         "give it more to do at once: larger batches, or dimensions that are split into more blocks"

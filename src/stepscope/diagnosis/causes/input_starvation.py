@@ -19,6 +19,7 @@ from stepscope.gaps.untraced_cpu import (
     NAMED_INPUT,
     OS_WAIT,
 )
+from stepscope.simulation import LoadedBeside
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
@@ -86,7 +87,7 @@ def detect(case: Case) -> Detection | None:
     message += pace_text
     if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
         message += (
-            "; the one thread that copies {pinned_bytes_per_step} a step into pinned memory then "
+            "; the one thread that copies {pinned_bytes_per_step} per step into pinned memory then "
             "limits it, with some {pinning_ns_per_step}"
         )
     waits = _waits_by_step(case)
@@ -128,6 +129,7 @@ def detect(case: Case) -> Detection | None:
         texts=where.texts(),
         figures=figures,
         where=where,
+        also=(LoadedBeside(),),  # the advice is workers
         supply_ns=loader.pinning_ns,
         chance=chance_of(late) if seldom else 0.0,
         at_least=used_up,

@@ -118,13 +118,13 @@ def _hidden_in_communication(case: Case) -> tuple[str, str] | None:
         rest = f"stepscope diagnose {pattern}, with the captures of all ranks there"
     if not matched and not c.alone:
         why = (
-            "much of the step is communication that nothing covers, and none of it has a "
+            "much of the step is exposed communication, and none of it has a "
             "counterpart in the other captures, so that these may be of different runs"
         )
         rest = "captures of all ranks of one run, taken at the same time"
     elif c.alone:
         why = (
-            "much of the step is communication that nothing covers, and the capture of one rank "
+            "much of the step is exposed communication, and the capture of one rank "
             "cannot tell moving data from waiting for a late rank"
         )
     else:

@@ -35,7 +35,7 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
     "replay each step as a CUDA graph: vLLM without enforce_eager, SGLang and TensorRT-LLM with "
     "their CUDA graphs on, torch.compile(model, mode='reduce-overhead')",
     "work on more requests at once (larger batches, continuous batching): as many launches do more",
-    "make more tokens a step: speculative decoding, several steps between two decisions of the "
+    "make more tokens per step: speculative decoding, several steps between two decisions of the "
     "scheduler",
     "merge small kernels: torch.compile, fused normalisation, rotary and activation kernels",
 )
@@ -104,7 +104,7 @@ def detect(case: Case) -> Detection | None:
 
 
 def _other_work_ns(case: Case, time_ns: float) -> float:
-    """Host work that a graph takes away beside launching, and is credited with, ns a step."""
+    """Host work that a graph takes away beside launching, and is credited with, ns per step."""
     return min(case.idle_ns("host_compute"), OTHER_WORK * time_ns)
 
 
@@ -125,7 +125,7 @@ CAUSE = Cause(
         "without what the host does from one captured launch to the next; waits, input and what "
         "lies around the launches stay. The range's upper end is that of graphs of the model "
         "alone (torch.compile with mode='reduce-overhead'): the update and the way into the model "
-        "stay, and the host needs up to 1.9 ms a step for the graphs"
+        "stay, and the host needs up to 1.9 ms per step for the graphs"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,

@@ -41,7 +41,7 @@ def detect(case: Case) -> Detection | None:
     if late.in_turn:
         message = (
             "the late rank changes from step to step with the work it was given; the others wait "
-            "{others_wait_ns} a step for it inside collectives"
+            "{others_wait_ns} per step for it inside collectives"
         )
         recommendations = [
             "give every rank as much work in the same step: sort or bucket samples by length, or "
@@ -56,11 +56,11 @@ def detect(case: Case) -> Detection | None:
         time = min(late.imposed_ns, round(compute[me]) - round(compute.mean()))
         message = (
             "uneven all-to-all: {late} has the experts that get most tokens and computes "
-            "{compute_ns} a step between the all-to-alls, the others {others_compute_ns} "
-            "({threads_ratio} times the threads, {kernels} kernels a step against "
-            "{others_kernels}); the others wait {others_wait_ns} a step for it, most of it in the "
-            "all-to-all that brings the tokens back; shared out evenly, every rank would compute "
-            "{mean_compute_ns}"
+            "{compute_ns} per step between the all-to-alls, the others {others_compute_ns} "
+            "({threads_ratio} times the threads, {kernels} kernels per step against "
+            "{others_kernels}); the others wait {others_wait_ns} per step for it, most of it in "
+            "the all-to-all that brings the tokens back; shared out evenly, every rank would "
+            "compute {mean_compute_ns}"
         )
         figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
         recommendations = [
@@ -71,9 +71,9 @@ def detect(case: Case) -> Detection | None:
         ]
     else:
         message = (
-            "{late} computes more than the others, {compute_ns} a step against "
+            "{late} computes more than the others, {compute_ns} per step against "
             "{others_compute_ns} ({threads_ratio} times the threads); the others wait "
-            "{others_wait_ns} a step for it inside collectives"
+            "{others_wait_ns} per step for it inside collectives"
         )
         recommendations = [
             "give every rank as much work: the same number of samples and tokens "
@@ -118,7 +118,7 @@ def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
         time_ns=slow.surplus_ns,
         direct_ns=slow.surplus_ns / 2,
         message=(
-            "{slow} of {stages} pipeline stages computes {stage_compute_ns} a step, "
+            "{slow} of {stages} pipeline stages computes {stage_compute_ns} per step, "
             "{mean_compute_ns} in the mean of all; it sets the pace, and the other stages wait for "
             "it inside sends and receives"
         ),

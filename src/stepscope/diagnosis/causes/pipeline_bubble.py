@@ -48,8 +48,8 @@ def detect(case: Case) -> Detection | None:
         direct_ns=fill / 4,
         message=(
             "{stages} pipeline stages wait for each other inside sends and receives, "
-            "{mean_bubble_ns} a step in the mean; filling and draining takes {bubble_share} of the "
-            "step, which some {micro_batches_to_halve} micro-batches instead of some "
+            "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
+            "the step, which some {micro_batches_to_halve} micro-batches instead of some "
             "{micro_batches} would halve"
         ),
         recommendations=[

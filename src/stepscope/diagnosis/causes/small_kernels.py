@@ -66,7 +66,7 @@ CAUSE = Cause(
     title="Small kernels",
     definition=(
         "From the end of one kernel to the start of the next, already enqueued one the GPU needs "
-        "about 1 us. Thousands of short kernels a step make that add up."
+        "about 1 us. Thousands of short kernels per step make that add up."
     ),
     differential=(
         "launch_bound waits for the host; here the host was in time. unfused_optimizer and "

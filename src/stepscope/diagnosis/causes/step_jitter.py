@@ -20,6 +20,9 @@ _NEARLY_ALL = (
     0.8  # a cause with this share of its time in the outlier steps is no cause of the others
 )
 
+_LARGER = 1.1
+"""Steps whose kernels launch so many times the threads of a normal one have more to do."""
+
 _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {gpu})"
 
 
@@ -102,6 +105,8 @@ _MESSAGE = {
     "extra": "they run further kernels{place}, most of all {{name}}",
     "slower": "the same kernels run slower, most of all {{name}}; the GPU's clocks were lowered, "
     "or another program used it",
+    "larger": "the same kernels have more to do, most of all {{name}}: longer sequences, or more "
+    "samples",
     "host": "the training thread does something else in them{place}",
     "silence": "the training thread pauses in them, and nothing in the capture says why",
     "launch": "their launches come later",
@@ -118,6 +123,10 @@ _DO = {
     "slower": [
         "watch clocks, temperature and power: nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
         "check that no other process uses the GPU (nvidia-smi pmon), and that no power limit holds",
+    ],
+    "larger": [
+        "cut or pad inputs to a few usual sizes, or sort them by size so that each batch holds as "
+        "much work (a sampler that counts tokens, not samples)",
     ],
     "host": [
         "do the work less often, in another thread or process, or after the next step was enqueued",
@@ -165,10 +174,23 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
     sums = np.bincount(odd.parts["name"][rows], weights=ns[rows])
     name = odd.names[int(np.argmax(sums))]
     if kind == "slower":
-        return kind, name, Location()
+        return "larger" if _more_threads(case.explanation) else kind, name, Location()
     where = _where_launched(case, odd, {odd.names[i] for i in odd.parts["name"][rows].tolist()})
     named = bool(where.range and words.EVALUATION_RANGE.search(where.range))
     return "evaluation" if named or _forward_only(case, odd) else "extra", name, where
+
+
+def _more_threads(e: Explanation) -> bool:
+    """Whether the kernels of the outlier steps launch more threads than those of the normal step.
+
+    Updates of the parameters do not count: some loops make one every few steps.
+    """
+    kernels, odd = e.kernels, e.outliers
+    step = np.searchsorted(e.bounds_ns, e.gpu.ops["start_ns"], side="right") - 1
+    mine = e.gpu.is_compute & ~kernels.in_phase("optimizer")
+    threads = np.where(mine, kernels.blocks * kernels.threads, 0).astype(float)
+    usual = threads[step == odd.reference].sum()
+    return bool(threads[among(step, odd.steps)].sum() > _LARGER * len(odd) * usual > 0)
 
 
 def _forward_only(case: Case, odd: Outliers) -> bool:

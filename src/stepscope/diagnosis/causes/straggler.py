@@ -25,14 +25,14 @@ from stepscope.simulation import Change, DeviceLike, RankLike
 
 _ID = "straggler"
 _WHY = {
-    "input_starvation": "getting the next batch takes it longer",
-    "host_compute": "its training thread works on the CPU for longer",
-    "host_sync": "its host waits for the device more often or for longer",
+    "input_starvation": "it needs longer to get the next batch",
+    "host_compute": "its training thread works longer on the CPU",
+    "host_sync": "its host waits for the GPU more often or longer",
     "launch_bound": "its host launches more slowly",
-    "blocking_copy": "its copies block for longer",
-    "allocator_churn": "it allocates memory for longer",
-    "compilation_or_warmup": "it loads or compiles code for longer",
-    "small_kernels": "its device loses more time between kernels",
+    "blocking_copy": "its copies block longer",
+    "allocator_churn": "it allocates memory longer",
+    "compilation_or_warmup": "it loads or compiles code longer",
+    "small_kernels": "its GPU loses more time between kernels",
 }
 
 
@@ -62,19 +62,16 @@ def detect(case: Case) -> Detection | None:
     own = causes()[root_cause].detect(case) if root_cause in causes() else None
     where = own.where if own is not None else Location()
     others = "another rank at a time is late" if late.in_turn else "the other ranks wait for {late}"
-    message = (
-        f"{others}, {{others_wait_ns}} a step inside collectives with nothing to cover it: "
-        f"{_reason(late)}"
-    )
+    message = f"{others} inside collectives, {{others_wait_ns}} exposed per step: {_reason(late)}"
     inside = " in {range}" if where.range else ""
     figures = late_figures()
     part = _part(late)
     if part is not None:
-        message += f", by {{surplus_ns}} a step{inside}"
+        message += f", by {{surplus_ns}} per step{inside}"
         figures.append(surplus_figure(part))
     if late.mechanism == "rate":
         message += (
-            " ({compute_ratio} times as long, for as much work: {kernels} kernels a step, "
+            " ({compute_ratio} times as long, for as much work: {kernels} kernels per step, "
             "{others_kernels} on the others)"
         )
     message += recording_text(c, late)
@@ -95,7 +92,7 @@ def detect(case: Case) -> Detection | None:
 
 
 def _more_recording(c: Collectives, late: Lateness) -> float:
-    """What the cost of recording would explain, were it twice what it is estimated at, ns a step.
+    """What the cost of recording would explain, were it twice what it is estimated at, ns per step.
 
     It is known to a factor of two. It slows the other hosts as well; where it slows them as much,
     it makes nobody late.

@@ -21,7 +21,7 @@ def detect(case: Case) -> Detection | None:
         _ID,
         found.repair,
         message=(
-            "attention runs as {kernels_per_step} separate kernels a step (product, scale, mask, "
+            "attention runs as {kernels_per_step} separate kernels per step (product, scale, mask, "
             "softmax, product), each of which writes the whole matrix of scores to memory for the "
             "next one to read; that takes {kernels_ns_per_step}, fused some "
             "{repaired_ns_per_step}"

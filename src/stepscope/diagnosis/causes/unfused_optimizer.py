@@ -29,7 +29,7 @@ def detect(case: Case) -> Detection | None:
         found.repair,
         message=(
             "the optimizer updates one parameter after the other, with {kernels_per_step} small "
-            "kernels a step, which run for {kernels_ns_per_step} where a fused update would take "
+            "kernels per step, which run for {kernels_ns_per_step} where a fused update would take "
             "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
             "launches; the prediction is for fused=True, its range reaches to foreach=True"
         ),

@@ -25,7 +25,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     return Found(
         repair=repair,
         message=(
-            "{kernels_per_step} pointwise kernels, reductions and normalisations a step stand "
+            "{kernels_per_step} pointwise kernels, reductions and normalisations per step stand "
             "next to each other and take {kernels_ns_per_step}; merged, what one hands to the "
             "next need not go through memory, which leaves some {changed_ns_per_step} at the "
             "bandwidth that they achieve"

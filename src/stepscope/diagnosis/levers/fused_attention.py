@@ -31,8 +31,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return Found(
             repair=written.repair,
             message=(
-                "attention runs as {kernels_per_step} separate kernels a step (GEMM, scale, mask, "
-                "softmax, GEMM) that take {kernels_ns_per_step}; fused it takes some "
+                "attention runs as {kernels_per_step} separate kernels per step (GEMM, scale, "
+                "mask, softmax, GEMM) that take {kernels_ns_per_step}; fused it takes some "
                 "{changed_ns_per_step}"
             ),
             recommendations=[

@@ -1,4 +1,4 @@
-"""Kernels too small to fill the device: more samples a step would cost them little."""
+"""Kernels too small to fill the device: more samples per step would cost them little."""
 
 from __future__ import annotations
 

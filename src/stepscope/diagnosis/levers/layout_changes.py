@@ -27,7 +27,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     return Found(
         repair=changed(rows, old, np.zeros(len(rows), np.int64), 0, _STAYS * float(old.sum())),
         message=(
-            "{kernels_per_step} kernels a step only reorder tensors between the layout of the "
+            "{kernels_per_step} kernels per step only reorder tensors between the layout of the "
             "model (channels first) and that of the convolutions (channels last); they take "
             "{kernels_ns_per_step}"
         ),

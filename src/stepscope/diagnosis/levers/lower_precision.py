@@ -84,7 +84,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             rows, old, np.rint(new), max(total - gain * MOST, 0.0), total - gain * LEAST[after]
         ),
         message=(
-            "large GEMMs and convolutions take {kernels_ns_per_step} a step in {before}; in "
+            "large GEMMs and convolutions take {kernels_ns_per_step} per step in {before}; in "
             "{after} they take some {changed_ns_per_step}, where the model's accuracy bears it"
         ),
         recommendations=(

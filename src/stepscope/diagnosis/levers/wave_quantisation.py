@@ -57,7 +57,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             rows, old, np.rint(old - usual * loss), total - most * whole, total - least * whole
         ),
         message=(
-            "GEMMs and convolutions of {kernels_ns_per_step} a step have grids that fill the GPU "
+            "GEMMs and convolutions of {kernels_ns_per_step} per step have grids that fill the GPU "
             "a few times and then a part of it: SMs without a block in the last wave; with grids "
             "that fill it they take some {changed_ns_per_step}"
         ),

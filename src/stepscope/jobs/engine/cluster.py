@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from stepscope.jobs.engine.pool import Work
 from stepscope.jobs.engine.work import (
@@ -18,9 +19,6 @@ from stepscope.jobs.engine.work import (
     perform_away,
 )
 from stepscope.trace.errors import StorageError, UsageError
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 _CONNECT_S: Final = 15
 _RETRIES: Final = 2
@@ -54,9 +52,9 @@ def perform_all(
             client.close(timeout=2)
 
 
-def _client(address: str, scheduler_file: str) -> Client:
+def _client(address: str, scheduler_file: str) -> Any:
     try:
-        from distributed import Client
+        client = import_module("distributed").Client
     except ImportError as error:
         raise UsageError(
             "a cluster needs Dask; pip install 'stepscope[cluster]' here and on the workers"
@@ -72,8 +70,8 @@ def _client(address: str, scheduler_file: str) -> Client:
                     f"{scheduler_file} does not exist; start dask scheduler --scheduler-file with "
                     "it"
                 )
-            return Client(scheduler_file=scheduler_file, timeout=_CONNECT_S, set_as_default=False)
-        return Client(address, timeout=_CONNECT_S, set_as_default=False)
+            return client(scheduler_file=scheduler_file, timeout=_CONNECT_S, set_as_default=False)
+        return client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
             f"no Dask scheduler answers at {address or scheduler_file} "
@@ -82,27 +80,27 @@ def _client(address: str, scheduler_file: str) -> Client:
 
 
 def _collected(
-    client: Client, task: Task, works: Sequence[Work], where: str
+    client: Any, task: Task, works: Sequence[Work], where: str
 ) -> Iterator[tuple[int, Outcome]]:
-    from distributed import CancelledError, as_completed
-
-    futures: dict[Future, Work] = {}
+    dask = import_module("distributed")
+    futures: dict[Any, Work] = {}
     for work in works:
         future = client.submit(perform_away, task, work[1], pure=False, retries=_RETRIES)
         futures[future] = work
     left = len(futures)
     try:
-        for future in as_completed(list(futures)):
+        for future in dask.as_completed(list(futures)):
             number, _, output = futures.pop(future)
             if future.status in ("cancelled", "lost"):
                 raise _gone(where, left)
             if future.status == "error":
                 yield number, _failure(future.exception())
             else:
-                yield number, _kept(*future.result(), output)
+                outcome, content = future.result()
+                yield number, _kept(outcome, content, output)
             future.release()
             left -= 1
-    except (CancelledError, OSError, TimeoutError) as error:
+    except (dask.CancelledError, OSError, TimeoutError) as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise _gone(where, left) from error
@@ -115,9 +113,8 @@ def _gone(where: str, left: int) -> StorageError:
 
 
 def _failure(error: BaseException | None) -> Outcome:
-    from distributed.scheduler import KilledWorker
-
-    if isinstance(error, KilledWorker):
+    killed = import_module("distributed.scheduler").KilledWorker
+    if isinstance(error, killed):
         return Outcome(KILLED, "the workers that had it were killed; give them more memory")
     text = f"{type(error).__name__}: {error}"
     return Outcome(FAILED, f"the cluster failed: {' '.join(text.split())[:300]}")

@@ -52,7 +52,7 @@ class Reduction:
 
     def write(self, name: str, path: Path) -> None:
         """Write a table as Parquet."""
-        self._run(f"COPY \"{name}\" TO {_text(path)} (FORMAT parquet, COMPRESSION zstd)")
+        self._run(f'COPY "{name}" TO {_text(path)} (FORMAT parquet, COMPRESSION zstd)')
 
     def _run(self, statement: str) -> Any:
         return self._told(lambda: self._connection.execute(statement).fetchall())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.trace.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 FOLDER_SUFFIX = ".stepscope"
 """What the name of a folder ends with that is a capture itself."""
@@ -28,21 +26,21 @@ def without_secret(place: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
-def _opened(place: str) -> tuple[AbstractFileSystem, str]:
+def _opened(place: str) -> tuple[Any, str]:
     """The file system and the path inside it.
 
     Raises:
         UsageError: fsspec or the package of the scheme is missing, or the scheme is unknown.
     """
     try:
-        import fsspec
+        core = import_module("fsspec.core")
     except ImportError as error:
         raise UsageError(
             f"{without_secret(place)} needs fsspec; pip install 'stepscope[remote]' and the "
             "package of the scheme, as s3fs or gcsfs"
         ) from error
     try:
-        found: tuple[AbstractFileSystem, str] = fsspec.core.url_to_fs(place)
+        found: tuple[Any, str] = core.url_to_fs(place)
     except (ImportError, ValueError) as error:
         raise UsageError(f"{without_secret(place)} cannot be reached: {error}") from error
     return found
@@ -86,7 +84,7 @@ def listed(place: str, suffixes: Collection[str]) -> list[tuple[str, str, int]]:
     def _wanted(child: dict[str, Any]) -> bool:
         name = posixpath.basename(child["name"].rstrip("/"))
         if child.get("type") == "directory":
-            return name.endswith(FOLDER_SUFFIX)
+            return bool(name.endswith(FOLDER_SUFFIX))
         return any(name.endswith(suffix) for suffix in suffixes)
 
     infos = _said(place, found)

@@ -66,10 +66,11 @@ def counter_recipe(
         ),
         columns=("device", "metric", *_SPREAD),
         charts=(
-            Chart("heat", "rank_stats", "Mean of each counter by rank", "mean", x="rank",
-                  y="metric"),
+            Chart(
+                "heat", "rank_stats", "Mean of each counter by rank", "mean", x="rank", y="metric"
+            ),
             Chart("bar", "all_stats", "Mean of each counter, all ranks", "mean", y="metric"),
-        ),  # fmt: skip
+        ),
         figures=(
             Figure("samples", "samples", "count", "SELECT sum(samples) FROM all_stats"),
             Figure("counters", "counters", "count", "SELECT count(*) FROM all_stats"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import pyarrow as pa
 
@@ -32,7 +33,7 @@ def listing(
     charts: tuple[Chart, ...] = (),
     *,
     value: str = "duration_ns",
-    unit: str = "ns",
+    unit: Literal["ns", "bytes"] = "ns",
 ) -> Recipe:
     """The recipe of the same name as a report or rule.
 
@@ -93,9 +94,10 @@ def listing(
         ),
         charts=(
             *charts,
-            Chart("bar", "rank_stats", f"Sum of {value} by rank", f"total_{unit}", y="rank",
-                  unit=unit),  # type: ignore[arg-type]
-        ),  # fmt: skip
+            Chart(
+                "bar", "rank_stats", f"Sum of {value} by rank", f"total_{unit}", y="rank", unit=unit
+            ),
+        ),
         figures=(
             Figure("rows", "rows", "count", "SELECT sum(rows) FROM rank_stats"),
             Figure("total", f"sum of {value}", unit, f"SELECT sum(total_{unit}) FROM rank_stats"),

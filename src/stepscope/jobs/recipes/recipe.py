@@ -244,8 +244,7 @@ class Recipe:
         for option in self.options:
             if option.required and option.name not in given:
                 raise UsageError(
-                    f"{self.name} needs {option.name}: {option.doc}; "
-                    f"give --set {option.name}=VALUE"
+                    f"{self.name} needs {option.name}: {option.doc}; give --set {option.name}=VALUE"
                 )
         return {
             name: option.parse(given[name]) if name in given else option.default

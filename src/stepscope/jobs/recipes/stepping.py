@@ -27,8 +27,8 @@ STEP: Final = {
 
 ALIGNED: Final = """
 WITH timed AS (
-    SELECT part.*, start_ns + coalesce(origin_epoch_ns, 0) AS begun_ns, count(origin_epoch_ns) OVER ()
-        = count(*) OVER () AND max(origin_epoch_ns + start_ns) OVER ()
+    SELECT part.*, start_ns + coalesce(origin_epoch_ns, 0) AS begun_ns,
+        count(origin_epoch_ns) OVER () = count(*) OVER () AND max(origin_epoch_ns + start_ns) OVER ()
         - min(origin_epoch_ns + start_ns) OVER () < 10000000000 + 2 * (
             SELECT max(end_ns - begin_ns) FROM capture) AS comparable
     FROM part JOIN capture USING (input)
@@ -40,8 +40,8 @@ WITH timed AS (
         SELECT (input, process_id, device) FROM timed GROUP BY input, process_id, device
         ORDER BY count(*) DESC, input, process_id, device LIMIT 1)
 ), placed AS (
-    SELECT timed.* EXCLUDE (step, begun_ns, comparable), CASE WHEN comparable THEN number ELSE step END
-        AS step,
+    SELECT timed.* EXCLUDE (step, begun_ns, comparable),
+        CASE WHEN comparable THEN number ELSE step END AS step,
         row_number() OVER (PARTITION BY input, process_id, device,
             CASE WHEN comparable THEN number ELSE step END ORDER BY begun_ns) AS again
     FROM timed ASOF LEFT JOIN anchor ON timed.begun_ns >= anchor.from_ns

@@ -131,8 +131,11 @@ def summary_recipe(
         name,
         title,
         f"{doc} Quartiles of a rank are "
-        + ("of type 2, as Nsight Systems' reports have them." if quartiles == "type2" else
-           "interpolated, as pandas has them."),  # fmt: skip
+        + (
+            "of type 2, as Nsight Systems' reports have them."
+            if quartiles == "type2"
+            else "interpolated, as pandas has them."
+        ),
         asked(rows, key, value, quartiles),
         (
             Output(
@@ -159,11 +162,19 @@ def summary_recipe(
         ),
         columns=("name", f"total_{unit}", "instances", *(f"{part}_{unit}" for part in _SPREAD)),
         charts=(
-            Chart("bar", "all_stats", "Total by name, all ranks", f"total_{unit}", y="name",
-                  unit=unit),
-            Chart("heat", "rank_stats", "Total by rank", f"total_{unit}", x="rank", y="name",
-                  unit=unit),
-        ),  # fmt: skip
+            Chart(
+                "bar", "all_stats", "Total by name, all ranks", f"total_{unit}", y="name", unit=unit
+            ),
+            Chart(
+                "heat",
+                "rank_stats",
+                "Total by rank",
+                f"total_{unit}",
+                x="rank",
+                y="name",
+                unit=unit,
+            ),
+        ),
         figures=(
             Figure("total", "all ranks together", unit, f"SELECT sum(total_{unit}) FROM all_stats"),
             Figure("instances", "instances", "count", "SELECT sum(instances) FROM all_stats"),

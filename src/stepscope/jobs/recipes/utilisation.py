@@ -31,9 +31,7 @@ DEVICE = {
     "device": "CUDA device ordinal inside the process",
 }
 BINS = Option("bins", "number of equal parts of the job's time", 30, 1, 2000)
-CUMULATIVE = Option(
-    "cumulative", "work of several streams at one time counts in full each", False
-)
+CUMULATIVE = Option("cumulative", "work of several streams at one time counts in full each", False)
 
 
 class Clock:
@@ -107,8 +105,10 @@ def binned(
     """One row a part and device."""
     parts: list[pa.Table] = []
     schema = pa.schema(
-        [*((n, pa.int64()) for n in ("bin", "start_ns", *DEVICE)),
-         *((n, pa.float64()) for n in names)]  # fmt: skip
+        [
+            *((n, pa.int64()) for n in ("bin", "start_ns", *DEVICE)),
+            *((n, pa.float64()) for n in names),
+        ]
     )
     for (process, device), values in columns.items():
         fixed = {
@@ -203,22 +203,41 @@ def map_recipe(
         ),
         charts=(
             *(
-                Chart("heat", "analysis", f"{n} by rank over time", n, x="start_ns", y="rank",
-                      unit="percent")
+                Chart(
+                    "heat",
+                    "analysis",
+                    f"{n} by rank over time",
+                    n,
+                    x="start_ns",
+                    y="rank",
+                    unit="percent",
+                )
                 for n in values
             ),
-            *(Chart("line", "mean_stats", f"{n}, mean of all ranks", n, x="start_ns",
-                    unit="percent") for n in [first]),
-        ),  # fmt: skip
+            *(
+                Chart(
+                    "line", "mean_stats", f"{n}, mean of all ranks", n, x="start_ns", unit="percent"
+                )
+                for n in [first]
+            ),
+        ),
         figures=(
             *(
-                Figure(n, f"{n.removesuffix('_percent')}, mean of all devices", "share",
-                       f"SELECT avg({n}) / 100 FROM rank_stats")
+                Figure(
+                    n,
+                    f"{n.removesuffix('_percent')}, mean of all devices",
+                    "share",
+                    f"SELECT avg({n}) / 100 FROM rank_stats",
+                )
                 for n in values
             ),
-            Figure("least_used_rank", f"rank with the least {first}", "",
-                   f"SELECT rank FROM rank_stats ORDER BY {first}, rank LIMIT 1"),
-        ),  # fmt: skip
+            Figure(
+                "least_used_rank",
+                f"rank with the least {first}",
+                "",
+                f"SELECT rank FROM rank_stats ORDER BY {first}, rank LIMIT 1",
+            ),
+        ),
         options=(BINS, CUMULATIVE) if means is None else (BINS,),
         needs=tuple(needs),
         aligned=True,

@@ -131,7 +131,7 @@ def _recorded(facts: Facts) -> tuple[float, int]:
 
 
 def _waited_ns(subject: Subject) -> float:
-    """What getting input takes the training thread, ns a step."""
+    """What getting input takes the training thread, ns per step."""
     steps = max(int((subject.program.kind == MARK).sum()), 1)
     return int(subject.program.work_ns[:, C["input_starvation"]].sum()) / steps
 

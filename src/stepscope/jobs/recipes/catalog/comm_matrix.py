@@ -40,9 +40,9 @@ RECIPE = Recipe(
     "comm_matrix",
     "Communication Matrix",
     "Bytes that each rank must send to each other for the collectives of the capture: 2/n of a "
-    "message for an all-reduce of n ranks, all of it for an all-gather, 1/n for a reduce-scatter or "
-    "an all-to-all, and a share each of the others for the rest. Which neighbours a ring or a tree "
-    "really takes is not recorded, so a group's bytes are spread evenly over its ranks.",
+    "message for an all-reduce of n ranks, all of it for an all-gather, 1/n for a reduce-scatter "
+    "or an all-to-all, and a share each of the others for the rest. Which neighbours a ring or a "
+    "tree really takes is not recorded, so a group's bytes are spread evenly over its ranks.",
     _SQL,
     (
         Output(
@@ -82,16 +82,34 @@ RECIPE = Recipe(
         "kernel_ns",
     ),
     charts=(
-        Chart("heat", "matrix", "Bytes from rank (down) to rank (across)", "sent_bytes", x="peer",
-              y="rank", unit="bytes"),
-        Chart("bar", "operations", "Time in communication kernels by rank and kind", "kernel_ns",
-              y="rank", group="kind", unit="ns"),
+        Chart(
+            "heat",
+            "matrix",
+            "Bytes from rank (down) to rank (across)",
+            "sent_bytes",
+            x="peer",
+            y="rank",
+            unit="bytes",
+        ),
+        Chart(
+            "bar",
+            "operations",
+            "Time in communication kernels by rank and kind",
+            "kernel_ns",
+            y="rank",
+            group="kind",
+            unit="ns",
+        ),
     ),
     figures=(
         Figure("sent", "sent by all ranks", "bytes", "SELECT sum(sent_bytes) FROM matrix"),
         Figure("pairs", "pairs of ranks", "count", "SELECT count(*) FROM matrix"),
-        Figure("kernel_time", "time in communication kernels", "ns",
-               "SELECT sum(kernel_ns) FROM operations"),
+        Figure(
+            "kernel_time",
+            "time in communication kernels",
+            "ns",
+            "SELECT sum(kernel_ns) FROM operations",
+        ),
     ),
     needs=(_COLLECTIVES,),
 )

@@ -55,16 +55,26 @@ RECIPE = Recipe(
     ),
     columns=("bin", "kernels", "total_ns"),
     charts=(
-        Chart("line", "histogram", "Kernels by duration (bins of half powers of two of ns)",
-              "kernels", x="bin"),
+        Chart(
+            "line",
+            "histogram",
+            "Kernels by duration (bins of half powers of two of ns)",
+            "kernels",
+            x="bin",
+        ),
         Chart("line", "histogram", "Time of kernels by duration", "total_ns", x="bin", unit="ns"),
-        Chart("heat", "rank_histogram", "Kernels by duration and rank", "kernels", x="bin",
-              y="rank"),
+        Chart(
+            "heat", "rank_histogram", "Kernels by duration and rank", "kernels", x="bin", y="rank"
+        ),
     ),
     figures=(
         Figure("kernels", "kernels", "count", "SELECT sum(kernels) FROM histogram"),
-        Figure("short", "shorter than 8 us", "share",
-               "SELECT coalesce(sum(kernels) FILTER (bin < 26), 0) / sum(kernels) FROM histogram"),
+        Figure(
+            "short",
+            "shorter than 8 us",
+            "share",
+            "SELECT coalesce(sum(kernels) FILTER (bin < 26), 0) / sum(kernels) FROM histogram",
+        ),
     ),
     options=(Option("name", "only kernels of this name, short or whole; empty: all", ""),),
     needs=(KERNELS,),

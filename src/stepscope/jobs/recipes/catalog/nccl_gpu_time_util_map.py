@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.intervals import intersect, union
 from stepscope.jobs.recipes.recipe import Capture
 from stepscope.jobs.recipes.utilisation import Spans, map_recipe, spans_by_device
-from stepscope.reports.needs import KERNELS, Need
+from stepscope.reports.needs import Need
 
 _KERNELS = "SELECT process_id, device, start_ns, end_ns FROM kernel WHERE "
 NCCL_KERNEL = "regexp_matches(name, '^(void )?nccl', 'i')"

@@ -10,6 +10,11 @@ RECIPE = counter_recipe(
     "NVLink Summary",
     "Counters of NVLink: throughput in percent of the peak, or in the counter's own unit.",
     "metric ILIKE '%nvlink%'",
-    Need("counters of NVLink", "metric_sample", "nsys profile --gpu-metrics-devices=all (a metric set with NVLink: --gpu-metrics-set)", "metric_sample WHERE metric ILIKE '%nvlink%'"),
+    Need(
+        "counters of NVLink",
+        "metric_sample",
+        "nsys profile --gpu-metrics-devices=all (a metric set with NVLink: --gpu-metrics-set)",
+        "metric_sample WHERE metric ILIKE '%nvlink%'",
+    ),
     "`nsys recipe` of the same name",
 )

@@ -10,8 +10,8 @@ RECIPE = summary_recipe(
     "NVTX Range Summary",
     "Ranges by text, whatever their domain, on the host. Ranges without an end, and those of no "
     "length, are left out. Nested ranges count in full each.",
-    "(SELECT * FROM range WHERE kind IN ('pushpop', 'startend', 'annotation') AND end_ns > start_ns "
-    "AND NOT coalesce(end_missing, false) AND name IS NOT NULL)",
+    "(SELECT * FROM range WHERE kind IN ('pushpop', 'startend', 'annotation') "
+    "AND end_ns > start_ns AND NOT coalesce(end_missing, false) AND name IS NOT NULL)",
     (RANGES,),
     quartiles="linear",
     what="text of the range",

@@ -44,11 +44,19 @@ RECIPE = Recipe(
         ),
     ),
     charts=(
-        Chart("heat", "pace", "Length of each step by rank", "wall_ns", x="step", y="rank",
-              unit="ns"),
+        Chart(
+            "heat", "pace", "Length of each step by rank", "wall_ns", x="step", y="rank", unit="ns"
+        ),
         Chart("line", "pace", "Length of each step", "wall_ns", x="step", group="rank", unit="ns"),
-        Chart("heat", "pace", "Idle time of each step by rank", "idle_ns", x="step", y="rank",
-              unit="ns"),
+        Chart(
+            "heat",
+            "pace",
+            "Idle time of each step by rank",
+            "idle_ns",
+            x="step",
+            y="rank",
+            unit="ns",
+        ),
     ),
     figures=(
         Figure("median_step", "median step", "ns", "SELECT median(wall_ns) FROM pace"),

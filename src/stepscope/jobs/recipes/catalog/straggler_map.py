@@ -18,7 +18,7 @@ RECIPE = Recipe(
     "A rank's own time is what a step takes without the time in which only communication runs: "
     "ranks step together, so who needs less waits for the others in there. Late is the own time "
     "beyond that of the median rank in the same step; it is negative for those who wait longer. "
-    "Its parts say why: more compute (slow GPU, more work), more idle time (the host), more copies.",
+    "Its parts say why: more compute (slow GPU, more work), more idle time (the host), copies.",
     steps_of,
     (
         Output(
@@ -81,22 +81,62 @@ RECIPE = Recipe(
         ),
     ),
     charts=(
-        Chart("heat", "lateness", "Time that each rank is late, by step", "own_late_ns", x="step",
-              y="rank", unit="ns", middle=True),
-        Chart("bar", "rank_stats", "Mean time that each rank is late in a step", "late_ns",
-              y="rank", unit="ns"),
-        Chart("heat", "lateness", "Compute beyond the median rank's", "compute_late_ns", x="step",
-              y="rank", unit="ns", middle=True),
-        Chart("heat", "lateness", "Idle time beyond the median rank's", "idle_late_ns", x="step",
-              y="rank", unit="ns", middle=True),
+        Chart(
+            "heat",
+            "lateness",
+            "Time that each rank is late, by step",
+            "own_late_ns",
+            x="step",
+            y="rank",
+            unit="ns",
+            middle=True,
+        ),
+        Chart(
+            "bar",
+            "rank_stats",
+            "Mean time that each rank is late in a step",
+            "late_ns",
+            y="rank",
+            unit="ns",
+        ),
+        Chart(
+            "heat",
+            "lateness",
+            "Compute beyond the median rank's",
+            "compute_late_ns",
+            x="step",
+            y="rank",
+            unit="ns",
+            middle=True,
+        ),
+        Chart(
+            "heat",
+            "lateness",
+            "Idle time beyond the median rank's",
+            "idle_late_ns",
+            x="step",
+            y="rank",
+            unit="ns",
+            middle=True,
+        ),
     ),
     figures=(
-        Figure("latest_rank", "rank that is latest", "",
-               "SELECT rank FROM rank_stats ORDER BY late_ns DESC, rank LIMIT 1"),
+        Figure(
+            "latest_rank",
+            "rank that is latest",
+            "",
+            "SELECT rank FROM rank_stats ORDER BY late_ns DESC, rank LIMIT 1",
+        ),
         Figure("late", "late by, in a step", "ns", "SELECT max(late_ns) FROM rank_stats"),
-        Figure("late_share", "of the median step", "share", "SELECT max(late_share) FROM rank_stats"),
-        Figure("reason", "because of more", "",
-               "SELECT reason FROM rank_stats ORDER BY late_ns DESC, rank LIMIT 1"),
+        Figure(
+            "late_share", "of the median step", "share", "SELECT max(late_share) FROM rank_stats"
+        ),
+        Figure(
+            "reason",
+            "because of more",
+            "",
+            "SELECT reason FROM rank_stats ORDER BY late_ns DESC, rank LIMIT 1",
+        ),
     ),
     needs=(GPU_WORK,),
 )

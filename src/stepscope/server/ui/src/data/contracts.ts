@@ -13,6 +13,10 @@ export interface Diagnosis {
   profiler_overhead: ProfilerOverhead | null;
   levers: Finding[];
   kernels: KernelSplit | null;
+  gpu_utilization: number | null;
+  ranks: RankTime[];
+  outlier_steps: OutlierStep[];
+  combined: Combined | null;
 }
 
 export interface TraceSummary {
@@ -83,6 +87,9 @@ export interface Finding {
   evidence: Evidence[];
   inside: InsideKernel[];
   at_least: boolean;
+  unreliable: string;
+  unaffected_step_ns: number | null;
+  gaps_end_at: string | null;
 }
 
 export interface Location {
@@ -155,6 +162,35 @@ export interface StepBound {
   fused_speedup: number;
   known_share: number;
   assumed: string[];
+}
+
+export interface RankTime {
+  rank: number;
+  device: number;
+  step_ns: number;
+  compute_ns: number;
+  waiting_ns: number;
+  transfer_ns: number;
+  copy_ns: number;
+  idle_ns: number;
+}
+
+export interface OutlierStep {
+  step: number;
+  wall_ns: number;
+  normal_step: number;
+  normal_ns: number;
+  part: string;
+  name: string;
+  excess_ns: number;
+}
+
+export interface Combined {
+  causes: string[];
+  predicted_step_ns: number;
+  prediction_low_ns: number;
+  prediction_high_ns: number;
+  replayed: boolean;
 }
 
 export interface Comparison {
@@ -369,4 +405,41 @@ export interface Prediction {
   limit_bytes: number | null;
   fits: boolean | null;
   assumptions: string[];
+}
+
+export interface GuideBook {
+  goals: GoalName[];
+  answers: Record<string, Guidance>;
+}
+
+export interface GoalName {
+  id: string;
+  title: string;
+}
+
+export interface Guidance {
+  schema: string;
+  goal: string;
+  title: string;
+  meaning: string;
+  here: string;
+  routes: Route[];
+  method: string[];
+  see: string[];
+}
+
+export interface Route {
+  tool: string;
+  title: string;
+  when: string;
+  ready: boolean;
+  missing: string[];
+  answered: boolean | null;
+  lacks: string[];
+  record: string[];
+  read: string[];
+  look_for: string;
+  overhead: string;
+  source: string;
+  next: string;
 }

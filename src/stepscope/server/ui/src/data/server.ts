@@ -1,6 +1,6 @@
 /** Answers from the server that served the page. Addresses are relative: they keep the token. */
 
-import type { Memory } from "./contracts";
+import type { GuideBook, Memory } from "./contracts";
 import { decode } from "./decode";
 import type { Details, Diagnosed, FlameAnswer, Hits, Instances, Layout, Note, NotesAnswer, Place, Source, Span, Statistics, TableAnswer, TrackTile } from "./types";
 
@@ -59,6 +59,10 @@ export class ServerSource implements Source {
 
   memory(): Promise<Memory> {
     return this.json("memory", {});
+  }
+
+  guide(): Promise<GuideBook> {
+    return this.json("guide", {});
   }
 
   async progress(): Promise<string> {

@@ -1,6 +1,6 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
-import type { Memory } from "./contracts";
+import type { GuideBook, Memory } from "./contracts";
 import { bytesOf, doubles } from "./decode";
 import { StaticTables, type Link, type PackedPanels } from "./static_tables";
 import { counterTile, rowTile, type Content, type Samples } from "./static_tiles";
@@ -256,6 +256,10 @@ export class StaticSource implements Source {
 
   memory(): Promise<Memory> {
     return Promise.reject(new Error("this page is a copy without it; stepscope ui and stepscope memory show it"));
+  }
+
+  guide(): Promise<GuideBook> {
+    return Promise.reject(new Error("this page is a copy without it; stepscope ui and stepscope guide show it"));
   }
 
   notes(): Promise<NotesAnswer> {

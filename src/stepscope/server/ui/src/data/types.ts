@@ -1,6 +1,6 @@
 /** What the server answers. Times are whole nanoseconds on the job's clock, exact as doubles. */
 
-import type { Diagnosis, Memory } from "./contracts";
+import type { Diagnosis, GuideBook, Memory } from "./contracts";
 import type { DrawnClass, LegendEntry } from "../shared/colours";
 
 /** A window of time, ns. */
@@ -238,6 +238,8 @@ export interface Source {
   flame(kind: string, weight: string, reverse: boolean, window: Span | null): Promise<FlameAnswer>;
   /** What was allocated, and by whom. */
   memory(): Promise<Memory>;
+  /** Which tool answers which question, about this capture. */
+  guide(): Promise<GuideBook>;
   /** What is being made that a question may wait for, in words; empty for nothing. */
   progress(): Promise<string>;
   notes(): Promise<NotesAnswer>;

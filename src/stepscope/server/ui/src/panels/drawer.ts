@@ -1,8 +1,9 @@
-/** The panels below the timeline: tables, flame graph, notes. Each is a tab. */
+/** The panels below the timeline: tables, flame graph, notes, guide. Each is a tab. */
 
 import { element, fill } from "../shared/dom";
 import { follow } from "../shared/pointer";
 import { Flame } from "./flame";
+import { GuidePanel } from "./guide";
 import { MemoryPanel } from "./memory";
 import { Notes } from "./notes";
 import type { Host, Panel } from "./panel";
@@ -17,6 +18,7 @@ export class Drawer {
   readonly flame: Flame;
   readonly notes: Notes;
   readonly memory: MemoryPanel;
+  readonly guide: GuidePanel;
   private readonly panels: Record<string, Panel>;
   private readonly tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Panels" });
   private readonly holder = element("div", { class: "panel" });
@@ -32,7 +34,11 @@ export class Drawer {
     this.flame = new Flame(host);
     this.notes = new Notes(host);
     this.memory = new MemoryPanel(host);
-    this.panels = { kernels: this.kernels, operators: this.operators, flame: this.flame, memory: this.memory, notes: this.notes };
+    this.guide = new GuidePanel(host);
+    this.panels = {
+      kernels: this.kernels, operators: this.operators, flame: this.flame, memory: this.memory,
+      notes: this.notes, guide: this.guide,
+    };
     const handle = element("div", {
       class: "handle",
       role: "separator",

@@ -108,7 +108,8 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
     const own = best && (!best.ranks.length || best.ranks.includes(accounting.rank));
     if (own && best.predicted_step_ns < step) {
       const share = best.predicted_step_ns / step;
-      const predicted = `predicted ${time(best.predicted_step_ns)} a step without ${words(best.cause)}`;
+      const least = best.at_least ? ' or less' : '';
+      const predicted = `predicted ${time(best.predicted_step_ns)}${least} a step without ${words(best.cause)}`;
       budgets.append(outline(predicted, share), element("p", { class: "note" }, `Outlined: ${predicted}`));
     }
     if (diagnosis.accounting.length <= LEGEND_EACH)
@@ -121,6 +122,12 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
       legend(budgetParts(all), all.wall_ns, (ns) => time(ns / steps)),
     );
   }
+  const utilisation = diagnosis.gpu_utilization;
+  if (typeof utilisation === "number")
+    budgets.append(
+      element("p", { class: "note" }, `nvidia-smi would call this ${percent(utilisation)} utilisation: ` +
+        "the share of time in which a kernel ran, however well"),
+    );
   sections.push(budgets);
   const list = element("ol", { class: "findings" });
   diagnosis.findings.forEach((finding, i) =>
@@ -177,7 +184,7 @@ function findingItem(
     element(
       "p",
       { class: "note" },
-      `Step without it: ${time(finding.predicted_step_ns)} (${low} to ${high})`,
+      `Step without it: ${time(finding.predicted_step_ns)}${finding.at_least ? ' or less' : ''} (${low} to ${high})`,
     ),
   );
   if (places.length)

@@ -63,6 +63,7 @@ export function keys(c: Commands): Key[] {
     { match: code("KeyX"), shows: "X, Shift+X", message: "next, previous instance of the table's row", run: (e) => c.instance(e.shiftKey ? -1 : 1) },
     { match: code("KeyP"), shows: "P", message: "flame graph; arrow keys, Enter and Backspace in it", run: () => c.panel("flame") },
     { match: code("KeyY"), shows: "Y", message: "memory over time by category, and who held it at the peak", run: () => c.panel("memory") },
+    { match: code("KeyQ"), shows: "Q", message: "guide: which tool and command answers which question", run: () => c.panel("guide") },
     { match: code("KeyM"), shows: "M", message: "set a mark at the pointer; Shift+M: a note on the range", run: (e) => (e.shiftKey ? c.note() : c.mark()) },
     { match: code("KeyU"), shows: "U, Shift+U", message: "next, previous mark or note", run: (e) => c.nearNote(e.shiftKey ? -1 : 1) },
     { match: code("KeyL"), shows: "L", message: "dark or light", run: () => c.theme() },

@@ -1,0 +1,64 @@
+"""``stepscope mcp``."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from stepscope.cli import registry
+from stepscope.trace.errors import UsageError
+
+TOKEN_VARIABLE = "STEPSCOPE_MCP_TOKEN"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
+
+
+@registry.command(
+    "Automate",
+    order=1,
+    examples={
+        "stepscope mcp --allow traces": "over standard streams, started by the client",
+        "stepscope mcp --http --port 8765": "over HTTP on this machine",
+    },
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Path(readable=False),
+    metavar="DIR",
+    help="Folder whose captures may be read; may be repeated. By default the working directory.",
+)
+@click.option("--http", is_flag=True, help="Serve HTTP on 127.0.0.1 instead of standard streams.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="a free one",
+    help="Port, with --http.",
+)
+def command(allow: tuple[str, ...], http: bool, port: int) -> None:
+    """Serve a coding agent: diagnosis, evidence, SQL, comparison and prediction as MCP tools.
+
+    Over standard streams a client starts this command itself, as in: claude mcp add stepscope --
+    stepscope mcp --allow traces. With --http it prints the address, whose secret part is new each
+    time, or the value of STEPSCOPE_MCP_TOKEN. Captures are read, nothing is run or changed.
+    """
+    from stepscope.agent.protocol import missing_sdk, serve_http, serve_stdio
+    from stepscope.agent.session import Session
+
+    if lacks := missing_sdk():
+        raise UsageError(lacks)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if token and not _TOKEN.fullmatch(token):
+        raise UsageError(
+            f"{TOKEN_VARIABLE} is no secret: write 16 to 128 letters, digits, hyphens or "
+            "underscores, or unset it"
+        )
+    session = Session(allow or (".",))
+    if port and not http:
+        raise UsageError("--port is of --http; add that, or leave the port out")
+    if not http:
+        serve_stdio(session)
+        return
+    serve_http(session, port, click.echo, token)

@@ -1,0 +1,56 @@
+"""``stepscope skill``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepscope.cli import options, registry
+from stepscope.trace.errors import UsageError
+
+ACTIONS = {
+    "show": "Print the skill, or one of its files.",
+    "install": "Write it where coding agents read skills.",
+}
+
+
+@registry.command(
+    "Automate",
+    order=2,
+    examples={
+        "stepscope skill install": "where the agents of this folder read skills",
+        "stepscope skill show": "print it",
+    },
+    cls=options.WithActions,
+    actions=ACTIONS,
+)
+@click.argument("action", type=click.Choice(list(ACTIONS)))
+@click.argument("file", default="")
+@click.option(
+    "--path",
+    type=click.Path(readable=False),
+    default="",
+    help="Folder of skills to install into, such as ~/.claude/skills. By default .claude/skills "
+    "and .agents/skills below the working directory, those whose parent is there.",
+)
+def command(action: str, file: str, path: str) -> None:
+    """Show or install the instructions for coding agents that read skill files.
+
+    They say what to capture, in which order to read a diagnosis, when to stop, and how a repair is
+    confirmed. Files that were not made by this command, or were changed since, are left alone.
+    """
+    from stepscope.agent.skill import homes, install, skill_files
+
+    if action == "show":
+        files = skill_files()
+        if file and file not in files:
+            raise UsageError(f"the skill has no file {file!r}; it has {', '.join(files)}")
+        options.write(files[file or "SKILL.md"])
+        return
+    if file:
+        raise UsageError(f"install takes no {file!r}; name the folder with --path")
+    folders = [Path(path).expanduser()] if path else homes(Path.cwd())
+    for folder in folders:
+        for one in install(folder):
+            click.echo(f"{one.fate:9} {one.path}")
