@@ -108,7 +108,6 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {
         *("reports", "collectives", "breakdown", "sql", "activity", "trace", "intervals"),
-        "__init__",
     },
     "operators": {
         *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),

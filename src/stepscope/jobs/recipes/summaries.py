@@ -18,18 +18,17 @@ _SPREAD = ("mean", "q1", "median", "q3", "min", "max", "std")
 
 def _columns(unit: str, *, approximate: bool) -> dict[str, str]:
     """Meaning of the columns of a summary whose values are of one unit."""
-    said = "ns" if unit == "ns" else "bytes"
     over = " of the ranks' values" if approximate else ""
     return {
-        f"total_{unit}": f"sum, {said}",
+        f"total_{unit}": f"sum, {unit}",
         "instances": "how many",
-        f"mean_{unit}": f"mean, {said}",
-        f"q1_{unit}": f"first quartile, {said}" + (f": least{over}" if over else ""),
-        f"median_{unit}": f"median, {said}" + (f": median{over}" if over else ""),
-        f"q3_{unit}": f"third quartile, {said}" + (f": greatest{over}" if over else ""),
-        f"min_{unit}": f"least, {said}",
-        f"max_{unit}": f"greatest, {said}",
-        f"std_{unit}": f"sample standard deviation, {said}",
+        f"mean_{unit}": f"mean, {unit}",
+        f"q1_{unit}": f"first quartile, {unit}" + (f": least{over}" if over else ""),
+        f"median_{unit}": f"median, {unit}" + (f": median{over}" if over else ""),
+        f"q3_{unit}": f"third quartile, {unit}" + (f": greatest{over}" if over else ""),
+        f"min_{unit}": f"least, {unit}",
+        f"max_{unit}": f"greatest, {unit}",
+        f"std_{unit}": f"sample standard deviation, {unit}",
     }
 
 
