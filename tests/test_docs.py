@@ -256,7 +256,14 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     for placeholder in (
         *("postgresql://USER@HOST/DATABASE", "s3://bucket/history"),
         *("stepscope://schema", "stepscope://findings/ID", "http://localhost:8000/v1"),
-        *("s3://traces/run-17/", "gs://traces/run-17/", "`https://`", "tcp://head:8786"),
+        *(
+            "s3://traces/run-17/",
+            "gs://traces/run-17/",
+            "`https://`",
+            "tcp://head:8786",
+            "(s3://, gs://, https://)",
+            "tcp://HOST:8786",
+        ),
     ):
         text = text.replace(placeholder, "")
     assert "://" not in text
