@@ -39,6 +39,8 @@ _MOST_OF_IT: Final = 0.75
 
 _UPPER: Final = 95
 
+_NO_REASON: Final = frozenset({"unexplained", "profiler_overhead"})
+
 
 @dataclass(frozen=True)
 class Late:
@@ -128,6 +130,9 @@ def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -
     hosts = np.array([pace.least_ns for pace in times.paces])
     whole = np.maximum(device, hosts[None, :])
     measures = [scores(device, role), scores(times.parts.compute, role)]
+    measures += [
+        scores(time, role) for cause, time in times.parts.idle.items() if cause not in _NO_REASON
+    ]
     comparisons = (len(role) + len(places) + more) * len(measures)
     return Needs(
         device,

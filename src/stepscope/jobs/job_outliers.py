@@ -121,8 +121,8 @@ def spread_of(values: AnyArray) -> float:
 def clearest(measures: Sequence[Scores], comparisons: int) -> Scores:
     """Of several measures the one that shows each value most clearly beyond its bound.
 
-    What hosts leave idle varies far more than what kernels take: a slow GPU that the sum of both
-    hides is plain in the second.
+    What hosts leave idle varies far more than what kernels take, and for one cause more than for
+    another: a slow GPU, or a late batch, that the sum of all hides is plain by itself.
     """
     ratio = np.stack(
         [
