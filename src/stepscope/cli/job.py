@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         "stepscope job digests/": "who is late, why, and what to fetch",
         "stepscope job digests/ --format html > job.html": "the same as a page with a heat map",
         "stepscope job digests/ --topology cluster.json": "slow switches and rails, too",
-        "stepscope job /tmp/nccl_trace_rank_*": "who never arrived at a collective that hangs",
+        "stepscope job nccl_trace_rank_*": "who never arrived at a collective that hangs",
     },
 )
 @options.paths
