@@ -119,7 +119,8 @@ def test_an_output_without_end_is_refused() -> None:
 
 
 def test_a_session_is_run_and_its_output_put_in_place() -> None:
-    page = "a\n```console\n$ stepscope demo --list | head -1\nold\n$ stepscope info \\\n  none\n```\nb\n"
+    session = "$ stepscope demo --list | head -1\nold\n$ stepscope info \\\n  none\n"
+    page = f"a\n```console\n{session}```\nb\n"
     made = executed(page)
     assert executed(made) == made
     lines = made.splitlines()
