@@ -14,6 +14,7 @@ from stepscope.cli import options, registry
         "stepscope explain host_sync": "a cause",
         "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
         "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+        "stepscope explain host_sync --in run1": "the figures behind a finding, with their SQL",
     },
 )
 @click.argument("term", nargs=-1)

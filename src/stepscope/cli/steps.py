@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     examples={
         "stepscope steps run1": "the first steps",
         "stepscope steps run1 --format csv": "all of them, in ns",
+        "stepscope steps run1 --brief": "all of them in ms, for agents",
     },
 )
 @options.paths
