@@ -133,7 +133,7 @@ def test_a_tree_gives_what_one_statement_gives(
             {
                 "key": pa.array([k for k, _ in rows], pa.int64()),
                 "n": pa.array([n for _, n in rows], pa.int64()),
-            }  # fmt: skip
+            }
         )
         files[number] = folder / f"{number}.parquet"
         pq.write_table(table, files[number])
@@ -142,7 +142,7 @@ def test_a_tree_gives_what_one_statement_gives(
             "input": pa.array(range(len(parts)), pa.int64()),
             "rank": pa.array(range(len(parts)), pa.int64()),
             "capture": pa.array([f"c{i}" for i in range(len(parts))], pa.string()),
-        }  # fmt: skip
+        }
     )
     sums: dict[int, int] = {}
     for key, n in (pair for rows in parts for pair in rows):

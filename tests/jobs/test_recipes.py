@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cli.command import Stepscope
+from tests.cli.command import Stepscope, is_one_line
 from tests.jobs.recipe_cases import Case, captures_of
 from tests.support.captures import DATA, unpack
 
@@ -41,6 +41,13 @@ RECIPE = Recipe("mine", "Mine", "Kernels.", "SELECT count(*) FROM gpu_op WHERE i
 
 def table(folder: Path, name: str) -> list[dict[str, Any]]:
     return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def refused(reader: Stepscope, *words: str | Path) -> str:
+    """The one line that a command ends with."""
+    done = reader(*words, expect=2)
+    assert done.stdout == ""
+    return is_one_line(done.stderr)
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def test_a_result_is_tables_a_page_and_what_it_says_of_itself(
     assert page.count("plotly.js v") == 1
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     assert "default-src 'none'" in page
-    message = reader.refuses("recipe", "straggler_map", *captures_of(PAIR), "-o", folder)
+    message = refused(reader, "recipe", "straggler_map", *captures_of(PAIR), "-o", folder)
     assert "holds a result; --force replaces it" in message
 
 
@@ -106,7 +113,7 @@ def test_one_broken_capture_is_left_out_and_said(reader: Stepscope, tmp_path: Pa
     states = {Path(i["path"]).name: i["state"] for i in result["inputs"]}
     assert states == {broken.name: "failed", good.name: "done", "gone.sqlite": "failed"}
     assert not result["complete"]
-    assert "broken.rank1.sqlite" in reader.refuses(*command, "--strict", "-o", tmp_path / "no")
+    assert "broken.rank1.sqlite" in refused(reader, *command, "--strict", "-o", tmp_path / "no")
     # it goes on where it was: the broken one is repaired, the other is not asked again
     kept = list((folder / ".partial").iterdir())
     assert len(kept) == 1
@@ -139,7 +146,7 @@ def test_what_cannot_be_answered_is_one_line(
 ) -> None:
     capture = str(unpack(DATA / "nsys" / "cnn_small.sqlite.xz"))
     words = [capture if word == "CAPTURE" else word for word in words]
-    assert told in reader.refuses("recipe", *words, "-o", tmp_path / "out", "-j", "1")
+    assert told in refused(reader, "recipe", *words, "-o", tmp_path / "out", "-j", "1")
     assert not (tmp_path / "out" / "recipe.json").exists()
 
 
@@ -158,7 +165,9 @@ def test_two_results_are_compared_row_by_row(reader: Stepscope, tmp_path: Path) 
                 row["only_in"] == "second",
                 row["only_in"] == "first",
             )
-    message = reader.refuses("recipe", "diff", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "e")
+    message = refused(
+        reader, "recipe", "diff", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "e"
+    )
     assert "name the folder that stepscope recipe -o wrote" in message
 
 
@@ -180,7 +189,7 @@ def test_a_recipe_of_the_user_is_one_file(reader: Stepscope, tmp_path: Path) -> 
          "recipe mine of"),
     ):  # fmt: skip
         file.write_text(text)
-        assert told in reader.refuses(*command, tmp_path / "no")
+        assert told in refused(reader, *command, tmp_path / "no")
 
 
 def test_texts_of_traces_stay_texts_on_the_page(tmp_path: Path) -> None:
