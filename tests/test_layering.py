@@ -58,6 +58,10 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
+        "digests": {
+            *("diagnosis", "importers", "jobs", "operators", "simulation", "trace"),
+            *(".inputs", ".job"),
+        },
         "recipe_diff": {"jobs", "trace"},
         "recipes": {
             *("cache", "importers", "jobs", "render", "reports", "trace"),
@@ -107,7 +111,8 @@ ARROWS: dict[str, set[str]] = {
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "jobs": {
-        *("reports", "collectives", "breakdown", "sql", "activity", "trace", "intervals"),
+        *("reports", "collectives", "breakdown", "kernels", "gaps", "sql", "activity", "trace"),
+        "intervals",
     },
     "operators": {
         *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
@@ -141,7 +146,8 @@ ARROWS: dict[str, set[str]] = {
     # These two know results only: nothing that opens or reads a capture.
     "render": {
         *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
-        *("jobs.recipes", "knowledge", "reports.report", "trace", "timeline.colours"),
+        *("jobs.job_result", "jobs.recipes", "knowledge", "reports.report", "trace"),
+        "timeline.colours",
     },
     "export": {"timeline", "activity", "trace", "intervals"},
     "api": needed_by_parts("api"),
@@ -157,7 +163,7 @@ ARROWS: dict[str, set[str]] = {
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {
         *("api", "render", "server.guard", "server.serve", "trace.errors"),
-        *("diagnosis.result", "knowledge.explanation"),
+        *("diagnosis.result", "knowledge.explanation", "knowledge.guidance"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -173,8 +179,7 @@ OWNERS: dict[str, set[str]] = {
     "pyarrow.parquet": {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
-        *("compare.history.folder", "api.history"),
-        "api.recipes",
+        *("compare.history.folder", "api.history", "api.digests", "api.recipes"),
         "export.tables",
     },
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},
