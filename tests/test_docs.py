@@ -269,6 +269,7 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
         text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
     for placeholder in (
         *("postgresql://USER@HOST/DATABASE", "s3://bucket/history"),
+        *("s3://traces/run-17/", "gs://traces/run-17/", "tcp://head:8786"),
         *("stepscope://schema", "stepscope://findings/ID", "http://localhost:8000/v1"),
         *(
             "s3://traces/run-17/",

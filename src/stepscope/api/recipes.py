@@ -166,7 +166,7 @@ def _inputs(paths: Sequence[str | Path]) -> _Asked:
             for path in expand(Path(given), left_out):
                 add(str(path), None, *_identity(path))
         except InputError as error:
-            add(without_secret(given), Outcome(FAILED, str(error)))
+            add(_shown(given), Outcome(FAILED, str(error)))
         for name in left_out:
             add(
                 str(Path(given, name)),
@@ -177,6 +177,10 @@ def _inputs(paths: Sequence[str | Path]) -> _Asked:
         twice = next(place for place in places if places.count(place) > 1)
         raise UsageError(f"{twice} is given twice; give each capture once")
     return _Asked(items, outcomes, [None] * len(items))
+
+
+def _shown(place: str) -> str:
+    return without_secret(place) if is_remote(place) else place
 
 
 def _identity(path: Path) -> tuple[str, int]:
@@ -414,7 +418,7 @@ def _reduced(
     )
     inputs = [
         RecipeInput(
-            without_secret(item.place) if is_remote(item.place) else item.place,
+            _shown(item.place),
             rank_of.get(number),
             outcome.state if outcome else FAILED,
             outcome.message if outcome else "",

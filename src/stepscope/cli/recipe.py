@@ -50,7 +50,7 @@ INCOMPLETE = 1
     help="Processes; 0: as many as cores and memory allow.",
     show_default=True,
 )
-@click.option("--cluster", default="", help="Work on this Dask scheduler, as tcp://HOST:8786.")
+@click.option("--cluster", default="", help="Work on the Dask scheduler at this address.")
 @click.option(
     "--scheduler-file",
     default="",
@@ -78,7 +78,7 @@ def command(
     """Ask one question of every capture of a job, and put the answers together.
 
     NAME is a recipe, with the names that nsys recipe has. A PATH is a capture, a folder of
-    captures, or a URL of fsspec (s3://, gs://, https://), also with *; diff takes two results
+    captures, or a URL that fsspec knows (S3, GCS, HTTP), also with *; diff takes two results
     instead. -o becomes a folder with tables (Parquet and CSV), a page that opens without a network,
     and recipe.json, which --format json also prints. A capture that cannot be read is left out and
     named, and the exit code is then 1; with --strict it is an error. What was interrupted goes on

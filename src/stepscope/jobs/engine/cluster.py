@@ -89,7 +89,7 @@ def _collected(
         futures[future] = work
     left = len(futures)
     try:
-        for future in dask.as_completed(list(futures)):
+        for future in dask.as_completed(list(futures), loop=client.loop):
             number, _, output = futures.pop(future)
             if future.status in ("cancelled", "lost"):
                 raise _gone(where, left)

@@ -118,7 +118,9 @@ def reduction(
         else:
             rows = f"SELECT rank, capture, part.* FROM ({rows}) AS part JOIN capture USING (input)"
             if not files:
-                rows = f"SELECT NULL AS rank, NULL AS capture, part.* FROM ({_nothing([])}) AS part"
+                rows = (
+                    f"SELECT NULL AS rank, NULL AS capture, part.* FROM ({_nothing(columns)}) part"
+                )
         made._run(f"CREATE OR REPLACE TEMP VIEW part AS {rows}")
         yield made
     finally:

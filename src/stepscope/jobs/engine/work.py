@@ -102,6 +102,8 @@ def perform(task: Task, item: Item, output: Path) -> Outcome:
         full = error.errno in _FULL
         state = NO_ROOM if full else FAILED
         message = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        if full:
+            message = f"cannot write {output}: {message}"
     except MemoryError:
         state, message = FAILED, "the memory is not enough; run fewer at a time with --jobs"
     except Exception as error:

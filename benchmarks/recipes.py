@@ -1,0 +1,80 @@
+"""Recipes against the real ``nsys recipe``, on the same captures, in one run.
+
+    python benchmarks/recipes.py NSYS PYTHON CAPTURE.sqlite...
+
+NSYS is version 2023.4, PYTHON an interpreter below 3.12 with pandas, pyarrow and psutil. The real
+tool is given exports that are there already, SQLite and Parquet, and its result has no page. Ours
+is measured with captures imported before, page written, and with an empty cache. Both take turns;
+the shortest of ``--turns`` counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support import nsys_recipes
+
+RECIPES: dict[str, dict[str, str]] = {
+    "cuda_gpu_kern_sum": {},
+    "cuda_api_sum": {},
+    "nvtx_gpu_proj_sum": {},
+    "nvtx_sum": {},
+    "cuda_gpu_time_util_map": {},
+    "nvtx_pace": {"name": "forward"},
+}
+
+
+def ours(
+    recipe: str, settings: dict[str, str], captures: list[Path], out: Path, cache: str
+) -> float:
+    words = [part for n, v in settings.items() for part in ("--set", f"{n}={v}")]
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "stepscope", "recipe", recipe, *captures, "-o", out, *words],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "STEPSCOPE_CACHE_DIR": cache},
+    )
+    return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("nsys", type=Path)
+    parser.add_argument("python", type=Path)
+    parser.add_argument("captures", type=Path, nargs="+")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES))
+    asked = parser.parse_args()
+    print(
+        f"{'recipe':24} {'nsys s':>8} {'ours s':>8} {'ratio':>6} {'empty cache s':>14} {'ratio':>6}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for recipe in asked.recipes:
+            settings = RECIPES[recipe]
+            words = [part for n, v in settings.items() for part in (f"--{n}", v)]
+            real, warm, cold = [], [], []
+            for turn in range(asked.turns):
+                inputs = nsys_recipes.stage(asked.captures, place / "in")
+                began = time.monotonic()
+                nsys_recipes.run(asked.nsys, asked.python, recipe, inputs,
+                                 place / f"real-{recipe}-{turn}", *words)  # fmt: skip
+                real.append(time.monotonic() - began)
+                cache = str(place / f"cache-{recipe}-{turn}")
+                out = place / f"{recipe}-{turn}"
+                cold.append(ours(recipe, settings, asked.captures, out / "cold", cache))
+                warm.append(ours(recipe, settings, asked.captures, out / "warm", cache))
+            r, w, c = min(real), min(warm), min(cold)
+            print(f"{recipe:24} {r:8.2f} {w:8.2f} {r / w:6.1f} {c:14.2f} {r / c:6.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
