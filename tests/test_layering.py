@@ -58,6 +58,10 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
+        "digests": {
+            *("diagnosis", "importers", "jobs", "operators", "simulation", "trace"),
+            *(".inputs", ".job"),
+        },
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
         "terms": {
@@ -101,7 +105,9 @@ ARROWS: dict[str, set[str]] = {
     # One device explained; then the ranks' collectives; then the job.
     "breakdown": {"kernels", "gaps", "steps", "activity", "trace", "intervals"},
     "collectives": {"breakdown", "kernels", "gaps", "steps", "activity", "trace", "intervals"},
-    "jobs": {"collectives", "breakdown", "activity", "trace"},
+    "jobs": {
+        *("collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
+    },
     "operators": {
         *("jobs", "collectives", "breakdown", "kernels", "gaps", "activity", "trace", "intervals"),
     },
@@ -133,7 +139,16 @@ ARROWS: dict[str, set[str]] = {
     },
     # These two know results only: nothing that opens or reads a capture.
     "render": {
-        *("compare", "diagnosis", "memory", "ncu", "operators", "simulation", "collectives"),
+        *(
+            "compare",
+            "diagnosis",
+            "jobs.job_result",
+            "memory",
+            "ncu",
+            "operators",
+            "simulation",
+            "collectives",
+        ),
         *("knowledge", "reports.report", "trace", "timeline.colours"),
     },
     "export": {"timeline", "activity", "trace", "intervals"},
@@ -150,7 +165,7 @@ ARROWS: dict[str, set[str]] = {
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {
         *("api", "render", "server.guard", "server.serve", "trace.errors"),
-        *("diagnosis.result", "knowledge.explanation"),
+        *("diagnosis.result", "knowledge.explanation", "knowledge.guidance"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),
@@ -166,7 +181,7 @@ OWNERS: dict[str, set[str]] = {
     "pyarrow.parquet": {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
-        *("compare.history.folder", "api.history"),
+        *("compare.history.folder", "api.history", "api.digests"),
         "export.tables",
     },
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,3 +184,127 @@ def test_a_stored_pair_is_diagnosed(exam: Any, tmp_path: Path) -> None:
         found = Job([str(path) for path in paths]).diagnose()
         recorded = truth["recorded"][source]
         assert found.step_ns.mean / 1e6 == pytest.approx(recorded, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("turns", "apart"),
+    [
+        ([10.0, 10.0], 0.0),
+        ([10.0, 11.0], 1 / 10.5),
+        ([10.0, 10.2, 9.9, 30.0, 1.0], 0.03),  # the extremes of five do not count
+        ([10.0, 10.0, 30.0, 1.0], 2.9),
+    ],
+)
+def test_turns_differ(exam: Any, turns: list[float], apart: float) -> None:
+    assert exam["timing"].spread(turns) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(
+    ("period", "step_ms", "steps"),
+    [(1, 1.0, 200), (1, 10.0, 25), (1, 400.0, 8), (7, 10.0, 28), (7, 100.0, 14), (5, 400.0, 5)],
+)
+def test_a_turn_is_whole_periods(exam: Any, period: int, step_ms: float, steps: int) -> None:
+    program = exam["program"].Program("p", "host_sync", "", "", lambda _: None, period=period)
+    assert exam["timing"].count(program, step_ms) == steps
+
+
+@pytest.mark.parametrize(("paces", "tries"), [([1.0] * 99, 1), ([1.0, 1.5] * 99, 2)])
+def test_turns_that_differ_are_measured_again(
+    exam: Any, monkeypatch: pytest.MonkeyPatch, paces: list[float], tries: int
+) -> None:
+    """With a clock of our own: a side whose pace is another one in each turn, and one in none."""
+    timing, running = exam["timing"], exam["program"].Running
+    now, turn, order = [0.0], iter(paces), []
+    pace = [1.0]
+    monkeypatch.setattr(timing, "drained", lambda: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def side(name: str, ms: float, enter: Any) -> Any:
+        def step() -> None:
+            order.append(name)
+            now[0] += ms / 1e3 * (pace[0] if name == "before" else 1.0)
+
+        return running(step, enter=enter, settle=3)
+
+    def another() -> None:
+        pace[0] = next(turn)
+
+    sides = [side("before", 20.0, another), side("after", 10.0, lambda: None)]
+    program = exam["program"].Program("p", "host_sync", "", "", lambda _: None)
+    found = timing.turns(program, sides)
+    assert ("other_turns" in found) == (tries == 2)
+    assert found["after"]["mean_ms"] == [10.0] * len(found["after"]["mean_ms"])
+    assert set(found["before"]["mean_ms"]) == {20.0 * p for p in set(paces)}
+    assert found["spread"] == pytest.approx(timing.disagreement(found), abs=1e-4)
+    stretches = [name for name, _ in itertools.groupby(order)]
+    assert stretches == ["before", "after"] * (len(stretches) // 2)
+    assert len(stretches) == 2 * (1 + tries * len(found["before"]["mean_ms"]))
+
+
+_AT_THE_GATE = """
+import subprocess, sys, time
+sys.path.insert(0, {exam!r})
+from gates import Gate
+ticks = "import time\\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.002)"
+child = subprocess.Popen([sys.executable, "-S", "-c", ticks], stdout=open({name!r} + ".ticks", "w"))
+gate = Gate()
+gate.reached()
+begin = time.monotonic()
+time.sleep(0.05)
+print(begin, time.monotonic(), flush=True)
+gate.reached()
+child.kill()
+"""
+
+
+def test_one_program_at_a_time(exam: Any, tmp_path: Path) -> None:
+    """While one is measured the others do nothing, nor do their children; who fails is told."""
+    gates = exam["gates"]
+    ended: dict[str, str] = {}
+    tasks = []
+    for name in ("a", "b", "broken"):
+        text = _AT_THE_GATE.format(exam=str(EXAM), name=str(tmp_path / name))
+        words = [sys.executable, "-c", "raise SystemExit(3)" if name == "broken" else text]
+        log = tmp_path / f"{name}.log"
+        tasks.append(
+            gates.Task(name, "pair", words, log, lambda t, why: ended.update({t.name: why}))
+        )
+    late = gates.Task("late", "pair", ["true"], tmp_path / "late.log", lambda *_: None)
+    first: list[int] = []
+    assert gates.in_batches([tasks], 60.0, lambda: first.append(1)) == []
+    assert gates.in_batches([[late]], -1.0, lambda: None) == [late]
+    assert ended == {"a": "", "b": "", "broken": "ended with 3"}
+    spans = {n: [float(x) for x in (tmp_path / f"{n}.log").read_text().split()] for n in "ab"}
+    ticks = {
+        n: [float(x) for x in (tmp_path / f"{n}.ticks").read_text().splitlines()[:-1]] for n in "ab"
+    }
+    for mine, other in ("ab", "ba"):
+        begin, end = spans[mine]
+        assert any(begin < t < end for t in ticks[mine])
+        assert not any(begin < t < end for t in ticks[other])
+    assert not list(tmp_path.glob("*.gate.*"))
+
+
+def test_what_was_packed_is_stored(
+    exam: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair of two ranks from the archives of the GPU machine to the stored files."""
+    store, out = exam["store"], tmp_path / "out"
+    trace = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "name": "x"}]})
+    (out / "job_x.kineto").mkdir(parents=True)
+    with tarfile.open(out / "job_x.kineto.tar", "w") as tar:
+        for rank in (0, 1):
+            file = out / "job_x.kineto" / f"rank{rank}.json"
+            file.write_text(trace)
+            tar.add(file, arcname=file.name)
+    (out / "job_x.json").write_text(json.dumps(TRUTH | {"name": "job_x", "ranks": 2}))
+    exam["gates"].pack(out)
+    monkeypatch.setattr(store, "CAPTURES", tmp_path / "captures")
+    monkeypatch.setattr(sys, "argv", ["store.py", str(out / "packed")])
+    store.main()
+    paths = store.unpack_capture(tmp_path / "captures" / "job_x.kineto.tar.xz", tmp_path / "back")
+    assert [(path.name, path.read_text()) for path in paths] == [
+        ("rank0.json", trace),
+        ("rank1.json", trace),
+    ]
+    assert json.loads((tmp_path / "captures" / "job_x.json").read_text())["ranks"] == 2

@@ -71,7 +71,7 @@ class Task:
     ended: Callable[[Task, str], object]
     ranks: int = 1
     patience_s: float = 90.0
-    measure_s: float = 40.0
+    measure_s: float = 60.0
     process: subprocess.Popen[bytes] | None = None
     fifos: list[int] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)

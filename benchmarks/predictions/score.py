@@ -223,7 +223,8 @@ def line(row: Row) -> str:
     holds = {None: "", True: "holds", False: "MISSES"}[row.holds]
     return (
         f"{row.name:30} {row.source:6} {row.cause:20} measured {row.measured:.3f} "
-        f"({'NOISY ' * row.noisy}+-{row.spread:.0%}) predicted {ratio:>6} {bounds:16} {percent(row.error):>8} {holds:6} "
+        f"({'NOISY ' * row.noisy}+-{row.spread:.0%}) predicted {ratio:>6} {bounds:16} "
+        f"{percent(row.error):>8} {holds:6} "
         f"{place:9} {row.verdict if row.rank != 1 else '':20} replay {percent(row.replay_error)} "
         f"slowed {row.slowed:.2f} {'timed ' * row.timed}{'; '.join(row.wrong)}"
     )

@@ -2,8 +2,8 @@
 
 usage: python benchmarks/predictions/store.py ARCHIVES_FOLDER [NAME...]
 
-The folder holds the archives that ``measure.py all`` or ``job_measure.py all`` packed. Captures go to
-``captures/`` here in place of older ones, packed; nothing is left out of them.
+The folder holds the archives that ``measure.py all`` or ``job_measure.py all`` packed. Captures go
+to ``captures/`` here in place of older ones, packed; nothing is left out of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import columns
 from timing import NOISY, disagreement

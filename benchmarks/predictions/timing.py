@@ -16,11 +16,13 @@ TURN_S = 0.02 if SMALL else 0.25
 """What a turn of one side lasts, where its steps are short."""
 LEAST_STEPS, MOST_STEPS = (2, 3) if SMALL else (8, 200)
 LONG_MS = 1_000
-"""Of a period that lasts longer a turn has one, else two."""
+"""Of a period that lasts longer a turn has one, else two at least."""
 WARM_S = 0.01 if SMALL else 0.15
 """A device that was idle needs some time until its clocks are up."""
 ALL_TURNS_S = 0.1 if SMALL else 3.0
 LEAST_ROUNDS, MOST_ROUNDS = 3, 7
+AGAIN_MS = 8_000
+"""What lasted longer is not measured again."""
 TRIMMED_FROM = 5
 """Turns from which on the highest and the lowest do not count as spread."""
 NOISY = 0.05
@@ -92,9 +94,11 @@ def warm(run: Running, program: Program, meeting: Meeting = ALONE) -> float:
 
 def count(program: Program, step_ms: float) -> int:
     """Steps of a turn: whole periods."""
+    period = program.period
+    if period > 1 and period * step_ms > LONG_MS:
+        return period
     wanted = min(max(TURN_S * 1e3 / step_ms, LEAST_STEPS), MOST_STEPS)
-    least = LEAST_STEPS if program.period == 1 else 2 if program.period * step_ms < LONG_MS else 1
-    return max(round(wanted / program.period), least) * program.period
+    return max(round(wanted / period), 2 if period > 1 else LEAST_STEPS) * period
 
 
 def rounds_of(turn_ms: float) -> int:
@@ -131,15 +135,15 @@ def disagreement(found: dict[str, Side]) -> float:
 
 
 def turns(program: Program, sides: Sequence[Running], meeting: Meeting = ALONE) -> dict[str, Any]:
-    """Both sides in turn; once more where the turns differ, and then those that agree better."""
+    """Both sides in turn; where turns differ twice, if there is time: those that agree better."""
     late = [warm(side, program, meeting) for side in sides]
     steps = [count(program, ms) for ms in late]
     settle_ms = sum(s.settle * ms for s, ms in zip(sides, late, strict=True))
     turn_ms = settle_ms + sum(n * ms for n, ms in zip(steps, late, strict=True))
     rounds = rounds_of(turn_ms)
     tries = [in_turn(sides, steps, rounds, meeting)]
-    # medians of ranks differ, the means that decide here do not
-    if disagreement(tries[0]) > NOISY and not SMALL:
+    # all ranks agree on the means, so that all measure again or none
+    if disagreement(tries[0]) > NOISY and rounds * turn_ms < AGAIN_MS and not SMALL:
         tries.append(in_turn(sides, steps, rounds, meeting))
     best = min(tries, key=disagreement)
     found: dict[str, Any] = dict(best)

@@ -9,6 +9,7 @@ import msgspec
 
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
+from stepscope.jobs import job_result
 from stepscope.knowledge import guidance
 from stepscope.memory import result as memory
 from stepscope.simulation import path
@@ -73,6 +74,24 @@ CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
             memory.Fragmentation,
             memory.OutOfMemory,
             memory.Prediction,
+        ],
+    ),
+    "job": (
+        "the diagnosis of a job from digests",
+        "`job`",
+        job_result.SCHEMA,
+        [
+            job_result.JobDiagnosis,
+            job_result.JobSummary,
+            job_result.Skipped,
+            job_result.StepTime,
+            job_result.JobFinding,
+            job_result.RankRow,
+            job_result.Role,
+            job_result.Communicator,
+            job_result.HeatMap,
+            job_result.Fetch,
+            job_result.Stuck,
         ],
     ),
     "guide": (

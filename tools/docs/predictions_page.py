@@ -16,9 +16,11 @@ Pairs of programs, one with a planted fault and one with that fault repaired by 
 untraced; the faulty one was then recorded by `stepscope run` (`own`) and by torch.profiler
 (`kineto`). The *measured* ratio is the repaired program's mean step over the faulty one's, the
 *predicted* one what `stepscope diagnose` says of the recording: the step without the planted cause,
-or with the lever, over the recorded step. The *error* is predicted over measured, less one. A pair
-belongs to the development half or to the unseen one by a hash of its name; single results of the
-unseen half were not looked at while the model was worked on.
+or with the lever, over the recorded step. The *error* is predicted over measured, less one; +- is
+how far turns of the same program differ. Pairs where that is more than 5 % ("turns differ") are
+summed up apart: there the truth itself is not known better. A pair belongs to the development half
+or to the unseen one by a hash of its name; single results of the unseen half were not looked at
+while the model was worked on.
 
 How it was made, and how to run it: `benchmarks/predictions/README.md`."""
 
@@ -58,7 +60,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 row["name"],
                 row["source"],
                 row["cause"],
-                f"{row['measured']:.3f}",
+                f"{row['measured']:.3f} +-{row['spread']:.0%}",
                 *_predicted(row),
                 _named(row),
             )

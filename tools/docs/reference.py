@@ -26,6 +26,7 @@ from stepscope.gaps import gil, profiler_overhead, stalls
 from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
+from stepscope.jobs import digest
 from stepscope.simulation import changes, program, setting, waits
 from stepscope.simulation import settings as setting_package
 from stepscope.simulation.settings import base as setting_base
@@ -104,6 +105,33 @@ ENVIRONMENT = {
     "STEPSCOPE_DEBUG": "set to anything: a bug shows its traceback instead of one line",
 }
 """What the environment variables do; they have no registry, so the scan below guards this one."""
+
+
+def digest_page() -> str:
+    """Columns of digests."""
+    parts = [
+        "# Digests",
+        "What `stepscope digest` writes: a Parquet file with one row for each device of a rank, "
+        f"layout version {digest.VERSION}. `stepscope job` reads it; so does any Parquet reader, "
+        'as in `duckdb -c "SELECT rank, unnest(steps, recursive := true) FROM '
+        "'digests/*.parquet'\"`. A reader refuses a newer version; within a version columns are "
+        "only added. A digest holds the first "
+        f"{digest.MOST_STEPS} steady steps, at most {digest.MOST_CALLS} collectives of them, and "
+        f"the {digest.MOST_KERNELS} kernels of most time.",
+        "## Columns",
+        table(
+            ("column", "type", "meaning"),
+            [(code(c.name), code(c.type), prose(c.doc)) for c in digest.FACTS],
+        ),
+    ]
+    for spec in digest.LISTS.values():
+        rows = [(code(c.name), code(c.type), prose(c.doc)) for c in spec.columns]
+        parts += [
+            f"## {spec.name}",
+            f"A list of structs. {prose(spec.doc)}",
+            table(("field", "type", "meaning"), rows),
+        ]
+    return page(parts)
 
 
 def tables_page() -> str:
@@ -397,6 +425,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **{f"{stem}-json.md": partial(json_page, stem) for stem in CONTRACTS},
     **{f"{stem}.schema.json": partial(json_schema, stem) for stem in CONTRACTS},
     "tables.md": tables_page,
+    "digest.md": digest_page,
     "simulation.md": simulation_page,
     "comparison.md": lambda: page(comparison_parts()),
     "reports.md": lambda: page(reports_page()),

@@ -132,13 +132,21 @@ def job_calls(participants: Sequence[Participant]) -> JobCalls:
     tokens: dict[str, int] = {}
     groups: dict[str, int] = {}
     names: list[GroupName] = []
-    found = [_calls(p, tokens, groups, names) for p in participants]
+    found = [calls_of(p, tokens, groups, names) for p in participants]
     return JobCalls(list(participants), found, names)
 
 
-def _calls(
+def calls_of(
     p: Participant, tokens: dict[str, int], groups: dict[str, int], names: list[GroupName]
 ) -> Calls:
+    """The communication kernels of one rank.
+
+    Args:
+        p: the device.
+        tokens: code of each token by its text, which grows.
+        groups: code of each communicator by its text, likewise.
+        names: what the codes of communicators mean, likewise.
+    """
     ops = p.gpu.ops
     op = np.flatnonzero(p.gpu.is_communication)
     n = len(op)
@@ -350,7 +358,7 @@ def _described(
     given, taken = int(wording["in_elements"][row]), int(wording["out_elements"][row])
     width = kinds.element_bytes(dtype)
     size_bytes = kinds.message_bytes(kind, given * width, taken * width) if width > 0 else -1
-    ranks = _ranks(wording.text("group_ranks", row))
+    ranks = listed_ranks(wording.text("group_ranks", row))
     name = wording.text("group_name", row)
     group = -1
     if ranks or name:
@@ -368,7 +376,7 @@ def _described(
     return kind, token, group, size_bytes, size if size > 0 else (len(ranks) or -1)
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def listed_ranks(text: str) -> tuple[int, ...]:
     """The numbers of a list written as JSON; empty where it is shortened or no list."""
     inside = text.strip()
     if not (inside.startswith("[") and inside.endswith("]")) or "..." in inside:

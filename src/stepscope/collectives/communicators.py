@@ -95,17 +95,24 @@ def stated(p: Participant, op: IntArray) -> Stated:
     return Stated(communicator, size, list(numbers))
 
 
-def with_payloads(job: JobCalls) -> JobCalls:
+def with_payloads(job: JobCalls, details: Sequence[Stated] | None = None) -> JobCalls:
     """The job with what NCCL states, where the framework says nothing.
 
     Communicators are used only where every collective has one, else members of one collective would
     stand in different groups. Their size is the number of ranks seen in them, if the capture holds
     all ranks of the job.
+
+    Args:
+        job: the calls of all ranks.
+        details: what NCCL states of each rank's; read from the captures where it is not given.
     """
     lacking = any(len(calls) and (calls.bytes < 0).any() for calls in job.calls)
     if not lacking:
         return job
-    details = [stated(p, calls.op) for p, calls in zip(job.participants, job.calls, strict=True)]
+    if details is None:
+        details = [
+            stated(p, calls.op) for p, calls in zip(job.participants, job.calls, strict=True)
+        ]
     if not any((s.bytes >= 0).any() for s in details):
         return job
     members = _members(job.participants, details)

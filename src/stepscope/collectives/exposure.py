@@ -313,7 +313,7 @@ def _of_device(
         "copy": spent.exposed_copy_ns,
         "memset": spent.memset_ns,
         "alone": spent.compute_ns - inside(intersect(compute, communication)),
-        "blocking": inside(_blocking(e, moving)),
+        "blocking": inside(blocking_parts(e, moving)),
         "bubble": inside(intersect(waiting, union(start[paired], joined[paired]))),
     }
     segments = e.gaps.segments
@@ -327,7 +327,7 @@ def _of_device(
     return found
 
 
-def _blocking(e: Explanation, moving: Intervals) -> Intervals:
+def blocking_parts(e: Explanation, moving: Intervals) -> Intervals:
     """The part of exposed transfers in which the device had other work to go on with.
 
     That is from the moment on at which the next operation was enqueued, and while the host itself

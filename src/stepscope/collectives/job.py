@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -156,6 +156,21 @@ class Collectives:
         """What the communicators are likely for."""
         return guesses(self.explained, self.matched, *self.windows_ns)
 
+    def kernel_means(self, device: int) -> dict[str, float]:
+        """Mean duration of each compute kernel of a device in the shared steps, ns, by name."""
+        gpu = self.participants[device].gpu
+        begin, end = self.own_windows[device]
+        start = gpu.ops["start_ns"]
+        rows = np.flatnonzero(gpu.is_compute & (start >= begin[0]) & (start < end[-1]))
+        code, length = gpu.ops["name"][rows], gpu.ops["end_ns"][rows] - start[rows]
+        known = len(gpu.ops.texts["name"])
+        count = np.bincount(code, minlength=known)
+        took = np.bincount(code, weights=length, minlength=known)
+        return {
+            gpu.ops.texts["name"][at]: float(took[at] / count[at])
+            for at in np.flatnonzero(count).tolist()
+        }
+
     def step_of(self, time_ns: IntArray) -> IntArray:
         """Which shared step each time (of the job's clock) lies in; -1 outside."""
         begin, end = self.windows_ns
@@ -254,7 +269,30 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return shown + (",..." if len(ranks) > _SHOWN_RANKS else "")
 
 
-def stages_of(c: Collectives) -> list[list[int]]:
+class Staged(Protocol):
+    """What the stages of a pipeline are found from: :class:`Collectives`, or digests."""
+
+    @property
+    def matched(self) -> Matched:
+        """Which operations belong together."""
+
+    @property
+    def groups(self) -> list[Guess]:
+        """What the communicators are likely for."""
+
+    @property
+    def parts(self) -> Parts:
+        """Where the time of each device goes."""
+
+    @property
+    def work(self) -> Work:
+        """What each device was given to do."""
+
+    def kernel_means(self, device: int) -> dict[str, float]:
+        """Mean duration of each compute kernel of a device in the shared steps, ns, by name."""
+
+
+def stages_of(c: Staged) -> list[list[int]]:
     """Positions of the devices of each stage, from one end of the pipeline to the other.
 
     Devices are neighbours where sends and receives connect them. Replicas of a pipeline have

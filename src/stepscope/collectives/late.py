@@ -126,9 +126,9 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
     if imposed <= 0 or _waits_more(parts, late):
         return None
-    surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != _TOOL}
-    _less_hidden(surplus, paces, devices)
-    mechanism, idle_cause, more_work, more_time = _mechanism(parts, work, late, surplus, imposed)
+    surplus, (mechanism, idle_cause, more_work, more_time) = why_late(
+        parts, work, paces, late, imposed
+    )
     others = [d for d in range(n) if d not in devices] or list(range(n))
     sure = imposed
     if mechanism in ("work", "rate") and not in_turn:
@@ -148,6 +148,27 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         more_work=more_work,
         more_time=more_time,
     )
+
+
+def why_late(
+    parts: Parts, work: Work, paces: list[Pace], late: BoolArray, imposed: float
+) -> tuple[dict[str, float], tuple[Mechanism, str | None, float, float]]:
+    """What late devices spend beyond the others, by part, and what makes them late.
+
+    Args:
+        parts: where the time goes.
+        work: what was launched.
+        paces: what the hosts need.
+        late: which device is late in which window.
+        imposed: what it costs the job, ns a window.
+
+    Returns:
+        The surplus by part, ns a window; mechanism, idle cause, ratio of work, ratio of compute.
+    """
+    devices = np.flatnonzero(late.any(axis=0)).tolist()
+    surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != _TOOL}
+    _less_hidden(surplus, paces, devices)
+    return surplus, _mechanism(parts, work, late, surplus, imposed)
 
 
 def _waits_more(parts: Parts, late: BoolArray) -> bool:

@@ -200,7 +200,11 @@ def match(participants: Sequence[Participant]) -> Matched | None:
         None when none of them communicates. A single one is matched with nobody: its operations
         are instances with one member, whose waiting cannot be told from transferring.
     """
-    job = with_exchanges(with_payloads(job_calls(participants)))
+    return match_calls(with_exchanges(with_payloads(job_calls(participants))))
+
+
+def match_calls(job: JobCalls) -> Matched | None:
+    """The same for calls that were read before."""
     if not any(len(calls) for calls in job.calls):
         return None
     found = channels(job)
@@ -213,7 +217,7 @@ def match(participants: Sequence[Participant]) -> Matched | None:
             instance_of[device][rows] = ids[member]
         made = max((int(i.max()) + 1 for i in ids if len(i)), default=0)
         channel_of += [number] * max(0, made - len(channel_of))
-    return _assembled(job, found, lines, instance_of, np.array(channel_of, np.int64))
+    return assembled(job, found, lines, instance_of, np.array(channel_of, np.int64))
 
 
 def _clocks(job: JobCalls, found: list[Channel]) -> list[Line]:
@@ -335,13 +339,22 @@ def _sort(calls: Calls, rows: IntArray) -> IntArray:
     return np.where(firm, 0, np.where(calls.point_to_point[rows], 2, 1))
 
 
-def _assembled(
+def assembled(
     job: JobCalls,
     found: list[Channel],
     lines: list[Line],
     instance_of: list[IntArray],
     channel_of: IntArray,
 ) -> Matched:
+    """What the ranks' operations are, once it is known which belong together.
+
+    Args:
+        job: the calls of all ranks.
+        found: the communicators.
+        lines: conversion of each device's clock to the job's.
+        instance_of: instance of each call of each device; -1 where it has none.
+        channel_of: communicator of each instance.
+    """
     n = len(channel_of)
     starts = [line.to(calls.start_ns) for line, calls in zip(lines, job.calls, strict=True)]
     ends = [line.to(calls.end_ns) for line, calls in zip(lines, job.calls, strict=True)]

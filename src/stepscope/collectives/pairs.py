@@ -11,6 +11,7 @@ exchange binds two of them only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -118,15 +119,25 @@ _COMPARED: Final = 2048
 _PEERS: Final = 8
 
 
-def with_exchanges(job: JobCalls) -> JobCalls:
-    """The job with exchanges among all ranks told from sends and receives between neighbours."""
+def with_exchanges(job: JobCalls, before: Sequence[IntArray] | None = None) -> JobCalls:
+    """The job with exchanges among all ranks told from sends and receives between neighbours.
+
+    Args:
+        job: the calls of all ranks.
+        before: compute kernels that began before each call of each rank; counted in the captures
+            where it is not given.
+    """
     if len(job.participants) < 2:
         return job
     rows = [np.flatnonzero(calls.point_to_point)[:_COMPARED] for calls in job.calls]
     devices = [device for device, own in enumerate(rows) if len(own)]
     if len(devices) < 2 or min(len(rows[device]) for device in devices) < _LEAST:
         return job
-    between = [_kernels_between(job, device, rows[device]) for device in range(len(rows))]
+    if before is None:
+        before = [
+            kernels_before(p, calls) for p, calls in zip(job.participants, job.calls, strict=True)
+        ]
+    between = [np.diff(count[own]) for count, own in zip(before, rows, strict=True)]
     seed = devices[0]
     if not all(_lags(between[seed], between[device]) for device in devices[1:]):
         return job
@@ -156,12 +167,11 @@ def with_exchanges(job: JobCalls) -> JobCalls:
     return JobCalls(job.participants, changed, job.groups)
 
 
-def _kernels_between(job: JobCalls, device: int, rows: IntArray) -> IntArray:
-    """How many compute kernels begin between one exchange and the next."""
-    gpu = job.participants[device].gpu
-    begins = gpu.ops["start_ns"][gpu.is_compute]
-    at: IntArray = np.searchsorted(begins, job.calls[device].start_ns[rows]).astype(np.int64)
-    return np.diff(at)
+def kernels_before(p: Participant, calls: Calls) -> IntArray:
+    """How many compute kernels begin before each call of a rank."""
+    begins = p.gpu.ops["start_ns"][p.gpu.is_compute]
+    count: IntArray = np.searchsorted(begins, calls.start_ns).astype(np.int64)
+    return count
 
 
 def _lags(a: IntArray, b: IntArray) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.collectives.job import Collectives, stages_of
+from stepscope.collectives.job import Staged, stages_of
 from stepscope.collectives.late import LEAST_MORE, WORK_SHARE
 
 UNEVEN: Final = 1.1
@@ -40,7 +40,7 @@ class SlowStage:
     by_rate: bool
 
 
-def slow_stage(c: Collectives) -> SlowStage | None:
+def slow_stage(c: Staged) -> SlowStage | None:
     """The stage that computes longest; None where the stages are balanced, or there are none."""
     stages = stages_of(c)
     if len(stages) < 2 or not len(c.parts):
@@ -57,7 +57,7 @@ def slow_stage(c: Collectives) -> SlowStage | None:
     return SlowStage(number, stages[number], surplus, by_rate)
 
 
-def _more_work(c: Collectives, device: int, others: list[int]) -> bool:
+def _more_work(c: Staged, device: int, others: list[int]) -> bool:
     """Whether enough of the surplus shows in what was launched."""
     compute = c.parts.compute.sum(axis=0).astype(float)
     longer = compute[device] / max(float(compute[others].mean()), 1.0) - 1
@@ -68,31 +68,15 @@ def _more_work(c: Collectives, device: int, others: list[int]) -> bool:
     return False
 
 
-def _all_slower(c: Collectives, device: int, others: list[int]) -> bool:
+def _all_slower(c: Staged, device: int, others: list[int]) -> bool:
     """Whether nearly all kernels take as much longer as on a device that is slow by itself."""
     theirs: dict[str, list[float]] = {}
     for other in others:
-        for name, mean in _kernel_means(c, other).items():
+        for name, mean in c.kernel_means(other).items():
             theirs.setdefault(name, []).append(mean)
-    mine = _kernel_means(c, device)
+    mine = c.kernel_means(device)
     slower = np.array([mine[n] / max(np.median(theirs[n]), 1.0) for n in mine if n in theirs])
     if not len(slower):
         return False
     typical = float(np.median(slower)) - 1
     return typical > 0 and float((slower - 1 >= _ALIKE * typical).mean()) >= _NEARLY_ALL
-
-
-def _kernel_means(c: Collectives, device: int) -> dict[str, float]:
-    """Mean duration of each compute kernel in the shared steps, ns, by name."""
-    gpu = c.participants[device].gpu
-    begin, end = c.own_windows[device]
-    start = gpu.ops["start_ns"]
-    rows = np.flatnonzero(gpu.is_compute & (start >= begin[0]) & (start < end[-1]))
-    code, length = gpu.ops["name"][rows], gpu.ops["end_ns"][rows] - start[rows]
-    known = len(gpu.ops.texts["name"])
-    count = np.bincount(code, minlength=known)
-    took = np.bincount(code, weights=length, minlength=known)
-    return {
-        gpu.ops.texts["name"][at]: float(took[at] / count[at])
-        for at in np.flatnonzero(count).tolist()
-    }

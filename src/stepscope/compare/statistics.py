@@ -21,12 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from stepscope.trace.quantiles import quantile, upper_tail
 
 Floats = npt.NDArray[np.float64]
 
@@ -266,12 +268,12 @@ def difference(
         if degrees:  # a spread that is seen counts, if it is larger than the one assumed
             between = max(between, math.sqrt(squares / degrees))
         error, freedom = _welch(*steps, between**2 * weight)
-    factor = _quantile(1 - tail, freedom)
+    factor = quantile(1 - tail, freedom)
     start, end = (float(np.exp(side.mean())) for side in logs)
     low = high = end - start
     if replicates:
         alone, few = _welch(*steps, 0.0)
-        wide = alone * _quantile(1 - tail, few) / _quantile(1 - tail, 0)
+        wide = alone * quantile(1 - tail, few) / quantile(1 - tail, 0)
         low, high = _from_steps(resampled, (start, end), wide, tail)
     return Difference(
         before_ns=start,
@@ -281,7 +283,7 @@ def difference(
         ratio=math.exp(shift),
         ratio_low=math.exp(shift - factor * error),
         ratio_high=math.exp(shift + factor * error),
-        probability=_upper_tail(shift / error if error else math.copysign(99.0, shift) * (
+        probability=upper_tail(shift / error if error else math.copysign(99.0, shift) * (
             shift != 0), freedom),
         run_noise=between,
         measured=measured,
@@ -339,45 +341,3 @@ def assumed_noise(waiting_share: float) -> float:
     """
     host = -math.log1p(-min(max(waiting_share, 0.0), HOST_NOISE))
     return math.hypot(RUN_NOISE, host)
-
-
-def _quantile(p: float, degrees: float) -> float:
-    """Quantile of Student's t; of the normal distribution for 0 degrees."""
-    if not degrees:
-        return NormalDist().inv_cdf(p)
-    return _t_quantile(round(p, 9), degrees)
-
-
-@cache
-def _t_quantile(p: float, degrees: float) -> float:
-    """Newton's steps on the tail, kept between bounds that halving narrows."""
-    low, high = 0.0, 1.0
-    while _upper_tail(high, degrees) > 1 - p:
-        low, high = high, high * 2
-    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    peak = math.exp(scale) / math.sqrt(math.pi * degrees)
-    at = (low + high) / 2
-    for _ in range(60):
-        beyond = _upper_tail(at, degrees) - (1 - p)
-        low, high = (at, high) if beyond > 0 else (low, at)
-        density = peak * (1 + at * at / degrees) ** (-(degrees + 1) / 2)
-        step = beyond / density
-        if abs(step) < 1e-13 * at:
-            break
-        at = at + step if low < at + step < high else (low + high) / 2
-    return at
-
-
-def _upper_tail(t: float, degrees: float) -> float:
-    """Probability that Student's t exceeds a value; of the normal distribution for 0 degrees."""
-    if not degrees:
-        return 1 - NormalDist().cdf(t)
-    # with t = sqrt(v) tan(a) the density becomes cos(a)^(v-1), which is smooth and bounded
-    angle = math.atan(t / math.sqrt(degrees))
-    grid = np.linspace(angle, math.pi / 2, 2001)
-    density = np.cos(grid) ** (degrees - 1)
-    h = (math.pi / 2 - angle) / 2000
-    area = h / 3 * float(density[0] + density[-1] + 4 * density[1::2].sum() + 2
-                         * density[2:-1:2].sum())  # fmt: skip
-    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    return area * math.exp(scale) / math.sqrt(math.pi)

@@ -60,3 +60,12 @@ class JobView:
             for device in self.devices
         ]
         return collectives(participants, [device.explanation for device in self.devices])
+
+
+class AloneView(JobView):
+    """Devices as if they did not communicate: without what only several ranks can show."""
+
+    @cached_property
+    def collectives(self) -> Collectives | None:
+        """None."""
+        return None

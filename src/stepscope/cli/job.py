@@ -1,0 +1,66 @@
+"""``stepscope job``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stepscope.cli import options, registry
+
+if TYPE_CHECKING:
+    from stepscope.api import OpenOptions
+
+
+@registry.command(
+    "Jobs",
+    order=2,
+    examples={
+        "stepscope job digests/": "who is late, why, and what to fetch",
+        "stepscope job digests/ --format html > job.html": "the same as a page with a heat map",
+        "stepscope job digests/ --topology cluster.json": "slow switches and rails, too",
+        "stepscope job /tmp/nccl_trace_rank_*": "who never arrived at a collective that hangs",
+    },
+)
+@options.paths
+@options.formats("terminal", "json", "html")
+@click.option(
+    "--topology",
+    default="",
+    metavar="FILE",
+    type=click.Path(readable=False),
+    help="JSON file that says which nodes hang at which switch, and which ranks at which rail.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="End with exit code 2 at an input that is damaged, given twice, or of another job; by "
+    "default it is left out and named.",
+)
+@options.opening
+def command(
+    paths: tuple[str, ...], format_: str, topology: str, strict: bool, opening: OpenOptions
+) -> None:
+    """Diagnose a job of many ranks from their digests.
+
+    PATH is a digest (stepscope digest), a folder of digests, or a capture, whose digest is made on
+    the way; also a dump of PyTorch's flight recorder or a log of NCCL Inspector, which tell which
+    rank never arrived at a collective.
+
+    Says which ranks, nodes, switches or rails are late and why, what their repair gains the job,
+    and which five full captures to fetch.
+    """
+    from stepscope.api.digests import diagnose_digests
+
+    found = diagnose_digests(paths, topology=topology, strict=strict, options=opening)
+    if format_ == "json":
+        options.write(options.as_json(found))
+    elif format_ == "html":
+        from stepscope.render.job_html import job_page
+
+        options.write(job_page(found))
+    else:
+        from stepscope.render.fitted import terminal_width
+        from stepscope.render.job import job_text
+
+        options.write(job_text(found, terminal_width()))

@@ -1,0 +1,266 @@
+"""Ranks that the job waits for: who, where they stand, why, and what their repair gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from stepscope.collectives.exposure import Parts
+from stepscope.collectives.late import Mechanism, own_time, why_late
+from stepscope.intervals.distinct import among
+from stepscope.jobs.digest import Digest
+from stepscope.jobs.digest_parts import Times
+from stepscope.jobs.job_outliers import (
+    ENOUGH,
+    Scores,
+    clearest,
+    place_scores,
+    scores,
+    step_without,
+)
+from stepscope.jobs.job_result import Reason
+from stepscope.jobs.topology import Place
+from stepscope.trace.frame import AnyArray, IntArray
+
+WORTH: Final = 0.01
+"""A repair that gains less than this share of the step gains nothing that could be measured."""
+
+NOTABLE: Final = 0.03
+"""A rank that needs so much of the step beyond its peers is told even where chance hides it: in
+many ranks some other one is as late in most steps. GPUs of one product differ by less."""
+
+_MOST_OF_IT: Final = 0.75
+"""A place of which so many ranks are late is late itself."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """Ranks that are late together, for one reason.
+
+    Attributes:
+        devices: positions of the ranks.
+        place: the node, switch or rail that they make up; None where they make up none.
+        score: largest score among them, or that of the place.
+        bound: what it had to exceed.
+        mechanism: as in ``collectives.late``.
+        idle_cause: with ``idle``, what the surplus of idle time is charged to.
+        surplus_ns: what they spend beyond their peers, by part, ns a step.
+        more_work: largest ratio of what was launched on them and on their peers.
+        more_time: ratio of their compute time.
+        excess_ns: what they need beyond their peers in most steps: the most of single ranks, the
+            median of those of a place, ns.
+        gain_ns: how much shorter a step is with them like their peers, and those before them in
+            the list too, ns.
+        gain_bounds_ns: lower and upper bound of that.
+    """
+
+    devices: list[int]
+    place: Place | None
+    score: float
+    bound: float
+    mechanism: Mechanism
+    idle_cause: str | None
+    surplus_ns: dict[str, float]
+    more_work: float
+    more_time: float
+    excess_ns: float = 0.0
+    gain_ns: float = 0.0
+    gain_bounds_ns: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def reason(self) -> Reason:
+        """Why they are late, in one word."""
+        if self.mechanism == "idle":
+            return "late_input" if self.idle_cause == "input_starvation" else "slow_host"
+        names: dict[str, Reason] = {
+            "rate": "slow_gpu",
+            "work": "extra_work",
+            "copy": "slow_copies",
+        }
+        return names.get(self.mechanism, "mixed")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the ranks need on their own account.
+
+    Attributes:
+        device: what each device did but wait, steps x ranks, ns: it was seen.
+        whole: the same with hosts that need longer, by the least that they need, ns.
+        scored: the ranks against their peers.
+        comparisons: how many ranks, places and communicators are looked at.
+    """
+
+    device: AnyArray
+    whole: AnyArray
+    scored: Scores
+    comparisons: int
+
+
+def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -> Needs:
+    """What the ranks need, and how unlike their peers they are.
+
+    Args:
+        times: where their time goes.
+        role: number of the peers of each.
+        places: nodes, switches and rails.
+        more: further comparisons, of communicators.
+    """
+    nothing = [replace(pace, need_ns=0.0, least_ns=0.0) for pace in times.paces]
+    # how much of a transfer nothing covers depends on who was late before it: what is usual counts
+    transfer = times.parts.transfer + times.parts.unmatched
+    usual = np.zeros_like(transfer)
+    for k in range(int(role.max(initial=-1)) + 1):
+        own = role == k
+        usual[:, own] = np.median(transfer[:, own], axis=1, keepdims=True)
+    device = own_time(times.parts, nothing) - transfer + usual
+    hosts = np.array([pace.least_ns for pace in times.paces])
+    whole = np.maximum(device, hosts[None, :])
+    measures = [scores(device, role), scores(times.parts.compute, role)]
+    comparisons = (len(role) + len(places) + more) * len(measures)
+    return Needs(device, whole, clearest(measures, comparisons), comparisons)
+
+
+def late_ranks(
+    digests: Sequence[Digest], times: Times, role: IntArray, needs: Needs, places: Sequence[Place]
+) -> list[Late]:
+    """The ranks beyond the bound, in groups of one place and reason, the largest excess first.
+
+    Each group's gain is what its repair adds to that of the groups before it: two slow ranks hide
+    each other.
+    """
+    beyond = needs.scored.beyond(needs.comparisons)
+    limits = needs.scored.bounds(needs.comparisons)
+    alone = np.flatnonzero(beyond)
+    taken = np.zeros(len(digests), bool)
+    found: list[Late] = []
+    # the largest place first: a switch before its nodes
+    for place in sorted(places, key=lambda p: -len(p.devices)):
+        own = np.array(place.devices)
+        if len(own) < 2 or len(own) > len(digests) // 2 or taken[own].any():
+            continue
+        if beyond[own].mean() < _MOST_OF_IT:
+            continue
+        taken[own] = True
+        score = float(np.nanmax(needs.scored.score[own]))
+        found.append(_late(times, role, own.tolist(), place, score, float(limits[own].min())))
+    for place, score, limit in _slow_places(digests, role, needs, places):
+        own = np.array(place.devices)
+        if not taken[own].any() and not beyond[own].any():
+            taken[own] = True
+            found.append(_late(times, role, own.tolist(), place, score, limit))
+    for device in alone[~taken[alone]].tolist():
+        score, limit = float(needs.scored.score[device]), float(limits[device])
+        found.append(_late(times, role, [device], None, score, limit))
+    found.sort(key=lambda late: -max(float(needs.scored.excess[d]) for d in late.devices))
+    return _with_gains(_same_reason(found), needs, role)
+
+
+def _slow_places(
+    digests: Sequence[Digest], role: IntArray, needs: Needs, places: Sequence[Place]
+) -> list[tuple[Place, float, float]]:
+    """Places whose ranks are each within the bound, and together beyond it."""
+    found = []
+    for level in dict.fromkeys(place.level for place in places):
+        own = [place for place in places if place.level == level]
+        number = np.full(len(digests), -1, np.int64)
+        for at, place in enumerate(own):
+            number[place.devices] = at
+        scored = place_scores(needs.scored, number, role)
+        limits = scored.bounds(needs.comparisons)
+        found += [
+            (own[at], float(scored.score[at]), float(limits[at]))
+            for at in np.flatnonzero(scored.beyond(needs.comparisons)).tolist()
+        ]
+    return found
+
+
+def _same_reason(found: list[Late]) -> list[Late]:
+    """Single ranks that are late for the same reason become one entry; places stay apart."""
+    joined: list[Late] = []
+    for late in found:
+        same = next(
+            (
+                at
+                for at, other in enumerate(joined)
+                if late.place is None
+                and other.place is None
+                and (other.mechanism, other.idle_cause) == (late.mechanism, late.idle_cause)
+            ),
+            None,
+        )
+        if same is None:
+            joined.append(late)
+            continue
+        other = joined[same]
+        joined[same] = replace(other, devices=sorted({*other.devices, *late.devices}))
+    return joined
+
+
+def _with_gains(found: list[Late], needs: Needs, role: IntArray) -> list[Late]:
+    repaired: list[int] = []
+    before = step_without(needs.whole, role, np.empty(0, np.int64))
+    answer = []
+    for late in found:
+        repaired += late.devices
+        after = step_without(needs.whole, role, np.array(sorted(set(repaired))))
+        gains = before - after
+        error = float(gains.std()) / max(np.sqrt(len(gains)), 1.0)
+        mean = float(gains.mean())
+        answer.append(
+            replace(
+                late,
+                excess_ns=_excess(late, needs),
+                gain_ns=mean,
+                gain_bounds_ns=(max(mean - 2 * error, 0.0), mean + 2 * error),
+            )
+        )
+        before = after
+    return answer
+
+
+def _excess(late: Late, needs: Needs) -> float:
+    own = needs.scored.excess[late.devices]
+    return float(np.median(own) if late.place is not None else own.max())
+
+
+def _late(
+    times: Times,
+    role: IntArray,
+    devices: list[int],
+    place: Place | None,
+    score: float,
+    limit: float,
+) -> Late:
+    """Why some ranks are late: compared with their peers."""
+    which = role[devices[0]]
+    columns = np.flatnonzero(role == which)
+    late = np.zeros((len(times.parts), len(columns)), bool)
+    late[:, among(columns, devices)] = True
+    parts = some_ranks(times.parts, columns)
+    work = replace(
+        times.work, kernels=times.work.kernels[:, columns], threads=times.work.threads[:, columns]
+    )
+    paces = [times.paces[d] for d in columns.tolist()]
+    own = np.median(own_time(parts, [replace(p, need_ns=0.0) for p in paces]), axis=0)
+    imposed = float(own[late[0]].mean() - np.median(own[~late[0]])) if (~late[0]).any() else 0.0
+    surplus, why = why_late(parts, work, paces, late, imposed)
+    return Late(devices, place, score, limit, why[0], why[1], surplus, why[2], why[3])
+
+
+def some_ranks(parts: Parts, columns: IntArray) -> Parts:
+    """The times of some ranks."""
+    names = (
+        *("wall", "compute", "waiting", "transfer", "missing", "unmatched"),
+        *("copy", "memset", "alone", "blocking", "bubble"),
+    )
+    some: dict[str, Any] = {name: getattr(parts, name)[:, columns] for name in names}
+    return replace(parts, idle={c: time[:, columns] for c, time in parts.idle.items()}, **some)
+
+
+def comparable(role: IntArray) -> bool:
+    """Whether there are peers enough for statistics."""
+    return bool(len(role)) and int(np.bincount(role).max()) >= ENOUGH

@@ -1,0 +1,135 @@
+"""Communicators whose transfers are slow beside those alike, and the rank that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.collectives.match import Matched
+from stepscope.intervals.distinct import with_inverse
+from stepscope.jobs.job_outliers import ENOUGH, Scores, scores
+from stepscope.trace.frame import AnyArray, IntArray
+
+_SLOWED: Final = 1.2
+"""Transfers that take so many times what those alike take are slow, as in the simulator."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the communicators of a job transfer; arrays have one value a communicator.
+
+    Attributes:
+        transfer_ns: time from the last join to the end, the least of the members, ns a step.
+        scored: compared with the communicators alike.
+        ratio: against the median of those alike; 1 where there are none.
+        operations: operations a step.
+        skew_ns: from the first join to the last, mean, ns.
+        last: device that joins last most often.
+        last_share: how often it does.
+        alike: number of the set of communicators that are alike.
+    """
+
+    transfer_ns: AnyArray
+    scored: Scores
+    ratio: AnyArray
+    operations: AnyArray
+    skew_ns: AnyArray
+    last: IntArray
+    last_share: AnyArray
+    alike: IntArray
+
+    def slow(self, comparisons: int) -> IntArray:
+        """Communicators that are slow beyond chance, and by what is more than taste."""
+        return np.flatnonzero(self.scored.beyond(comparisons) & (self.ratio >= _SLOWED))
+
+
+def links(matched: Matched, begin_ns: IntArray, end_ns: IntArray) -> Links:
+    """Look at the transfers in the shared steps.
+
+    Communicators are alike that have as many members and the same operations in a step: the
+    data-parallel groups of a job, or its tensor-parallel ones.
+
+    Args:
+        matched: the collectives of the job.
+        begin_ns: begin of each shared step on the job's clock.
+        end_ns: end of each.
+    """
+    instances, n = matched.instances, len(matched.channels)
+    steps = max(len(begin_ns), 1)
+    least = np.full(len(instances), np.iinfo(np.int64).max)
+    for rank in matched.ranks:
+        np.minimum.at(least, rank.instance, rank.transfer_ns)
+    step = np.searchsorted(begin_ns, instances.last_start_ns, side="right") - 1
+    inside = (step >= 0) & (instances.members > 1)
+    if len(begin_ns):
+        inside &= instances.last_start_ns < end_ns[np.maximum(step, 0)]
+    row, column, value = step[inside], instances.channel[inside], least[inside]
+    table = np.zeros((steps, n))
+    np.add.at(table, (row, column), value)
+    count = np.bincount(column, minlength=n)
+    skew = (instances.last_start_ns - instances.first_start_ns)[inside]
+    total_skew = np.bincount(column, weights=skew, minlength=n)
+    last, last_share = _last(instances.last[inside], column, n, len(matched.ranks))
+    looks = np.zeros(n)
+    np.add.at(looks, column, (instances.looks[inside] + 1.0) * (instances.kind[inside] + 1.0))
+    # edges of the steps cut an operation off here and there: means are rounded
+    signature = np.stack(
+        [
+            np.array([len(c.members) for c in matched.channels], float),
+            np.round(count / steps),
+            np.round(looks / np.maximum(count, 1), 3),
+        ],
+        axis=1,
+    )
+    text = np.array([",".join(map(repr, row)) for row in signature.tolist()] or [""])[:n]
+    _, alike = with_inverse(text) if n else (text, np.empty(0, np.int64))
+    scored = scores(table, alike)
+    ratio = np.ones(n)
+    for k in range(int(alike.max(initial=-1)) + 1):
+        own = np.flatnonzero(alike == k)
+        middle = np.median(table[:, own].mean(axis=0))
+        ratio[own] = table[:, own].mean(axis=0) / max(middle, 1.0) if len(own) >= ENOUGH else 1.0
+    return Links(
+        transfer_ns=table.mean(axis=0),
+        scored=scored,
+        ratio=ratio,
+        operations=count / steps,
+        skew_ns=total_skew / np.maximum(count, 1),
+        last=last,
+        last_share=last_share,
+        alike=alike,
+    )
+
+
+def _last(last: IntArray, channel: IntArray, n: int, ranks: int) -> tuple[IntArray, AnyArray]:
+    """Who joins each communicator last most often, and how often."""
+    found, share = np.full(n, -1, np.int64), np.zeros(n)
+    if not len(last):
+        return found, share
+    value, inverse = with_inverse(channel * ranks + last)
+    times = np.bincount(inverse)
+    whole = np.bincount(channel, minlength=n)
+    for pair, count in zip(value.tolist(), times.tolist(), strict=True):
+        where = pair // ranks
+        part = count / max(int(whole[where]), 1)
+        if part > share[where]:
+            found[where], share[where] = pair % ranks, part
+    return found, share
+
+
+def shared_by(matched: Matched, slow: IntArray) -> list[int]:
+    """Devices whose communicators are all slow: a slow link slows each of its rank's.
+
+    Where communicators cross (one a machine, one a rail) that is the rank itself; where each rank
+    is in one, all its members stand.
+    """
+    whole = np.zeros(len(matched.ranks), np.int64)
+    slowed = np.zeros(len(matched.ranks), np.int64)
+    bad = set(slow.tolist())
+    for number, channel in enumerate(matched.channels):
+        for device, _ in channel.members:
+            whole[device] += 1
+            slowed[device] += number in bad
+    return np.flatnonzero((slowed == whole) & (slowed > 0)).tolist()

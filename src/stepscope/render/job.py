@@ -1,0 +1,191 @@
+"""The diagnosis of a job in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stepscope.render.fitted import Column, fitted, name_column, wrapped
+from stepscope.render.text import clean, figure, percent, plural
+
+if TYPE_CHECKING:
+    from stepscope.jobs.job_result import HeatMap, JobDiagnosis, JobFinding, RankRow
+
+_SHADES: Final = " ·░▒▓█"
+_FIRST_SHADE: Final = 0.01
+"""Lateness in parts of the step from which on a cell is marked; each shade is twice the last."""
+
+_ROWS: Final = 16
+_STEPS: Final = 48
+_RANKS: Final = 10
+_GROUPS: Final = 8
+_MESSAGES: Final = 6
+
+
+def job_text(found: JobDiagnosis, width: int | None) -> str:
+    """The diagnosis, as wide as the terminal."""
+    lines = [*_head(found, width), ""]
+    for stuck in found.stuck:
+        lines += wrapped(f"hang: {clean(stuck.message, 500)}", width, hang=2)
+    if found.stuck:
+        lines.append("")
+    for number, finding in enumerate(found.findings, 1):
+        lines += [*_finding(number, finding, width), ""]
+    if not found.findings and found.ranks:
+        lines += ["No rank stands out, and nothing that the ranks show by themselves costs the "
+                  "job anything.", ""]  # fmt: skip
+    if len(found.ranks) > 1:
+        lines += [*_heat_map(found), ""]
+        lines += [*_ranks(found, width), ""]
+    if found.communicators:
+        lines += [*_communicators(found, width), ""]
+    if found.fetch and found.findings:
+        lines.append("fetch next")
+        for one in found.fetch:
+            where = f" on {clean(one.hostname)}" if one.hostname else ""
+            text = f"rank {one.rank}{where}: {clean(one.why)}, step {one.step}"
+            lines += wrapped(f"{text}: {clean(one.capture, 200)}", width, indent=2, hang=4)
+        lines.append("")
+    notes = [clean(text, 400) for text in found.warnings]
+    notes += [
+        f"left out: {clean(s.path, 200)}: {clean(s.reason, 300)}" for s in found.job.skipped[:8]
+    ]
+    if len(found.job.skipped) > 8:
+        notes.append(f"and {len(found.job.skipped) - 8} more were left out")
+    for note in notes[: _MESSAGES + 9]:
+        lines += wrapped(f"· {note}", width, hang=2)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(found: JobDiagnosis, width: int | None) -> list[str]:
+    job = found.job
+    whole = f" of {job.world_size}" if job.world_size and job.world_size != job.ranks else ""
+    text = f"{found.verdict}: {job.ranks}{whole} ranks on {plural(job.nodes, 'node')}"
+    if job.steps:
+        step = found.step_ns
+        text += (
+            f", {plural(job.steps, 'shared step')}, {figure(step.mean, 'ns')} a step "
+            f"(median {figure(step.median, 'ns')}, p95 {figure(step.p95, 'ns')})"
+        )
+        if found.all_repaired_step_ns < 0.99 * step.mean:
+            repaired = figure(found.all_repaired_step_ns, "ns")
+            text += f"; with all late ranks like their peers {repaired}"
+    elif not job.nodes:
+        text = f"{found.verdict}: records of collectives of {plural(job.ranks, 'rank')}"
+    return wrapped(text, width)
+
+
+def _finding(number: int, finding: JobFinding, width: int | None) -> list[str]:
+    lines = wrapped(f"{number}. {clean(finding.message, 600)}", width, hang=3)
+    facts = (
+        f"repaired: {figure(finding.predicted_step_ns, 'ns')} a step "
+        f"({figure(finding.prediction_low_ns, 'ns')} to "
+        f"{figure(finding.prediction_high_ns, 'ns')})"
+    )
+    if finding.score is not None and finding.threshold is not None:
+        facts += (
+            f"; {finding.score:.1f} robust standard deviations from its peers, where "
+            f"{finding.threshold:.1f} count"
+        )
+    if finding.where:
+        facts += f"; in {clean(finding.where)!r}"
+    lines += wrapped(facts, width, indent=3, hang=3)
+    for advice in finding.recommendations[:3]:
+        lines += wrapped(f"- {clean(advice, 400)}", width, indent=3, hang=5)
+    return lines
+
+
+def _heat_map(found: JobDiagnosis) -> list[str]:
+    """Ranks x steps: how much more than its peers a rank needs; many ranks share a row."""
+    heat = found.heat_map
+    step = max(found.step_ns.mean, 1)
+    rows = _heat_rows(found, heat)
+    columns = range(min(len(heat.steps), _STEPS))
+    label = max((len(name) for name, _ in rows), default=0)
+    lines = [
+        f"later than the peers, rank by rank; steps {heat.steps[0]} to "
+        f"{heat.steps[columns[-1]]}; {_legend(step)}"
+    ]
+    for name, members in rows:
+        cells = "".join(
+            _shade(max(heat.late_ns[m][column] for m in members) / step) for column in columns
+        )
+        lines.append(f"  {name:>{label}} |{cells}|")
+    return lines
+
+
+def _heat_rows(found: JobDiagnosis, heat: HeatMap) -> list[tuple[str, list[int]]]:
+    n = len(heat.ranks)
+    if n <= _ROWS:
+        return [(str(rank), [at]) for at, rank in enumerate(heat.ranks)]
+    late = [at for at, row in enumerate(found.ranks) if row.late][: _ROWS // 2]
+    size = -(-n // (_ROWS - len(late)))
+    rows = [(str(heat.ranks[at]), [at]) for at in late]
+    for low in range(0, n, size):
+        members = [at for at in range(low, min(low + size, n)) if at not in late]
+        if members:
+            rows.append((f"{heat.ranks[low]}-{heat.ranks[min(low + size, n) - 1]}", members))
+    return rows
+
+
+def _shade(share: float) -> str:
+    shade = 0
+    bound = _FIRST_SHADE
+    while share >= bound and shade < len(_SHADES) - 1:
+        shade, bound = shade + 1, bound * 2
+    return _SHADES[shade]
+
+
+def _legend(step: int) -> str:
+    bounds = [_FIRST_SHADE * 2**k for k in range(len(_SHADES) - 1)]
+    return ", ".join(
+        f"{shade} from {figure(round(bound * step), 'ns')}"
+        for shade, bound in zip(_SHADES[1:], bounds, strict=True)
+    )
+
+
+def _ranks(found: JobDiagnosis, width: int | None) -> list[str]:
+    shown = sorted(found.ranks, key=lambda row: (not row.late, -(row.score or 0.0), -row.need_ns))
+    shown = shown[:_RANKS]
+    return [
+        f"ranks that need most (of {len(found.ranks)})",
+        *fitted(
+            [
+                Column("rank", [str(row.rank) for row in shown]),
+                name_column("node", [row.hostname for row in shown], least=6, weight=1),
+                Column("late", ["yes" if row.late else "" for row in shown]),
+                Column("needs", [figure(row.need_ns, "ns") for row in shown]),
+                Column("compute", [figure(row.compute_ns, "ns") for row in shown]),
+                Column("waits", [figure(row.waiting_ns, "ns") for row in shown]),
+                Column("moves data", [figure(row.transfer_ns, "ns") for row in shown]),
+                Column("idle", [figure(row.idle_ns, "ns") for row in shown]),
+                Column("kernels take", [f"{row.kernel_rate:.2f}x" for row in shown]),
+                Column("last", [percent(row.joined_last) for row in shown]),
+                Column("score", [_score(row) for row in shown]),
+            ],
+            width,
+        ),
+    ]
+
+
+def _score(row: RankRow) -> str:
+    return "" if row.score is None else f"{row.score:.1f}"
+
+
+def _communicators(found: JobDiagnosis, width: int | None) -> list[str]:
+    shown = found.communicators[:_GROUPS]
+    return [
+        f"communicators (the {len(shown)} with most transfer, of {len(found.communicators)})",
+        *fitted(
+            [
+                name_column("ranks", [row.name for row in shown], least=8, weight=1),
+                name_column("use", [row.use for row in shown], least=8, weight=1),
+                Column("found", [f"{row.members} of {row.size}" for row in shown]),
+                Column("a step", [f"{row.operations:.1f}" for row in shown]),
+                Column("transfer", [figure(row.transfer_ns, "ns") for row in shown]),
+                Column("skew", [figure(row.skew_ns, "ns") for row in shown]),
+                Column("last", [str(row.last_rank) for row in shown]),
+                Column("how often", [percent(row.last_share) for row in shown]),
+            ],
+            width,
+        ),
+    ]
