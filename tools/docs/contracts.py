@@ -10,6 +10,7 @@ import msgspec
 from stepscope.derived import derived_tables
 from stepscope.diagnosis import result
 from stepscope.jobs import job_result
+from stepscope.jobs.recipes import result as recipe_result
 from stepscope.knowledge import guidance
 from stepscope.memory import result as memory
 from stepscope.simulation import path
@@ -35,6 +36,17 @@ _DIAGNOSIS: Final[Structs] = [
     Problem,
 ]
 CONTRACTS: Final[dict[str, tuple[str, str, str, Structs]]] = {
+    "recipe": (
+        "a recipe's result",
+        "`recipe`",
+        recipe_result.SCHEMA,
+        [
+            recipe_result.RecipeResult,
+            recipe_result.RecipeInput,
+            recipe_result.RecipeFigure,
+            recipe_result.RecipeTable,
+        ],
+    ),
     "diagnosis": ("a diagnosis", "`diagnose` and `demo`", result.SCHEMA, _DIAGNOSIS),
     "whatif": (
         "a prediction",

@@ -54,6 +54,7 @@ from tools.docs.markdown import (
 from tools.docs.ncu_pages import limiters_page
 from tools.docs.predictions_page import predictions_page
 from tools.docs.rawformat import raw_format_page
+from tools.docs.recipe_pages import recipes_page
 from tools.docs.snippets import demo_job
 from tools.docs.tries import tries_page
 
@@ -430,6 +431,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "comparison.md": lambda: page(comparison_parts()),
     "reports.md": lambda: page(reports_page()),
     "rules.md": lambda: page(rules_page()),
+    "recipes.md": lambda: page(recipes_page()),
     "tries.md": lambda: page(tries_page()),
     "problems.md": problems_page,
     "importers.md": importers_page,

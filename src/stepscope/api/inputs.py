@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.kernels.ceilings import Ceilings
 
 _RAW_FOLDER = "raw"  # where a run of ours keeps what the ranks wrote, one folder a rank
-_CAPTURE_SUFFIXES = {
+CAPTURE_SUFFIXES = {
     *(".sqlite", ".nsys-rep", ".qdstrm", ".json", ".gz", ".zst", ".stepscope", ".pickle"),
     *(".pb", ".pftrace", ".db"),
 }
@@ -86,7 +86,7 @@ def expand(path: Path, left_out: list[str]) -> list[Path]:
                     continue
                 if _is_capture(child):
                     found.append(child)
-                elif child.suffix in _CAPTURE_SUFFIXES:
+                elif child.suffix in CAPTURE_SUFFIXES:
                     left_out.append(child.name)
         left_out += _unread_ranks(path, found)
     except OSError as error:
@@ -119,7 +119,7 @@ def _instead(folder: Path) -> str:
     """What to do with a folder without captures, by what lies below it."""
     below = sorted(islice(folder.rglob("*"), _LOOKED_AT))
     for path in below:
-        if is_trace_folder(path) or (path.suffix in _CAPTURE_SUFFIXES and _is_capture(path)):
+        if is_trace_folder(path) or (path.suffix in CAPTURE_SUFFIXES and _is_capture(path)):
             return f"those below it are not looked for: name {path.parent}"
     files = (path for path in below if path.is_file() and path.stat().st_size)
     return next(

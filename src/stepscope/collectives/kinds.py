@@ -61,7 +61,7 @@ _WORDS: Final = (
 )
 _PATTERNS: Final = tuple((CODE[kind], re.compile(words, re.IGNORECASE)) for kind, words in _WORDS)
 
-_DTYPE_BYTES: Final = {
+DTYPE_BYTES: Final = {
     "double": 8, "float64": 8, "long": 8, "int64": 8, "complexfloat": 8, "complexdouble": 16,
     "float": 4, "float32": 4, "int": 4, "int32": 4,
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2,
@@ -93,7 +93,7 @@ def kind_of_kernel(name: str) -> int:
 def element_bytes(dtype: str) -> int:
     """Bytes of one element of a framework's type name; -1 where it is not known."""
     lowered = dtype.lower()
-    return 1 if lowered.startswith("float8") else _DTYPE_BYTES.get(lowered, -1)
+    return 1 if lowered.startswith("float8") else DTYPE_BYTES.get(lowered, -1)
 
 
 def message_bytes(kind: int, in_bytes: int, out_bytes: int) -> int:

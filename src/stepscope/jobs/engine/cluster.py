@@ -1,0 +1,135 @@
+"""A Dask cluster that exists: it schedules inputs, and results of a few kB come back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from stepscope.jobs.engine.pool import Work
+from stepscope.jobs.engine.work import (
+    DONE,
+    FAILED,
+    KILLED,
+    NO_ROOM,
+    Outcome,
+    Task,
+    perform_away,
+)
+from stepscope.trace.errors import StorageError, UsageError
+
+_CONNECT_S: Final = 15
+_RETRIES: Final = 2
+_GONE = (
+    "what was done is kept, so the same command goes on from there, without --cluster on this "
+    "machine"
+)
+
+
+def perform_all(
+    task: Task, works: Sequence[Work], address: str = "", scheduler_file: str = ""
+) -> Iterator[tuple[int, Outcome]]:
+    """(number, outcome) of every input, as they end.
+
+    Args:
+        task: the task; its function must be importable on the workers.
+        works: inputs, whose places the workers must be able to read.
+        address: of the scheduler, as ``tcp://host:8786``.
+        scheduler_file: instead of it, the file that the scheduler wrote.
+
+    Raises:
+        UsageError: Dask is not installed, or no scheduler answers.
+        StorageError: the scheduler went away before the end.
+    """
+    client = _client(address, scheduler_file)
+    where = address or scheduler_file
+    try:
+        yield from _collected(client, task, works, where)
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=2)
+
+
+def _client(address: str, scheduler_file: str) -> Any:
+    try:
+        client = import_module("distributed").Client
+    except ImportError as error:
+        raise UsageError(
+            "a cluster needs Dask; pip install 'stepscope[cluster]' here and on the workers"
+        ) from error
+    import logging
+
+    for name in ("distributed.client", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said once, below
+    try:
+        if scheduler_file:
+            if not Path(scheduler_file).is_file():
+                raise UsageError(
+                    f"{scheduler_file} does not exist; start dask scheduler --scheduler-file with "
+                    "it"
+                )
+            return client(scheduler_file=scheduler_file, timeout=_CONNECT_S, set_as_default=False)
+        return client(address, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(
+            f"no Dask scheduler answers at {address or scheduler_file} "
+            f"({' '.join(str(error).split())[:200]}); check the address, or leave --cluster out"
+        ) from error
+
+
+def _collected(
+    client: Any, task: Task, works: Sequence[Work], where: str
+) -> Iterator[tuple[int, Outcome]]:
+    dask = import_module("distributed")
+    futures: dict[Any, Work] = {}
+    for work in works:
+        future = client.submit(perform_away, task, work[1], pure=False, retries=_RETRIES)
+        futures[future] = work
+    left = len(futures)
+    try:
+        for future in dask.as_completed(list(futures)):
+            number, _, output = futures.pop(future)
+            if future.status in ("cancelled", "lost"):
+                raise _gone(where, left)
+            if future.status == "error":
+                yield number, _failure(future.exception())
+            else:
+                outcome, content = future.result()
+                yield number, _kept(outcome, content, output)
+            future.release()
+            left -= 1
+    except (dask.CancelledError, OSError, TimeoutError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise _gone(where, left) from error
+
+
+def _gone(where: str, left: int) -> StorageError:
+    return StorageError(
+        f"the scheduler at {where} is gone, {left} of the captures were not done; {_GONE}"
+    )
+
+
+def _failure(error: BaseException | None) -> Outcome:
+    killed = import_module("distributed.scheduler").KilledWorker
+    if isinstance(error, killed):
+        return Outcome(KILLED, "the workers that had it were killed; give them more memory")
+    text = f"{type(error).__name__}: {error}"
+    return Outcome(FAILED, f"the cluster failed: {' '.join(text.split())[:300]}")
+
+
+def _kept(outcome: Outcome, content: bytes, output: Path) -> Outcome:
+    """Keep the result here, as a process of this machine would have done."""
+    if outcome.state != DONE:
+        return outcome
+    partial = output.with_suffix(".part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(output)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return Outcome(NO_ROOM, f"cannot write {output}: {error.strerror}")
+    return outcome

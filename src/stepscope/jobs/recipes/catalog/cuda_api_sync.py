@@ -1,0 +1,8 @@
+"""Calls that wait for the GPU."""
+
+from __future__ import annotations
+
+from stepscope.jobs.recipes.listings import listing
+from stepscope.reports.registry import rules
+
+RECIPE = listing(rules()["cuda_api_sync"])

@@ -1,0 +1,8 @@
+"""Asynchronous copies that are none."""
+
+from __future__ import annotations
+
+from stepscope.jobs.recipes.listings import listing
+from stepscope.reports.registry import rules
+
+RECIPE = listing(rules()["cuda_memcpy_async"])
