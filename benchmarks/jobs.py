@@ -97,7 +97,9 @@ def grow(family: list[Digest]) -> None:
             spent = time.process_time() - begin
             first = first or spent / size
             print(json.dumps({
-                "ranks": size, "cpu_s": round(spent, 2), "wall_s": round(time.monotonic() - wall, 2),
+                "ranks": size,
+                "cpu_s": round(spent, 2),
+                "wall_s": round(time.monotonic() - wall, 2),
                 "cpu_a_rank_against_64": round(spent / size / first, 2),
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             }), flush=True)  # fmt: skip

@@ -30,7 +30,7 @@ from stepscope.importers.registry import importers
 from stepscope.trace.problems import DECLARED
 from stepscope.trace.schema import TABLES
 from tools.docs.__main__ import main, pages_by_hand, stale_files
-from tools.docs.consoles import commands_in
+from tools.docs.consoles import commands_in, executed
 from tools.docs.markdown import attributes, prose, table
 from tools.docs.reference import PAGES
 from tools.docs.snippets import demo_job, filled
@@ -116,6 +116,20 @@ def test_a_folder_that_is_no_repository_is_refused(
 def test_an_output_without_end_is_refused() -> None:
     with pytest.raises(ValueError, match="no end"):
         filled("<!-- output: demo -->\n")
+
+
+def test_a_session_is_run_and_its_output_put_in_place() -> None:
+    session = "$ stepscope demo --list | head -1\nold\n$ stepscope info \\\n  none\n"
+    page = f"a\n```console\n{session}```\nb\n"
+    made = executed(page)
+    assert executed(made) == made
+    lines = made.splitlines()
+    assert lines[2] == "$ stepscope demo --list | head -1"
+    assert lines[3].startswith("starved.sqlite ")
+    assert lines[4:6] == ["$ stepscope info \\", "  none"]
+    assert lines[6] == "stepscope: none does not exist; check the path"
+    assert lines[7:] == ["exit code 2", "```", "b"]
+    assert commands_in('$ a "b\nc"\noutput\n$ d\n') == ('a "b\nc"', "d")
 
 
 def test_markdown_helpers() -> None:
@@ -256,6 +270,14 @@ def test_nothing_of_this_machine_or_of_a_registry(file: Path) -> None:
     for placeholder in (
         *("postgresql://USER@HOST/DATABASE", "s3://bucket/history"),
         *("stepscope://schema", "stepscope://findings/ID", "http://localhost:8000/v1"),
+        *(
+            "s3://traces/run-17/",
+            "gs://traces/run-17/",
+            "`https://`",
+            "tcp://head:8786",
+            "(s3://, gs://, https://)",
+            "tcp://HOST:8786",
+        ),
     ):
         text = text.replace(placeholder, "")
     assert "://" not in text

@@ -41,8 +41,8 @@ def _entry(recipe: Recipe) -> list[str]:
         parts.append(table(("option", "default", "meaning"), rows))
     for output in recipe.tables:
         parts.append(f"Table `{output.name}`. {prose(output.doc)}")
-        rows = [(code(name), prose(meaning)) for name, meaning in output.columns.items()]
-        parts.append(table(("column", "meaning"), rows))
+        columns = [(code(name), prose(meaning)) for name, meaning in output.columns.items()]
+        parts.append(table(("column", "meaning"), columns))
     return parts
 
 

@@ -36,7 +36,7 @@ def digests_of(job: Job) -> list[Digest]:
         InputError: a trace holds no GPU work.
     """
     from stepscope import __version__
-    from stepscope.jobs.digest_make import Beside, digest_of
+    from stepscope.jobs.digest_make import Extras, digest_of
     from stepscope.jobs.view import JobView
     from stepscope.operators.phases import phases
 
@@ -46,7 +46,7 @@ def digests_of(job: Job) -> list[Digest]:
         ranked = _ranked_alone(device)
         steady = device.explanation.n_steady
         times = phases(JobView([device]), job.paths).phases
-        beside = Beside(
+        extras = Extras(
             made_by=__version__,
             capture=job.paths[0] if len(job.paths) == 1 else "",
             verdict=ranked[0].cause.id if ranked else "gpu_bound_healthy",
@@ -60,7 +60,7 @@ def digests_of(job: Job) -> list[Digest]:
                 for one in times
             ],
         )
-        digest = digest_of(device, beside)
+        digest = digest_of(device, extras)
         if len(job.ranks) == 1 and len(job.explained.devices) == 1 and not any(stated.values()):
             digest.facts["rank"] = rank_in_name(job.ranks[0].trace.path.name)
         found.append(digest)

@@ -97,6 +97,12 @@ class Captured:
         """Whether it is an Nsight Compute report rather than a trace."""
         return not self.traces and any(path.suffix == ".ncu-rep" for path in self.results)
 
+    def digest(self) -> int:
+        """Write the digests of its ranks in a process of its own; returns its code."""
+        command = [sys.executable, "-m", "stepscope", "digest", *map(str, self.traces)]
+        command += ["-o", str(Path(self.folder) / "digests")]
+        return subprocess.run(command, check=False, stdout=2).returncode
+
     def diagnose(self, format_: str = "terminal", beside: str = "") -> int:
         """Diagnose it in a process of its own, on this process's output; returns its code.
 

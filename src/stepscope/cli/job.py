@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         "stepscope job digests/": "who is late, why, and what to fetch",
         "stepscope job digests/ --format html > job.html": "the same as a page with a heat map",
         "stepscope job digests/ --topology cluster.json": "slow switches and rails, too",
-        "stepscope job /tmp/nccl_trace_rank_*": "who never arrived at a collective that hangs",
+        "stepscope job nccl_trace_rank_*": "who never arrived at a collective that hangs",
     },
 )
 @options.paths
@@ -44,8 +44,8 @@ def command(
     """Diagnose a job of many ranks from their digests.
 
     PATH is a digest (stepscope digest), a folder of digests, or a capture, whose digest is made on
-    the way; also a dump of PyTorch's flight recorder or a log of NCCL Inspector, which tell which
-    rank never arrived at a collective.
+    the way; also a dump of PyTorch's flight recorder, which tells which rank never arrived at a
+    collective.
 
     Says which ranks, nodes, switches or rails are late and why, what their repair gains the job,
     and which five full captures to fetch.

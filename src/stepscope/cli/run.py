@@ -248,6 +248,11 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 @click.option("--keep-raw", is_flag=True, help="Keep the raw files after they have been read.")
 @click.option("--no-diagnose", is_flag=True, help="Record only.")
 @click.option(
+    "--digest",
+    is_flag=True,
+    help="Also write the digest of each rank, for stepscope job, into digests/ of the capture.",
+)
+@click.option(
     "--strict",
     is_flag=True,
     help="Exit with 2 when the program succeeded but nothing was recorded, or the recording "
@@ -270,6 +275,7 @@ def command(
     duration: float,
     ring: float,
     no_diagnose: bool,
+    digest: bool,
     dry_run: bool,
     format_: str,
     strict: bool,
@@ -336,6 +342,8 @@ def command(
             else f"stepscope diagnose {outcome.folder}"
         )
         _say(f"captured in {outcome.folder}; read it again with: {again}")
+    if digest and outcome.traces and outcome.digest():
+        _say("the digests could not be made; the capture is there")
     diagnosed = not captured or no_diagnose or _diagnose(outcome, format_, examine)
     if strict and not outcome.exit_code and not (outcome.is_whole and diagnosed):
         return 2

@@ -48,7 +48,7 @@ heat, by its power brake. Idling and what the user has set are none."""
 
 
 @dataclass(frozen=True)
-class Beside:
+class Extras:
     """What a digest holds that rooms above this one find.
 
     Attributes:
@@ -66,7 +66,7 @@ class Beside:
     phases: Rows = field(default_factory=list)
 
 
-def digest_of(device: Device, beside: Beside) -> Digest:
+def digest_of(device: Device, extras: Extras) -> Digest:
     """Summarise one device; it is looked at without any other rank."""
     e = device.explanation
     view = JobView([device])
@@ -89,7 +89,7 @@ def digest_of(device: Device, beside: Beside) -> Digest:
     getting = input_time(e.gpu, device.read)
     facts = {
         "version": VERSION,
-        "made_by": beside.made_by,
+        "made_by": extras.made_by,
         "rank": device.rank,
         "world_size": device.meta.world_size,
         "process_id": e.gpu.process_id,
@@ -97,7 +97,7 @@ def digest_of(device: Device, beside: Beside) -> Digest:
         "device_name": e.kernels.device[0],
         "hostname": device.meta.hostname,
         "source": device.meta.source,
-        "capture": beside.capture,
+        "capture": extras.capture,
         "capture_digest": device.meta.input_digest,
         "origin_epoch_ns": device.meta.origin_epoch_ns,
         "step_kind": e.steps.kind,
@@ -115,19 +115,19 @@ def digest_of(device: Device, beside: Beside) -> Digest:
         "input_ns": total(clip(getting, e.begin_ns, e.end_ns)) / e.n_steady,
         **_sampled(device),
         "memory_peak_bytes": _memory_peak(device),
-        "verdict": beside.verdict,
+        "verdict": extras.verdict,
         "problems": len(device.meta.problems),
     }
     rows: dict[str, Mapping[str, Any] | Rows] = {
         "steps": _steps(p, device, count),
         "idle": _idle(device, bounds),
-        "phases": beside.phases,
+        "phases": extras.phases,
         "calls": _calls(p, calls, kept, list(tokens), list(groups), uses),
         "exposure": _exposure(device, calls, kept),
         "categories": _categories(device),
         "kernels": _kernels(device),
         "waits": _waits(device),
-        "findings": beside.findings,
+        "findings": extras.findings,
         "evidence": _evidence(device),
     }
     return Digest(facts, {name: _columns(name, rows[name]) for name in LISTS})

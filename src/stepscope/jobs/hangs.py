@@ -75,23 +75,23 @@ def _stuck_in(group: str, members: set[int], ranks: dict[int, Recorded]) -> list
         if not never and len(waiting) < len(there):
             continue
         first = min(waiting.values(), key=lambda e: e.created_ns or 1 << 62)
-        absent = sorted(members - there.keys())
-        found.append(_told(group, sequence, first, arrived, never, absent))
+        unrecorded = sorted(members - there.keys())
+        found.append(_stuck_text(group, sequence, first, arrived, never, unrecorded))
         break  # what is enqueued behind it waits for it
     return found
 
 
-def _told(
+def _stuck_text(
     group: str, sequence: int, entry: Entry, arrived: list[int], never: list[int],
-    absent: list[int],
+    unrecorded: list[int],
 ) -> Stuck:  # fmt: skip
     where = f" at {entry.where}" if entry.where else ""
     text = f"{_ranks(arrived)} {'wait' if len(arrived) > 1 else 'waits'} in {entry.name} "
     text += f"number {sequence} of group {group}{where}"
     if never:
         text += f"; {_ranks(never)} never arrived"
-    elif absent:
-        text += f"; {_ranks(absent)} left no dump, and may be who never arrived"
+    elif unrecorded:
+        text += f"; {_ranks(unrecorded)} left no dump, and may be who never arrived"
     else:
         text += "; all ranks arrived and none completed it: it still runs, or the network stands"
     return Stuck(
@@ -100,7 +100,7 @@ def _told(
         name=entry.name,
         arrived=arrived,
         never_arrived=never,
-        not_recorded=absent,
+        not_recorded=unrecorded,
         since_ns=entry.created_ns,
         where=entry.where,
         message=text,
@@ -118,7 +118,7 @@ def _tied(stuck: Stuck, digests: Sequence[Digest]) -> Stuck:
 
     if not stuck.since_ns:
         return stuck
-    told = []
+    where = []
     for digest in digests:
         if digest.rank not in stuck.arrived or digest.facts["origin_epoch_ns"] is None:
             continue
@@ -127,13 +127,13 @@ def _tied(stuck: Stuck, digests: Sequence[Digest]) -> Stuck:
         inside = len(begin) and begin[0] <= at <= begin[-1] + wall[-1]
         if inside:
             step = int(digest.ints("steps", "number")[max(int((begin <= at).sum()) - 1, 0)])
-            told.append(f"in step {step} of the capture of rank {digest.rank}")
+            where.append(f"in step {step} of the capture of rank {digest.rank}")
             break
-        told.append(
+        where.append(
             f"{abs(at) / 1e9:.3f} s {'after' if at > 0 else 'before'} the begin of the capture of "
             f"rank {digest.rank}"
         )
-    return replace(stuck, message=f"{stuck.message}; that is {told[-1]}") if told else stuck
+    return replace(stuck, message=f"{stuck.message}; that is {where[-1]}") if where else stuck
 
 
 def only_hangs(

@@ -16,9 +16,11 @@ from stepscope.jobs.digest_parts import Times
 from stepscope.jobs.job_outliers import (
     ENOUGH,
     Scores,
+    bound,
     clearest,
-    place_scores,
+    degrees_of,
     scores,
+    spread_of,
     step_without,
 )
 from stepscope.jobs.job_result import Reason
@@ -33,7 +35,11 @@ NOTABLE: Final = 0.03
 many ranks some other one is as late in most steps. GPUs of one product differ by less."""
 
 _MOST_OF_IT: Final = 0.75
-"""A place of which so many ranks are late is late itself."""
+"""A place of which so many ranks are among the latest is late itself."""
+
+_UPPER: Final = 95
+
+_NO_REASON: Final = frozenset({"unexplained", "profiler_overhead"})
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,16 @@ class Needs:
     Attributes:
         device: what each device did but wait, steps x ranks, ns: it was seen.
         whole: the same with hosts that need longer, by the least that they need, ns.
+        excess: what each device needs beyond the median of its peers in most steps, ns.
+        error: how well steps that vary let one know that, ns.
         scored: the ranks against their peers.
         comparisons: how many ranks, places and communicators are looked at.
     """
 
     device: AnyArray
     whole: AnyArray
+    excess: AnyArray
+    error: float
     scored: Scores
     comparisons: int
 
@@ -120,8 +130,18 @@ def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -
     hosts = np.array([pace.least_ns for pace in times.paces])
     whole = np.maximum(device, hosts[None, :])
     measures = [scores(device, role), scores(times.parts.compute, role)]
+    measures += [
+        scores(time, role) for cause, time in times.parts.idle.items() if cause not in _NO_REASON
+    ]
     comparisons = (len(role) + len(places) + more) * len(measures)
-    return Needs(device, whole, clearest(measures, comparisons), comparisons)
+    return Needs(
+        device,
+        whole,
+        measures[0].excess,
+        measures[0].error,
+        clearest(measures, comparisons),
+        comparisons,
+    )
 
 
 def late_ranks(
@@ -132,26 +152,14 @@ def late_ranks(
     Each group's gain is what its repair adds to that of the groups before it: two slow ranks hide
     each other.
     """
-    beyond = needs.scored.beyond(needs.comparisons)
     limits = needs.scored.bounds(needs.comparisons)
-    alone = np.flatnonzero(beyond)
+    alone = np.flatnonzero(needs.scored.beyond(needs.comparisons))
     taken = np.zeros(len(digests), bool)
     found: list[Late] = []
-    # the largest place first: a switch before its nodes
-    for place in sorted(places, key=lambda p: -len(p.devices)):
-        own = np.array(place.devices)
-        if len(own) < 2 or len(own) > len(digests) // 2 or taken[own].any():
-            continue
-        if beyond[own].mean() < _MOST_OF_IT:
-            continue
-        taken[own] = True
-        score = float(np.nanmax(needs.scored.score[own]))
-        found.append(_late(times, role, own.tolist(), place, score, float(limits[own].min())))
-    for place, score, limit in _slow_places(digests, role, needs, places):
-        own = np.array(place.devices)
-        if not taken[own].any() and not beyond[own].any():
-            taken[own] = True
-            found.append(_late(times, role, own.tolist(), place, score, limit))
+    for place, score, limit in _slow_places(role, needs, places):
+        if not taken[place.devices].any():
+            taken[place.devices] = True
+            found.append(_late(times, role, place.devices, place, score, limit))
     for device in alone[~taken[alone]].tolist():
         score, limit = float(needs.scored.score[device]), float(limits[device])
         found.append(_late(times, role, [device], None, score, limit))
@@ -160,22 +168,30 @@ def late_ranks(
 
 
 def _slow_places(
-    digests: Sequence[Digest], role: IntArray, needs: Needs, places: Sequence[Place]
+    role: IntArray, needs: Needs, places: Sequence[Place]
 ) -> list[tuple[Place, float, float]]:
-    """Places whose ranks are each within the bound, and together beyond it."""
+    """Places whose ranks are late together, with score and bound, the clearest first.
+
+    The ranks of a place are compared with all others like them: what they need says nothing about
+    how far ranks lie apart that stand elsewhere.
+    """
     found = []
-    for level in dict.fromkeys(place.level for place in places):
-        own = [place for place in places if place.level == level]
-        number = np.full(len(digests), -1, np.int64)
-        for at, place in enumerate(own):
-            number[place.devices] = at
-        scored = place_scores(needs.scored, number, role)
-        limits = scored.bounds(needs.comparisons)
-        found += [
-            (own[at], float(scored.score[at]), float(limits[at]))
-            for at in np.flatnonzero(scored.beyond(needs.comparisons)).tolist()
-        ]
-    return found
+    limits: dict[int, float] = {}
+    for place in places:
+        own = np.array(place.devices)
+        others = among(role, role[own])
+        others[own] = False
+        if not 2 <= len(own) <= len(role) // 2 or others.sum() < ENOUGH:
+            continue
+        theirs = needs.excess[others]
+        count = len(theirs)
+        spread = max(spread_of(theirs), needs.error)
+        apart = float(np.median(needs.excess[own]) - np.median(theirs))
+        limit = limits.setdefault(count, bound(round(degrees_of(count)), needs.comparisons))
+        late = needs.excess[own] > np.percentile(theirs, _UPPER)
+        if spread > 0 and apart > limit * spread and late.mean() >= _MOST_OF_IT:
+            found.append((place, apart / spread, limit))
+    return sorted(found, key=lambda one: -one[1])
 
 
 def _same_reason(found: list[Late]) -> list[Late]:
@@ -223,8 +239,9 @@ def _with_gains(found: list[Late], needs: Needs, role: IntArray) -> list[Late]:
 
 
 def _excess(late: Late, needs: Needs) -> float:
-    own = needs.scored.excess[late.devices]
-    return float(np.median(own) if late.place is not None else own.max())
+    if late.place is not None:
+        return float(np.median(needs.excess[late.devices]))
+    return float(needs.scored.excess[late.devices].max())
 
 
 def _late(

@@ -46,11 +46,13 @@ class Scores:
         excess: beyond the median of the peers, in the unit of the values.
         score: the same in robust standard deviations; NaN where peers are too few.
         degrees: degrees of freedom of each score.
+        error: standard error of a typical value, in the unit of the values.
     """
 
     excess: AnyArray
     score: AnyArray
     degrees: AnyArray
+    error: float = 0.0
 
     def beyond(self, comparisons: int) -> BoolArray:
         """Which exceed the bound for so many comparisons."""
@@ -78,6 +80,7 @@ def scores(values: AnyArray, role: IntArray) -> Scores:
     """
     n = values.shape[1]
     excess, score, degrees = np.zeros(n), np.full(n, np.nan), np.zeros(n)
+    typical = 0.0
     for k in range(int(role.max(initial=-1)) + 1):
         own = np.flatnonzero(role == k)
         if not len(own):
@@ -89,22 +92,24 @@ def scores(values: AnyArray, role: IntArray) -> Scores:
             continue
         within = _NORMAL * np.median(np.abs(apart - middle), axis=0)
         error = _OF_MEDIAN * within / np.sqrt(len(values))
-        between = max(_spread(middle), float(np.median(error)))
+        typical = max(typical, float(np.median(error)))
+        between = max(spread_of(middle), float(np.median(error)))
         variance = between**2 + error**2
         spread = np.sqrt(variance)
         score[own] = np.where(spread > 0, middle - np.median(middle), 0) / np.maximum(spread, 1e-9)
         # Welch and Satterthwaite: a rank whose own steps vary is known by these few steps only
-        few, many = _degrees(len(values)), _degrees(len(own))
+        few, many = degrees_of(len(values)), degrees_of(len(own))
         parts = between**4 / many + error**4 / few
         degrees[own] = np.maximum(np.round(variance**2 / np.maximum(parts, 1e-9), 0), 1.0)
-    return Scores(excess, score, degrees)
+    return Scores(excess, score, degrees, typical)
 
 
-def _degrees(count: int) -> float:
+def degrees_of(count: int) -> float:
+    """Degrees of freedom of a median absolute deviation of so many values."""
     return max(_EFFICIENCY * (count - 1), 1.0)
 
 
-def _spread(values: AnyArray) -> float:
+def spread_of(values: AnyArray) -> float:
     """Robust standard deviation of some values; of many, no less than their upper tail shows."""
     centre = float(np.median(values))
     found = _NORMAL * float(np.median(np.abs(values - centre)))
@@ -116,12 +121,13 @@ def _spread(values: AnyArray) -> float:
 def clearest(measures: Sequence[Scores], comparisons: int) -> Scores:
     """Of several measures the one that shows each value most clearly beyond its bound.
 
-    What hosts leave idle varies far more than what kernels take: a slow GPU that the sum of both
-    hides is plain in the second.
+    What hosts leave idle varies far more than what kernels take, and for one cause more than for
+    another: a slow GPU, or a late batch, that the sum of all hides is plain by itself.
     """
     ratio = np.stack(
         [
-            np.nan_to_num(one.score, nan=-np.inf) / np.maximum(one.bounds(comparisons), 1e-9)
+            np.where(one.degrees > 0, one.score, -np.inf)
+            / np.where(one.degrees > 0, one.bounds(comparisons), 1.0)
             for one in measures
         ]
     )
@@ -133,31 +139,6 @@ def clearest(measures: Sequence[Scores], comparisons: int) -> Scores:
         return found
 
     return Scores(of("excess"), of("score"), of("degrees"))
-
-
-def place_scores(scored: Scores, place: IntArray, role: IntArray) -> Scores:
-    """Compare places (machines, switches, rails) by the median score of their ranks.
-
-    Args:
-        scored: the ranks.
-        place: number of the place of each rank; -1 for none.
-        role: the peers of each rank; ranks of few peers have no score and do not count.
-    """
-    known = (place >= 0) & ~np.isnan(scored.score)
-    n = int(place.max(initial=-1)) + 1
-    values = np.full(n, np.nan)
-    for number in range(n):
-        own = known & (place == number)
-        if own.sum() >= 2:
-            values[number] = float(np.median(scored.score[own]))
-    there = ~np.isnan(values)
-    score, degrees = np.full(n, np.nan), np.zeros(n)
-    if there.sum() >= ENOUGH:
-        centre = float(np.median(values[there]))
-        spread = _spread(values[there])
-        score[there] = (values[there] - centre) / spread if spread > 0 else 0.0
-        degrees[there] = round(_degrees(int(there.sum())))
-    return Scores(values, score, degrees)
 
 
 def step_without(need: AnyArray, role: IntArray, late: IntArray) -> AnyArray:

@@ -28,7 +28,8 @@ STEP: Final = {
 ALIGNED: Final = """
 WITH timed AS (
     SELECT part.*, start_ns + coalesce(origin_epoch_ns, 0) AS begun_ns,
-        count(origin_epoch_ns) OVER () = count(*) OVER () AND max(origin_epoch_ns + start_ns) OVER ()
+        count(origin_epoch_ns) OVER () = count(*) OVER ()
+        AND max(origin_epoch_ns + start_ns) OVER ()
         - min(origin_epoch_ns + start_ns) OVER () < 10000000000 + 2 * (
             SELECT max(end_ns - begin_ns) FROM capture) AS comparable
     FROM part JOIN capture USING (input)
