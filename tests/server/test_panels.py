@@ -383,6 +383,14 @@ def test_what_is_typed_right_after_the_key_belongs_to_the_note(capture: Path, br
         # each change waits for the answer to the one before
         becomes(page, lambda: kept_texts(served), ["was slow"])
         assert shown.window() == before
+        # the second change is made before the first is answered: no conflict with oneself
+        box = page.locator(".notes textarea")
+        for text in ("was slow, once", "was slow, twice"):
+            box.fill(text)
+            box.press("Enter")
+        becomes(page, lambda: kept_texts(served), ["was slow, twice"])
+        shown.settle()
+        assert box.input_value() == "was slow, twice"
         page.get_by_label("Remove the mark").click()
         shown.settle()
         assert page.errors == []

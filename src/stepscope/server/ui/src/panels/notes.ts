@@ -18,6 +18,10 @@ export class Notes implements Panel {
   notes: Note[] = [];
   /** Made here, and not yet known to be kept. */
   private readonly unsaved = new Map<string, Note>();
+  /** What was typed and is not yet known to be kept: a row that is drawn meanwhile shows it. */
+  private readonly pending = new Map<string, string>();
+  /** Revision that this page's own change made of an earlier one: what follows is no conflict. */
+  private readonly own = new Map<string, number>();
   /** Why the server did not keep the text of a note. */
   private readonly refused = new Map<string, string>();
   /** One change after the other: the next one needs the revision that the last one made. */
@@ -150,6 +154,7 @@ export class Notes implements Panel {
   }
 
   private async save(note: Note, text: string, deleted: boolean): Promise<boolean> {
+    this.pending.set(note.id, text);
     const done = this.saving.then(() => this.change(note, text, deleted));
     this.saving = done;
     return done;
@@ -157,14 +162,14 @@ export class Notes implements Panel {
 
   private async change(note: Note, text: string, deleted: boolean): Promise<boolean> {
     if (!deleted && this.tooLong(text)) return false;
-    // made here a moment ago, so that its row did not know the revision yet
-    const revision = note.revision || (this.notes.find(({ id }) => id === note.id)?.revision ?? 0);
+    const revision = this.revision(note);
     let message = "";
     const asked = this.host.source.saveNote({ ...note, revision, text, deleted }).catch((error: unknown) => {
       message = wrong(error);
       throw error;
     });
     const found = await this.host.asking(asked);
+    if (this.pending.get(note.id) === text) this.pending.delete(note.id);
     if (!found) {
       // another tab may have been faster: show what it wrote, and keep this text in its box
       const fresh = await this.host.source.notes().catch(() => null);
@@ -174,9 +179,18 @@ export class Notes implements Panel {
     }
     this.unsaved.delete(note.id);
     this.refused.delete(note.id);
+    const made = found.notes.find(({ id }) => id === note.id)?.revision;
+    if (made) this.own.set(`${note.id} ${revision}`, made);
     this.take(found);
     this.channel?.postMessage(found.revision);
     return true;
+  }
+
+  /** The revision that a change is of: its row may be from before this page's last changes. */
+  private revision(note: Note): number {
+    let revision = note.revision;
+    for (let next; (next = this.own.get(`${note.id} ${revision}`)); ) revision = next;
+    return revision;
   }
 
   private tooLong(text: string): boolean {
@@ -241,8 +255,8 @@ export class Notes implements Panel {
       dir: "auto",
       ...(editable ? {} : { readonly: true }),
     });
-    box.value = note.text;
-    let sent = note.text; // leaving the box after Enter must not save a second time
+    box.value = this.pending.get(note.id) ?? note.text;
+    let sent = box.value; // leaving the box after Enter must not save a second time
     const keep = (): void => {
       if (box.value === sent) return;
       sent = box.value;
@@ -269,6 +283,7 @@ export class Notes implements Panel {
       }
       if (event.key === "Escape") {
         box.value = note.text;
+        this.pending.delete(note.id);
         this.refused.delete(note.id);
         this.host.leave();
       }
