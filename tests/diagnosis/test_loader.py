@@ -14,6 +14,7 @@ from tests.support.loading import Batch, loading, mean_step
 
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.render.terminal import print_diagnosis
+from stepscope.simulation.pace import LOADED
 
 WORK = 6_000.0
 """What a step takes without waiting, us."""
@@ -59,7 +60,10 @@ def test_more_workers_are_predicted(tmp_path: Path, workers: int, batch_us: floa
     assert enough == pytest.approx(WORK, rel=0.02)  # so many do keep up, and one less does not
     assert mean_step(loading(workers=needed - 1, batch_us=batch_us, step_us=WORK)) > 1.02 * WORK
     truth = enough / mean_step(today)
-    assert first.predicted_step_ns / known["step_ns"] == pytest.approx(truth, rel=0.02)
+    # the loader of this test takes nothing of the host's processor
+    slowed = 1 + (LOADED["expected"] - 1) * min(1 / truth - 1, 1)
+    predicted = first.predicted_step_ns / known["step_ns"]
+    assert 0.98 * truth < predicted < 1.02 * truth * slowed
     low, high = first.prediction_low_ns, first.prediction_high_ns
     assert low / known["step_ns"] < truth < high / known["step_ns"]
 

@@ -142,7 +142,13 @@ class CallCompiled:
 
 @dataclass(frozen=True)
 class LoadedBeside:
-    """More processes than now make batches while the host works: they share its processor."""
+    """More processes than now make batches while the host works: they share its processor.
+
+    Attributes:
+        more: batches made in a time over those of today, less one; twice as many and more count 1.
+    """
+
+    more: float = 1.0
 
     @property
     def text(self) -> str:

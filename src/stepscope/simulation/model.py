@@ -628,8 +628,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             count = int(subject.program.communication.sum())
         case ScaleKernels():
             after, count = edit.scale_kernels(subject, change)
-        case LoadedBeside():
-            after, count = pace.loaded_beside(subject, bound), 1
+        case LoadedBeside(more):
+            after, count = pace.loaded_beside(subject, more, bound), 1
         case CallCompiled():
             after, count = edit.call_compiled(subject, change, bound)
         case ScaleOps() | RemoveOps() | FuseOps():

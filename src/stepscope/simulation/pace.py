@@ -46,7 +46,8 @@ OWN_WORK: Final = ("host_compute", "input_starvation")
 LOADED: Final = {"low": 1.0, "expected": 1.12, "high": 1.3}
 """How many times as long a host takes to launch while as many workers as it needs make its batches.
 Four programs whose host sets the pace were timed with enough workers: they took 1.05 to 1.29 times
-what their captures without waiting show, 1.14 and 1.19 in the middle."""
+what their captures without waiting show, 1.14 and 1.19 in the middle. All made twice as many
+batches and more than before; less is counted in proportion."""
 
 ON_HOST: Final = ("launch_bound", "host_compute", "input_starvation", "allocator_churn")
 """What the host does itself, and not more slowly because it was woken."""
@@ -119,9 +120,16 @@ def work_in_another_run(subjects: list[Subject], bound: Bound) -> list[Subject]:
     return found
 
 
-def loaded_beside(subject: Subject, bound: Bound) -> Subject:
-    """Hosts launch while workers make batches on the same processor."""
-    return _slowed(subject, LOADED[bound], ON_HOST)
+def loaded_beside(subject: Subject, more: float, bound: Bound) -> Subject:
+    """Hosts launch while more workers make batches on the same processor.
+
+    Args:
+        subject: the program.
+        more: batches made in a time over those of today, less one, and 1 at most: who already
+            keeps up nearly needs hardly any worker more.
+        bound: which of ``LOADED``.
+    """
+    return _slowed(subject, 1 + (LOADED[bound] - 1) * more, ON_HOST)
 
 
 def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:

@@ -129,7 +129,7 @@ def detect(case: Case) -> Detection | None:
         texts=where.texts(),
         figures=figures,
         where=where,
-        also=(LoadedBeside(),),  # the advice is workers
+        also=(LoadedBeside(round(min(time / max(case.step_ns - time, 1.0), 1.0), 3)),),
         supply_ns=loader.pinning_ns,
         chance=chance_of(late) if seldom else 0.0,
         at_least=used_up,
