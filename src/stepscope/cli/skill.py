@@ -30,7 +30,8 @@ _ACTIONS = ("show", "install")
     help="Folder of skills to install into, such as ~/.claude/skills. By default .claude/skills "
     "and .agents/skills below the working directory, those whose parent is there.",
 )
-def command(action: str, file: str, path: str) -> None:
+@options.formats("text", "json")
+def command(action: str, file: str, path: str, format_: str) -> None:
     """Show or install the instructions for coding agents that read skill files.
 
     They say what to capture, in which order to read a diagnosis, when to stop, and how a repair is
@@ -42,11 +43,16 @@ def command(action: str, file: str, path: str) -> None:
         files = skill_files()
         if file and file not in files:
             raise UsageError(f"the skill has no file {file!r}; it has {', '.join(files)}")
-        options.write(files[file or "SKILL.md"])
+        name = file or "SKILL.md"
+        shown = {"schema": "stepscope.skill/1", "files": {name: files[name]} if file else files}
+        options.write(options.as_json(shown) if format_ == "json" else files[name])
         return
     if file:
         raise UsageError(f"install takes no {file!r}; name the folder with --path")
     folders = [Path(path).expanduser()] if path else homes(Path.cwd())
-    for folder in folders:
-        for one in install(folder):
-            click.echo(f"{one.fate:9} {one.path}")
+    done = [one for folder in folders for one in install(folder)]
+    if format_ == "json":
+        made = [{"path": str(one.path), "fate": one.fate} for one in done]
+        options.write(options.as_json({"schema": "stepscope.skill/1", "installed": made}))
+        return
+    options.write("".join(f"{one.fate:9} {one.path}\n" for one in done))
