@@ -98,7 +98,7 @@ def test_a_traced_function_is_named_beside_the_sampled_line(tmp_path: Path) -> N
     build = recorded()
     build.python(0, 80_000, "model.py(33): forward")
     trace = build.trace(tmp_path)
-    places = Places(gpus(trace.frame)[0], trace.frame, "")
+    places = Places(gpus(trace.frame)[0], trace.frame, "", (0, 0))
     begin, end = np.array([10_000_000]), np.array([20_000_000])
     found = places.of(begin, end)
     assert (found.function, found.source) == ("forward() model.py:33", "train.py:118")

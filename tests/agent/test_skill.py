@@ -97,6 +97,9 @@ def test_commands(reader: Stepscope, tmp_path: Path) -> None:
     assert "it has SKILL.md" in refused(reader, "skill", "show", "nothing")
     assert "--path" in refused(reader, "skill", "install", "there")
     assert reader("skill", "install", "--path", tmp_path).stdout.count("written") == 4
+    again = reader.json("skill", "install", "--path", tmp_path)["installed"]
+    assert {one["fate"] for one in again} == {"unchanged"}
+    assert len(reader.json("skill", "show")["files"]) == 4
     capture = unpack(DATA / "nsys" / "cnn_disk.sqlite.xz")
     brief = reader.json("diagnose", capture, "--brief")
     figures = reader.json("explain", brief["verdict"], "--in", capture)

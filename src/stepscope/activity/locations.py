@@ -233,8 +233,8 @@ class Places:
         gpu: the device whose host side is asked.
         read: gives tables as frames.
         step_label: stem of the ranges that mark steps.
-        window: begin and end of the steady steps, ns. A range or function that holds nearly all of
-            their time and of their launches is no place in them.
+        window: begin and end of the steady steps, ns. A range that holds nearly all of their time
+            and of their launches is no place in them; a function by that name is where they are.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Places:
         launched = np.sort(gpu.enqueue_begin_ns)
         launched = launched[slice(*np.searchsorted(launched, window))]
         self._ranges = _without_wrappers(self._ranges, window, launched)
-        self._functions = _without_wrappers(functions, window, launched)
+        self._functions = functions
         self._samples = SampledLines(gpu, read)
 
     def of(self, start_ns: IntArray, end_ns: IntArray) -> Where:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 import click
 
-from stepscope.cli import registry
+from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
 
 TOKEN_VARIABLE = "STEPSCOPE_MCP_TOKEN"
@@ -18,7 +19,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
     "Automate",
     order=1,
     examples={
-        "claude mcp add stepscope -- stepscope mcp --allow traces": "a client starts it itself",
+        "stepscope mcp --allow traces": "what a client is told to start",
         "stepscope mcp --http --port 8765": "over HTTP, on this machine only",
     },
 )
@@ -37,7 +38,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
     show_default="a free one",
     help="Port, with --http.",
 )
-def command(allow: tuple[str, ...], http: bool, port: int) -> None:
+@options.formats("text", "json")
+def command(allow: tuple[str, ...], http: bool, port: int, format_: str) -> None:
     """Serve a coding agent: diagnosis, evidence, SQL, comparison and prediction as MCP tools.
 
     Over standard streams a client starts this command itself. With --http it prints the address,
@@ -61,4 +63,10 @@ def command(allow: tuple[str, ...], http: bool, port: int) -> None:
     if not http:
         serve_stdio(session)
         return
-    serve_http(session, port, click.echo, token)
+
+    def ready(address: str) -> None:
+        document = {"schema": "stepscope.mcp-server/1", "address": address}
+        options.write(options.as_json(document) if format_ == "json" else f"{address}\n")
+        sys.stdout.flush()
+
+    serve_http(session, port, ready, token)

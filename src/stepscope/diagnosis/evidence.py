@@ -40,7 +40,7 @@ def evaluated(figure: Figure, case: Case, compute: Compute) -> Evidence:
     """The figure's value on one device."""
     sql = figure.sql.format(**places(case))
     chosen, read = sql.split(" FROM ", 1)
-    if _counts_rows(sql) and re.search(r"[a-z]\(", chosen) and not read.startswith("prediction "):
+    if _counts_rows(sql) and re.search(r"\w\(", chosen) and not read.startswith("prediction "):
         value, rows = compute(f"{chosen}, count(*) FROM {read}")
         return Evidence(figure.name, value, figure.unit, sql, int(rows))
     (value,) = compute(sql)  # no aggregate: it has one row, or is refused
